@@ -11,11 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from ..core import codec
-from ..core.job import Job, Payload, Undecodable
+from ..core.job import RAW, Job, Payload, Undecodable
 from ..core.operations.views import JobView
 from ..core.task import registry
 from ..masking import HIDDEN, Mask
-from ..pull.held import RAW
 from ..settings.conf import mask
 
 #: maximum number of payloads of one job that are shown

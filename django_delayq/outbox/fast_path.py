@@ -22,6 +22,7 @@ from django.db import DatabaseError
 from .. import connections
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
+from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
 from ..worker.current import running
 from . import rows
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
 
-#: outcome of a job that has a row and is not in Redis yet, as far as is known
-OUTBOX: Final = "outbox"
-#: outcomes after which Redis has the job
-TAKEN: Final = ("created", "merged", "replaced", "gated")
-#: outcomes after which Redis will never accept it
-REFUSED: Final = ("taken", "exists")
-#: outcomes after which Redis may accept it later
-LATER: Final = ("full", "paused")
-#: outcomes of jobs that need no further handling
-_OVER: Final = (*REFUSED, "ignored")
 #: ms between the deadline and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 250.0
 #: seconds after which Redis's clock is read again
@@ -168,18 +159,23 @@ class OutgoingJob:
         if row is not None:
             when = row.due.after(now - row.read_at)
             new.due_ms, new.delay_ms = when["due_ms"], when["delay_ms"]
-        elif new.delay_ms:
-            new.delay_ms = max(0, new.delay_ms - int((now - self.asked_at) * 1000))
+        else:
+            new.waited(int((now - self.asked_at) * 1000))
             self.asked_at = now
         return new
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of sending a job: an outcome of ``Queue.schedule_many``, "outbox" or "not_sent", and the error if any."""
+    """Result of sending a job: its outcome, and the error if Redis did not accept it."""
 
-    outcome: str
+    outcome: Outcome
     error: Exception | None = None
+
+    @classmethod
+    def of(cls, queue: Queue, new: NewJob, outcome: Outcome) -> Result:
+        """Return the result of a job without a row."""
+        return cls(outcome, queue.refusal(outcome, new) if outcome.is_refusal else None)
 
 
 def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
@@ -214,7 +210,7 @@ class _SendBatch:
             ask(self._go, kept=len(self.keys) == len(self.jobs))
         except Exception as error:
             for place, job in enumerate(self.jobs):
-                lost = Result("not_sent", error) if job.key is None else Result(OUTBOX)
+                lost = Result(Outcome.NOT_SENT, error) if job.key is None else Result(Outcome.OUTBOX)
                 self.results.setdefault(place, lost)
             if not isinstance(error, DelayQError):
                 logger.exception("jobs of queue %s were not sent after the commit", self.queue)
@@ -266,7 +262,7 @@ class _SendBatch:
         if plain:  # these have no deadline of their own
             self._call(live, plain, None)
         for place in late:
-            self.results.setdefault(place, Result(OUTBOX))
+            self.results.setdefault(place, Result(Outcome.OUTBOX))
 
     def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
         """Send one call. Return the positions of the jobs for which it came too late."""
@@ -277,18 +273,16 @@ class _SendBatch:
             return []
         late = []
         for place, new, outcome in zip(going, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
-            if outcome == "late":
+            if outcome is Outcome.LATE:
                 late.append(place)
             else:
                 self.results[place] = self._result(live, new, outcome, durable=self.jobs[place].key is not None)
         return late
 
-    def _result(self, live: Queue, new: NewJob, outcome: str, *, durable: bool) -> Result:
-        if outcome == "known":  # a relay was faster
-            return Result("created")
-        if outcome in REFUSED or (outcome in LATER and not durable):
-            return Result(outcome, live.refusal(outcome, new))
-        return Result(OUTBOX if outcome in LATER else outcome)
+    def _result(self, live: Queue, new: NewJob, outcome: Outcome, *, durable: bool) -> Result:
+        if outcome is Outcome.KNOWN:  # a relay was faster
+            return Result(Outcome.CREATED)
+        return Result(Outcome.OUTBOX) if durable and outcome.is_refusal_for_now else Result.of(live, new, outcome)
 
     # -- rows, after sending -------------------------------------------------------------------------------------------
 
@@ -297,7 +291,7 @@ class _SendBatch:
         for place, job in enumerate(self.jobs):
             if job.key in self.held and job.key is not None:
                 outcome = self.results[place].outcome
-                fates["taken" if outcome in TAKEN else "over" if outcome in _OVER else "left"].append(job.key)
+                fates["taken" if outcome.is_stored else "over" if outcome.is_final else "left"].append(job.key)
         self._note(rows.drop, fates["over"])
         self._note(rows.release, fates["left"])
         self._note(self._sent, fates["taken"], live)
@@ -340,11 +334,11 @@ def _one(live: Queue, new: NewJob) -> Result:
     except DelayQError as error:
         if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
             raise
-        return Result("not_sent", error)
+        return Result(Outcome.NOT_SENT, error)
 
 
-def _of_state(state: str | None) -> str:
+def _of_state(state: str | None) -> Outcome:
     """Return the outcome of a job whose row must not be sent by this process."""
     if state is None or state == "cancelled":
-        return "ignored"
-    return OUTBOX if state in ("unsent", "moved") else "created"
+        return Outcome.IGNORED
+    return Outcome.OUTBOX if state in ("unsent", "moved") else Outcome.CREATED

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from ..core.job import Generation, NewJob
 from ..core.records.packed import pack_job
+from ..core.requests import request_for
 from .due import DueTime, RowDue, delay_age
 
 if TYPE_CHECKING:
@@ -106,6 +107,26 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
             made[0].save(using=alias, force_insert=True)
         else:
             table(alias).bulk_create(made, batch_size=CHUNK)
+
+
+def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
+    """Insert a row for each job; return False if the same repeatable request has inserted them before."""
+    from ..models import InboxEntry
+
+    if not news[0].repeatable:
+        insert(alias, queue, news)
+        return True
+    key = uuid.UUID(bytes=request_for(news))
+    entry = InboxEntry(key=key, queue=queue, job_id=news[0].id, task=news[0].task)
+    try:
+        with transaction.atomic(using=alias):
+            entry.save(using=alias, force_insert=True)
+            insert(alias, queue, news)
+    except IntegrityError:
+        if not InboxEntry.objects.using(alias).filter(pk=key).exists():
+            raise
+        return False
+    return True
 
 
 def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:

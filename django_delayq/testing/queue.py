@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import queue as core
 from ..core.errors import InvalidJob
 from ..core.job import Job, NewJob, Settlement, expire
+from ..core.outcome import Outcome
 from ..core.records.frames import pack_new
 from ..core.records.layout import PAUSED_OUT
 from ..core.sending.chunks import CHUNK
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .broker import MemoryBroker
 
 #: outcomes after which the requested job waits
-TAKEN_IN = ("created", "merged", "replaced")
+TAKEN_IN = (Outcome.CREATED, Outcome.MERGED, Outcome.REPLACED)
 
 
 class MemoryQueue(core.Queue):
@@ -36,13 +37,13 @@ class MemoryQueue(core.Queue):
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> str:
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> Outcome:
         """See :meth:`Queue.schedule`; under ``immediate()`` the job is run before this returns."""
-        outcome = super().schedule(new, not_after_ms=not_after_ms)
+        outcome = self.accepted(self._schedule_one(new, not_after_ms=not_after_ms), new)
         self.broker.scheduled(self, [new.id] if outcome in TAKEN_IN else [])
         return outcome
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[Outcome]:
         """See :meth:`Queue.schedule_many`."""
         asked = list(news)
         outcomes = [self._schedule_one(new, not_after_ms=not_after_ms) for new in asked]
@@ -62,7 +63,7 @@ class MemoryQueue(core.Queue):
         self.broker.scheduled(self, list(taken))
         return dict(counts)
 
-    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> str:
+    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> Outcome:
         pack_new(new)  # raises for jobs that cannot be stored
         with self.broker.reached():
             if new.due_ms is not None:
@@ -71,7 +72,7 @@ class MemoryQueue(core.Queue):
                 self.store(self.shard_of(new.id)), new, tick_ms=int(tick) if tick else None, not_after_ms=not_after_ms
             )
             self.broker.wake(self.name, self.shard_of(new.id))
-            return outcome
+            return Outcome(outcome)
 
     def last_tick(self, ident: str) -> int | None:
         """See :meth:`Queue.last_tick`."""

@@ -16,7 +16,7 @@ from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework.response import Response
 
 from ...core import bulk
-from ...scheduling.options import due
+from ...scheduling.plans import job_rules
 from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema
@@ -172,7 +172,7 @@ def due_of(asked: dict[str, Any]) -> tuple[int | None, int | None]:
     if "delay" in asked:
         return None, asked["delay"]
     at: datetime | float = asked["at"]
-    return due(None, at)
+    return job_rules().due(None, at)
 
 
 def queue_verb(word: str, view: Any) -> URLPattern:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from ..outcome import MOVED_REPLY
 from ..records.frames import take_u8, take_u16, take_u32, unpack_names
 from ..records.keys import MAX_SHARDS, number_of
 
 if TYPE_CHECKING:
     from ..queue import Queue
 
-_MOVED: Final = b"v"
 _HEAD: Final = struct.Struct("<ddHHH")
 _TASK_END: Final = 3
 KEY_BYTES: Final = 16
@@ -52,7 +52,7 @@ def kick(queue: Queue, ident: str, key: bytes, delay_ms: int, *, replace: bool, 
     if len(queue.epochs) == 1:
         number = queue.shard_of(ident)
         reply: bytes = queue.call("kick", number, ident.encode(), key, delay_ms, again, request=request)
-        if reply != _MOVED and (reply or not queue.reload()):
+        if reply != MOVED_REPLY and (reply or not queue.reload()):
             return reply.decode()
     grave = _find(queue, ident, key)
     while grave is None:
@@ -80,7 +80,7 @@ def _bring_back(queue: Queue, ident: str, grave: _Grave, delay_ms: int, again: b
             )
             if reply == b"kicked":
                 queue.call("discard", grave.shard, ident.encode(), grave.key, b"1", request=grave.request)
-        return None if reply == _MOVED else reply
+        return None if reply == MOVED_REPLY else reply
 
     return (queue.visit(ident, ask) or b"").decode()
 

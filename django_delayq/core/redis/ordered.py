@@ -50,8 +50,9 @@ class _OrderedScripts(Scripts):
         """See :meth:`Scripts.loaded`."""
         return self._behind.loaded(name)
 
-    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
-        return self._behind._call(name, keys, args, until)
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+        """See :meth:`Scripts.call`."""
+        return self._behind.call(name, keys, *args, until=until)
 
 
 class _SharedConnections:
