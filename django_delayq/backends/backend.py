@@ -17,7 +17,7 @@ from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
 from ..core.outcome import Outcome
 from ..core.results import READY, Record
-from ..outbox import durability, fast_path
+from ..outbox import durability, producer
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
@@ -166,7 +166,7 @@ class DelayQBackend(BaseTaskBackend):
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
-                fast_path.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
+                producer.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
             except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)

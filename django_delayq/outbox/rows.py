@@ -177,7 +177,7 @@ def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
     """Return the rows that a claim holds now."""
-    mine = table(alias).filter(key__in=keys, claim=token).annotate(age=delay_age())
+    mine = of_claim(alias, token, keys).annotate(age=delay_age())
     found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
     now = time.monotonic()
     return {
@@ -191,30 +191,16 @@ def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
 
 
-def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_by: uuid.UUID | None = None) -> int:
-    """Mark claimed rows as sent to Redis.
-
-    Args:
-        moved_by: for moved rows, the last reschedule that was sent to Redis.
-
-    Returns:
-        Number of claimed rows that were not changed since they were sent.
-    """
-    mine = table(alias).filter(key__in=keys, claim=token)
-    mine = mine.filter(state="unsent") if moved_by is None else mine.filter(state="moved", moved_by=moved_by)
-    return mine.update(state="sent", claim=None, claimed_until=None, sent_at=Now(), checked_at=Now(), tries=0, error="")
-
-
-def drop(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Delete claimed rows that are not needed any more."""
-    table(alias).filter(key__in=keys, claim=token).delete()
+def of_claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
+    """Return rows, as far as the claim still holds them."""
+    return table(alias).filter(key__in=keys, claim=token)
 
 
 def release(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
     """Release claimed rows that Redis certainly has not stored, so that others may send them at once."""
     states = table(alias).model.State
     moved_back = Case(When(state=states.MOVED, then=Value(states.UNSENT)), default=F("state"))
-    table(alias).filter(key__in=keys, claim=token).update(claim=None, claimed_until=None, state=moved_back)
+    of_claim(alias, token, keys).update(claim=None, claimed_until=None, state=moved_back)
 
 
 # -- rows of one id --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
 from ..core.sending.chunks import CHUNK
 from ..core.times import delay_ms_of
-from ..outbox import fast_path
+from ..outbox.producer import ask, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
 from ..scheduling.sending import Prepared, send
@@ -203,8 +203,8 @@ def _check_kind(name: str, *, patiently: bool) -> None:
     With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
     """
     try:
-        ask = fast_path.ask if patiently else fast_path.patiently
-        known = ask(lambda broker: broker.existing(name))
+        call = ask if patiently else call_patiently
+        known = call(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:
             raise

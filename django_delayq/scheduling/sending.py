@@ -19,6 +19,7 @@ from ..core.records.frames import generation_of
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result
+from ..outbox.producer import ask
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
@@ -99,7 +100,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
-            log_refused(what, fast_path.ask(lambda broker: broker.queue(queue).count_many(ready)))
+            log_refused(what, ask(lambda broker: broker.queue(queue).count_many(ready)))
 
         now_or_on_commit(deliver, what, using=using)
         counts[ON_COMMIT] += len(chunk)
