@@ -1,6 +1,6 @@
 """Fast path after a commit, while a request waits: send to Redis with a short timeout, or leave it to the relay.
 
-The same protocol as the relay's (:mod:`.verdicts`), with less patience: the rows of jobs that belong together are
+The same protocol as the relay's (:mod:`.protocol`), with less patience: the rows of jobs that belong together are
 claimed with one UPDATE, the jobs sent in one round trip, and the rows settled with one more UPDATE. A row that was
 changed while it was being sent (cancelled, rescheduled) is corrected at once.
 """
@@ -23,7 +23,7 @@ from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
 from . import rows
 from .producer import SendingTime, ask
-from .verdicts import FREE, Fate, Verdict, correct, verdict_of, write
+from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -99,9 +99,9 @@ class _SendBatch:
         self.keys = [job.key for job in jobs if job.key is not None]
         self.results: dict[int, Result] = {}
         self.token = uuid.uuid4()
-        #: the claimed rows, and the verdicts on them
+        #: the claimed rows, and the results of sending them
         self.held: dict[uuid.UUID, rows.Claimed] = {}
-        self.verdicts: dict[uuid.UUID, Verdict] = {}
+        self.row_results: dict[uuid.UUID, RowResult] = {}
 
     def send(self) -> list[Result]:
         """Send the batch. Return the result of each job."""
@@ -176,7 +176,7 @@ class _SendBatch:
                 continue
             result, key = Result.of(live, new, outcome), self.jobs[place].key
             if key is not None:
-                self.verdicts[key] = verdict_of(outcome)
+                self.row_results[key] = row_result_of(outcome)
                 if outcome.is_refusal_for_now:
                     result = Result(Outcome.OUTBOX)
                 elif outcome is Outcome.KNOWN:  # a relay was faster
@@ -187,22 +187,24 @@ class _SendBatch:
     # -- rows, after sending -------------------------------------------------------------------------------------------
 
     def _settle(self, live: Queue, sending_time: SendingTime) -> None:
-        """Write the verdicts, sent rows last: a row that was changed while it was being sent is corrected then."""
-        keys: dict[Fate, list[uuid.UUID]] = {fate: [] for fate in (Fate.GONE, Fate.FREE, Fate.SENT)}
+        """Write the results, sent rows last: a row that was changed while it was being sent is corrected then."""
+        keys: dict[RowOutcome, list[uuid.UUID]] = {
+            fate: [] for fate in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.SENT)
+        }
         for key in self.held:
-            keys[self.verdicts.get(key, FREE).fate].append(key)
-        self._note(self._write_gone, keys[Fate.GONE])
-        self._note(rows.release, keys[Fate.FREE])
-        self._note(self._write_sent, keys[Fate.SENT], live, sending_time)
+            keys.setdefault(self.row_results.get(key, FREE).outcome, []).append(key)
+        self._note(self._write_gone, keys.get(RowOutcome.GONE, ()))
+        self._note(rows.release, keys.get(RowOutcome.FREE, ()))
+        self._note(self._write_sent, keys.get(RowOutcome.SENT, ()), live, sending_time)
 
     def _write_gone(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-        write(rows.of_claim(alias, token, keys), Verdict(Fate.GONE))
+        write(rows.of_claim(alias, token, keys), RowResult(RowOutcome.GONE))
 
     def _write_sent(
         self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], live: Queue, sending_time: SendingTime
     ) -> None:
         unchanged = rows.of_claim(alias, token, keys).filter(state="unsent")
-        if write(unchanged, Verdict(Fate.SENT)) == len(keys):
+        if write(unchanged, RowResult(RowOutcome.SENT)) == len(keys):
             return
         # Another process has changed them meanwhile and left the update of Redis to the holder of the claim.
         changed = rows.claimed(alias, token, keys)
@@ -211,9 +213,9 @@ class _SendBatch:
             if row is not None and job.key is not None and row.state in ("cancelled", "moved"):
                 new, deadline_ms = job.new, sending_time.deadline_ms()
                 due = row.due.after(time.monotonic() - row.read_at) if row.state == "moved" else None
-                verdict = correct(live, new.id, new.task, generation_of(new), due, deadline_ms)
+                result = correct(live, ChangedRow(new.id, new.task, generation_of(new), due), deadline_ms)
                 same = rows.of_claim(alias, token, [job.key]).filter(state=row.state, moved_by=row.moved_by)
-                write(same, verdict)
+                write(same, result)
 
     def _note(self, note: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
         """Update claimed rows. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""

@@ -1,6 +1,6 @@
 """Dispatcher duty that sends the rows of the outbox which their writer could not send.
 
-It follows the protocol of :mod:`.verdicts`, a batch in each turn. Rows of one job are sent one after the other, and a
+It follows the protocol of :mod:`.protocol`, a batch in each turn. Rows of one job are sent one after the other, and a
 row that is held up delays only the later rows of its job.
 """
 
@@ -23,8 +23,8 @@ from ..settings.conf import Conf
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
 from .claims import ClaimedBatch, Outbox
+from .protocol import FREE, GONE, RowOutcome, RowResult, write
 from .sender import OutboxSender
-from .verdicts import FREE, GONE, Fate, Verdict, write
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -85,94 +85,94 @@ class Relay:
         return now - self._seen_at < MEMORY
 
     def turn(self) -> Counter[str]:
-        """Handle one batch. Return counts by verdict; empty if all waiting rows are claimed by other processes.
+        """Handle one batch. Return counts by result; empty if all waiting rows are claimed by other processes.
 
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
         batch = self._outbox.claim(self._batch, self._broker)
-        verdicts: dict[int, Verdict] = {}
+        results: dict[int, RowResult] = {}
         try:
-            for pk, verdict in self._sender.send(batch):
-                verdicts[pk] = verdict
+            for pk, result in self._sender.send(batch):
+                results[pk] = result
         finally:
-            self._settle(batch, verdicts)
-        return Counter(str(verdict.fate) for verdict in verdicts.values() if verdict is not FREE)
+            self._settle(batch, results)
+        return Counter(str(result.outcome) for result in results.values() if result is not FREE)
 
     # -- settling in the database ------------------------------------------------------------------------------------
 
-    def _settle(self, batch: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
-        """Write the verdicts. Rows without one are released. Rows that were changed meanwhile are sent again."""
+    def _settle(self, batch: ClaimedBatch, results: dict[int, RowResult]) -> None:
+        """Write the results. Rows without one are released. Rows that were changed meanwhile are sent again."""
         left = {row.pk: row for row in batch.rows}
         for pause in _TRIES if left else ():
             time.sleep(pause)
-            for pk in self._settle_unlocked(batch, left, verdicts):
+            for pk in self._settle_unlocked(batch, left, results):
                 del left[pk]
             if not left or not self._outbox.rows.filter(pk__in=left, claim=batch.token).exists():
                 return
 
     def _settle_unlocked(
-        self, batch: ClaimedBatch, sent: dict[int, OutboxJob], verdicts: dict[int, Verdict]
+        self, batch: ClaimedBatch, sent: dict[int, OutboxJob], results: dict[int, RowResult]
     ) -> list[int]:
         """Settle the sent rows that no other transaction has locked. Return their keys."""
         with transaction.atomic(using=self._outbox.alias):
-            final: dict[int, Verdict] = {}
+            final: dict[int, RowResult] = {}
             for pk, state, moved_by in self._outbox.lock(batch.token, sent):
-                final[pk] = _now(verdicts.get(pk, FREE), sent[pk], state, moved_by)
-            for verdict, pks in _grouped(final):
-                self._write(batch, verdict, pks)
-        for pk, verdict in final.items():
-            self._report(sent[pk], verdict)
+                final[pk] = _now(results.get(pk, FREE), sent[pk], state, moved_by)
+            for result, pks in _grouped(final):
+                self._write(batch, result, pks)
+        for pk, result in final.items():
+            self._report(sent[pk], result)
         return list(final)
 
-    def _write(self, batch: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
-        write(self._outbox.rows.filter(pk__in=pks, claim=batch.token), verdict)
+    def _write(self, batch: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
+        write(self._outbox.rows.filter(pk__in=pks, claim=batch.token), result)
 
-    def _report(self, row: OutboxJob, verdict: Verdict) -> None:
-        """Report a verdict to the log, the counters and the signals."""
+    def _report(self, row: OutboxJob, result: RowResult) -> None:
+        """Report a result to the log, the counters and the signals."""
         task = registry.get(row.task)
-        if verdict.fate is Fate.REFUSED:
+        if result.outcome is RowOutcome.REFUSED:
             not_sent["refused"] += 1
-            logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, verdict.error)
-            emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(verdict.error))
-        elif verdict.outcome in GONE:
-            not_sent[verdict.outcome] += 1
+            logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, result.error)
+            emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(result.error))
+        elif result.reply in GONE:
+            not_sent[result.reply] += 1
             logger.error(
                 "%s of queue %s was not scheduled: %s",
                 row.job_id,
                 row.queue,
-                GONE[Outcome(verdict.outcome)],
+                GONE[Outcome(result.reply)],
                 extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
             )
-            if verdict.outcome != Outcome.IGNORED:
+            if result.reply != Outcome.IGNORED:
                 emit(
                     job_not_sent,
                     task,
                     verb="schedule",
                     id=row.job_id,
                     queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[Outcome(verdict.outcome)]}"),
+                    error=IdTaken(f"id {row.job_id!r}: {GONE[Outcome(result.reply)]}"),
                 )
-        elif verdict.outcome in ("cancelled", "stopping"):
-            emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome)
-        elif verdict.fate is Fate.SENT and verdict.outcome not in ("", Outcome.KNOWN) and row.sent_at is None:
-            emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome, due=row.due)
+        elif result.reply in ("cancelled", "stopping"):
+            emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
+        elif result.outcome is RowOutcome.SENT and result.reply not in ("", Outcome.KNOWN) and row.sent_at is None:
+            emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=result.reply, due=row.due)
 
 
-def _now(verdict: Verdict, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> Verdict:
-    """Return the verdict for a row that may have changed since it was sent to Redis."""
-    if verdict.fate is Fate.GONE or (
-        state == sent.state and (moved_by == sent.moved_by or verdict.fate is not Fate.SENT)
+def _now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> RowResult:
+    """Return the result for a row that may have changed since it was sent to Redis."""
+    if result.outcome is RowOutcome.GONE or (
+        state == sent.state and (moved_by == sent.moved_by or result.outcome is not RowOutcome.SENT)
     ):
-        return verdict
-    if verdict.fate is Fate.SENT and state == sent.state == State.UNSENT:
-        return Verdict(Fate.MOVED, outcome=verdict.outcome)  # it was rescheduled while it was being sent
+        return result
+    if result.outcome is RowOutcome.SENT and state == sent.state == State.UNSENT:
+        return RowResult(RowOutcome.MOVED, reply=result.reply)  # it was rescheduled while it was being sent
     return FREE
 
 
-def _grouped(verdicts: dict[int, Verdict]) -> Iterator[tuple[Verdict, list[int]]]:
-    """Yield the verdicts, each with the rows that share it."""
-    groups: dict[Verdict, list[int]] = {}
-    for pk, verdict in verdicts.items():
-        groups.setdefault(Verdict(verdict.fate, verdict.error, verdict.tries), []).append(pk)
+def _grouped(results: dict[int, RowResult]) -> Iterator[tuple[RowResult, list[int]]]:
+    """Yield the results, each with the rows that share it."""
+    groups: dict[RowResult, list[int]] = {}
+    for pk, result in results.items():
+        groups.setdefault(RowResult(result.outcome, result.error, result.tries), []).append(pk)
     yield from groups.items()

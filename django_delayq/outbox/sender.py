@@ -1,4 +1,4 @@
-"""Sending of claimed outbox rows to Redis, and the verdicts on its replies.
+"""Sending of claimed outbox rows to Redis, and the results of its replies.
 
 Rows of one job are sent one after the other, and a row that is held up delays only the later rows of its job.
 """
@@ -18,9 +18,9 @@ from ..core.redis.faults import Fault, classify
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime
+from .protocol import FREE, LATER, ChangedRow, RowOutcome, RowResult, correct, row_result_of
 from .records import digest_of, generation_of, job_of
 from .rows import table
-from .verdicts import FREE, LATER, Fate, Verdict, correct, verdict_of
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 State = OutboxJob.State
 
-#: verdicts on a row that delay the later rows of its job
-_HELD_UP: Final = (Fate.LATER, Fate.FREE, Fate.UNSENT)
+#: results that delay the later rows of its job
+_HELD_UP: Final = (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT)
 
 
 class OutboxSender:
@@ -45,25 +45,25 @@ class OutboxSender:
         self._settings = settings.outbox
         self._broker = broker
 
-    def send(self, batch: ClaimedBatch) -> Iterator[tuple[int, Verdict]]:
-        """Send the rows of a claimed batch. Each verdict is yielded, by ``pk``, as soon as Redis has answered.
+    def send(self, batch: ClaimedBatch) -> Iterator[tuple[int, RowResult]]:
+        """Send the rows of a claimed batch. Each result is yielded, by ``pk``, as soon as Redis has answered.
 
         Raises:
-            QueueUnavailable: Redis became unavailable; rows without a verdict may or may not have been received.
+            QueueUnavailable: Redis became unavailable; rows without a result may or may not have been received.
         """
         held_up: set[tuple[str, str]] = set()
         for wave in _waves(batch.rows):
             ready = [row for row in wave if (row.queue, row.job_id) not in held_up]
             for (queue, unsent), some in groupby(ready, key=lambda row: (row.queue, row.state == State.UNSENT)):
                 rows = list(some)
-                for row, verdict in self._schedule(batch, queue, rows) if unsent else self._correct(batch, queue, rows):
-                    if verdict.fate in _HELD_UP:
+                for row, result in self._schedule(batch, queue, rows) if unsent else self._correct(batch, queue, rows):
+                    if result.outcome in _HELD_UP:
                         held_up.add((row.queue, row.job_id))
-                    yield row.pk, verdict
+                    yield row.pk, result
 
     def _schedule(
         self, batch: ClaimedBatch, queue: str, rows: Sequence[OutboxJob]
-    ) -> Iterator[tuple[OutboxJob, Verdict]]:
+    ) -> Iterator[tuple[OutboxJob, RowResult]]:
         """Schedule jobs of one queue."""
         jobs: list[tuple[OutboxJob, NewJob]] = []
         for row in rows:
@@ -72,14 +72,16 @@ class OutboxSender:
             except Exception as error:  # any error of the reader affects only this row
                 yield (
                     row,
-                    Verdict(Fate.REFUSED, f"the record cannot be read: {type(error).__name__}: {error}", row.tries),
+                    RowResult(
+                        RowOutcome.REFUSED, f"the record cannot be read: {type(error).__name__}: {error}", row.tries
+                    ),
                 )
         if jobs:
             yield from self._offer(batch, queue, jobs)
 
     def _offer(
         self, batch: ClaimedBatch, queue: str, jobs: list[tuple[OutboxJob, NewJob]]
-    ) -> Iterator[tuple[OutboxJob, Verdict]]:
+    ) -> Iterator[tuple[OutboxJob, RowResult]]:
         try:
             opened = self._broker.queue(queue)
             outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=batch.deadline_ms)
@@ -105,19 +107,19 @@ class OutboxSender:
             if behind:
                 yield from self._offer(batch, queue, behind)
 
-    def _failed(self, row: OutboxJob, error: Exception) -> Verdict:
+    def _failed(self, row: OutboxJob, error: Exception) -> RowResult:
         said = f"{type(error).__name__}: {error}"
         tries = row.tries + 1 if row.error not in LATER.values() else 1
         if isinstance(error, InvalidJob) or tries >= self._settings.max_tries:
-            return Verdict(Fate.REFUSED, said, tries)
-        return Verdict(Fate.LATER, said, tries)
+            return RowResult(RowOutcome.REFUSED, said, tries)
+        return RowResult(RowOutcome.LATER, said, tries)
 
-    def _answered(self, row: OutboxJob, job: NewJob, outcome: Outcome) -> Verdict:
+    def _answered(self, row: OutboxJob, job: NewJob, outcome: Outcome) -> RowResult:
         if outcome in LATER:
             return _later(row, LATER[outcome])
         if outcome is Outcome.KNOWN and job.payload is None and row.moved_by is not None and self._waits(row):
-            return Verdict(Fate.MOVED)
-        return verdict_of(outcome)
+            return RowResult(RowOutcome.MOVED)
+        return row_result_of(outcome)
 
     def _waits(self, row: OutboxJob) -> bool:
         """Return True if the job of a rescheduled row waits, perhaps for its old due time.
@@ -146,7 +148,7 @@ class OutboxSender:
 
     def _correct(
         self, batch: ClaimedBatch, queue: str, rows: Sequence[OutboxJob]
-    ) -> Iterator[tuple[OutboxJob, Verdict]]:
+    ) -> Iterator[tuple[OutboxJob, RowResult]]:
         """Cancel and move jobs of one queue."""
         opened = self._broker.existing(queue)
         asked = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
@@ -157,11 +159,11 @@ class OutboxSender:
             if not batch.held:
                 yield row, FREE
             elif is_known and opened is not None:
-                yield row, correct(opened, row.job_id, row.task, generation_of(row), due, batch.deadline_ms)
+                yield row, correct(opened, ChangedRow(row.job_id, row.task, generation_of(row), due), batch.deadline_ms)
             elif cancelled and opened is not None and self._is_pushed_out(row):  # its predecessor is live
-                yield row, correct(opened, row.job_id, row.task, None, None, batch.deadline_ms)
+                yield row, correct(opened, ChangedRow(row.job_id, row.task, None, None), batch.deadline_ms)
             else:  # never sent; or lost, and a job that should run is sent again
-                yield row, Verdict(Fate.GONE if cancelled else Fate.UNSENT)
+                yield row, RowResult(RowOutcome.GONE if cancelled else RowOutcome.UNSENT)
 
 
 def _waves(rows: Sequence[OutboxJob]) -> Iterator[list[OutboxJob]]:
@@ -181,6 +183,6 @@ def _waves(rows: Sequence[OutboxJob]) -> Iterator[list[OutboxJob]]:
         yield sorted(wave, key=lambda row: (row.queue, row.state == State.UNSENT))
 
 
-def _later(row: OutboxJob, why: str) -> Verdict:
-    """Return the verdict for a row that is retried without limit, at growing intervals: the row is not at fault."""
-    return Verdict(Fate.LATER, why, row.tries + 1 if row.error == why else 1)
+def _later(row: OutboxJob, why: str) -> RowResult:
+    """Return the result for a row that is retried without limit, at growing intervals: the row is not at fault."""
+    return RowResult(RowOutcome.LATER, why, row.tries + 1 if row.error == why else 1)

@@ -123,26 +123,23 @@ def schedule_call(
             handle: JobHandle = around(Scheduling(task, arguments, named, dict(options), many=False, end=_end))
             return handle
         plan = plan_of(task, options)
-    job = _prepare(plan, arguments, named, options)
-    send(job)
-    return job.handle
+    return _schedule(plan, arguments, named, options)
 
 
 def _end(scheduling: Scheduling) -> JobHandle:
     options = scheduling.options
     check_option_names(options)
-    job = _prepare(plan_of(find_task(scheduling.task), options), scheduling.args, scheduling.kwargs, options)
-    send(job)
-    return job.handle
+    return _schedule(plan_of(find_task(scheduling.task), options), scheduling.args, scheduling.kwargs, options)
 
 
-def _prepare(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> Prepared:
-    """Build the job of a call and its handle."""
+def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
     new, using = plan.builder.build(arguments, named, options), options.get("using_db")
     if plan.durable:
         durability.check(using)
     task, due_ms = plan.builder.task, new.due_ms_here
-    return Prepared(new, JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using))
+    handle = JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using)
+    send(Prepared(new, handle))
+    return handle
 
 
 def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:

@@ -16,9 +16,9 @@ django.setup()
 
 from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
+from django_delayq.outbox.protocol import RowResult  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
 from django_delayq.outbox.sender import OutboxSender  # noqa: E402
-from django_delayq.outbox.verdicts import Verdict  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
 
 
@@ -42,13 +42,13 @@ class Mortal(Relay):
 
     step = ""
 
-    def _write(self, hand: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
-        super()._write(hand, verdict, pks)
+    def _write(self, hand: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
+        super()._write(hand, result, pks)
         if self.step == "marked":
             die()
 
-    def _settle(self, hand: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
-        super()._settle(hand, verdicts)
+    def _settle(self, hand: ClaimedBatch, results: dict[int, RowResult]) -> None:
+        super()._settle(hand, results)
         if self.step == "committed":
             die()
 

@@ -1,4 +1,4 @@
-"""Protocol by which a row reaches Redis: claim it, send its job or its change, settle it by a verdict.
+"""Protocol by which a row reaches Redis: claim it, send its job or its change, write the result to the row.
 
 The fast path after a commit and the relay of a dispatcher both follow it, with different patience. A claim is a token
 and an end time in the row. Every command carries a deadline on Redis's clock before that time, so a process that slept
@@ -8,10 +8,9 @@ and Redis answers ``known`` to a job that it has received before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db.models import QuerySet
 from django.db.models.functions import Now
@@ -39,7 +38,7 @@ GONE: Final = {
 _UNCLAIMED: Final[dict[str, Any]] = {"claim": None, "claimed_until": None}
 
 
-class Fate(StrEnum):
+class RowOutcome(StrEnum):
     """State of a row after its claim."""
 
     SENT = "sent"
@@ -58,69 +57,73 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Verdict on a row that was claimed."""
+class RowResult:
+    """Result of sending a claimed row."""
 
-    fate: Fate
+    outcome: RowOutcome
     error: str = ""
     tries: int = 0
     #: reply of Redis, for the log
-    outcome: str = ""
+    reply: str = ""
 
 
 #: the row was not sent, or Redis has changed nothing
-FREE: Final = Verdict(Fate.FREE)
+FREE: Final = RowResult(RowOutcome.FREE)
 
 
-def verdict_of(outcome: Outcome) -> Verdict:
-    """Return the verdict on an unsent row by the reply to its job."""
+def row_result_of(outcome: Outcome) -> RowResult:
+    """Return the result for an unsent row, given the reply to its job."""
     if outcome in GONE:
-        return Verdict(Fate.GONE, outcome=outcome)
-    return Verdict(Fate.SENT, outcome=outcome) if outcome.is_stored else FREE
+        return RowResult(RowOutcome.GONE, reply=outcome)
+    return RowResult(RowOutcome.SENT, reply=outcome) if outcome.is_stored else FREE
 
 
-def correct(
-    queue: Queue, job_id: str, task: str, generation: Generation | None, due: DueTime | None, deadline_ms: float
-) -> Verdict:
-    """Move or cancel a job that Redis has, because its row was changed. Return the verdict on the row.
+class ChangedRow(NamedTuple):
+    """Change of a row that Redis has to follow: another due time, or (None) the cancellation of the job.
+
+    ``generation`` names the job of the id; None = any live one.
+    """
+
+    job_id: str
+    task: str
+    generation: Generation | None
+    due: DueTime | None
+
+
+def correct(queue: Queue, row: ChangedRow, deadline_ms: float) -> RowResult:
+    """Move or cancel a job that Redis has, because its row was changed. Return the result for the row.
 
     Args:
         queue: the queue.
-        job_id, task: id and task of the job.
-        generation: which job of the id; None = any live one.
-        due: the new due time; None = cancel the job.
+        row: the change.
         deadline_ms: Unix ms on Redis's clock, by which a cancellation must arrive.
     """
-    if due is not None:
-        _or_nothing(queue.reschedule, job_id, task=task, generation=generation, **due)
-        return Verdict(Fate.SENT)
-    outcome = _or_nothing(queue.cancel, job_id, task=task, generation=generation, not_after_ms=deadline_ms)
-    return FREE if outcome == Outcome.LATE else Verdict(Fate.GONE, outcome=outcome)
-
-
-def write(rows: QuerySet[OutboxJob], verdict: Verdict) -> int:
-    """Write a verdict to claimed rows; return their number."""
-    match verdict.fate:
-        case Fate.SENT | Fate.MOVED:
-            state = str(verdict.fate)
-            return rows.update(state=state, sent_at=Now(), checked_at=Now(), tries=0, error="", **_UNCLAIMED)
-        case Fate.UNSENT:
-            return rows.update(state="unsent", **_UNCLAIMED)
-        case Fate.GONE:
-            return rows.delete()[0]
-        case Fate.REFUSED:
-            refused = {"state": "refused", "tries": verdict.tries, "error": verdict.error}
-            return rows.update(claim=None, claimed_until=Now(), **refused)
-        case Fate.LATER:
-            pause = PAUSES[min(verdict.tries, len(PAUSES)) - 1]
-            return rows.update(claimed_until=ahead(pause), tries=verdict.tries, error=verdict.error)
-        case Fate.FREE:
-            return rows.update(**_UNCLAIMED)
-
-
-def _or_nothing(verb: Callable[..., Any], job_id: str, **options: Any) -> str:
-    """Call a verb of one id. Return "" if the id belongs to a job of another task by now."""
+    which: dict[str, Any] = {"task": row.task, "generation": row.generation}
     try:
-        return str(verb(job_id, **options) or "")
-    except IdTaken:
-        return ""
+        if row.due is not None:
+            queue.reschedule(row.job_id, **which, **row.due)
+            return RowResult(RowOutcome.SENT)
+        reply = queue.cancel(row.job_id, **which, not_after_ms=deadline_ms)
+    except IdTaken:  # the id belongs to a job of another task by now
+        return RowResult(RowOutcome.GONE if row.due is None else RowOutcome.SENT)
+    return FREE if reply == Outcome.LATE else RowResult(RowOutcome.GONE, reply=reply)
+
+
+def write(rows: QuerySet[OutboxJob], result: RowResult) -> int:
+    """Write a result to claimed rows; return their number."""
+    match result.outcome:
+        case RowOutcome.SENT | RowOutcome.MOVED:
+            state = str(result.outcome)
+            return rows.update(state=state, sent_at=Now(), checked_at=Now(), tries=0, error="", **_UNCLAIMED)
+        case RowOutcome.UNSENT:
+            return rows.update(state="unsent", **_UNCLAIMED)
+        case RowOutcome.GONE:
+            return rows.delete()[0]
+        case RowOutcome.REFUSED:
+            refused = {"state": "refused", "tries": result.tries, "error": result.error}
+            return rows.update(claim=None, claimed_until=Now(), **refused)
+        case RowOutcome.LATER:
+            pause = PAUSES[min(result.tries, len(PAUSES)) - 1]
+            return rows.update(claimed_until=ahead(pause), tries=result.tries, error=result.error)
+        case RowOutcome.FREE:
+            return rows.update(**_UNCLAIMED)
