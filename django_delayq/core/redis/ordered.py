@@ -50,9 +50,8 @@ class _OrderedScripts(Scripts):
         """See :meth:`Scripts.loaded`."""
         return self._behind.loaded(name)
 
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
-        """See :meth:`Scripts.call`."""
-        return self._behind.call(name, keys, *args, until=until)
+    def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        return self._behind._repeat(name, keys, args, until)
 
 
 class _SharedConnections:

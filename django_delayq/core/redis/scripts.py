@@ -213,9 +213,13 @@ class Scripts:
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)
-            return self.call(name, keys, *args, until=until)
+            return self._repeat(name, keys, args, until)
 
         return finish
+
+    def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        """Make a call again that was begun and lost."""
+        return Scripts.call(self, name, keys, *args, until=until)
 
     def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
