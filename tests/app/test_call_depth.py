@@ -1,15 +1,15 @@
-"""The way of a warm ``schedule()`` call to the socket: how deep it goes, and how many modules it touches."""
+"""A warm ``schedule()`` call: its stack at the socket, the modules that it touches, and changed settings."""
 
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from django_delayq import schedule, task
+from django_delayq import InvalidJob, schedule, task
 from django_delayq.core.broker import Broker
 
 pytestmark = [
@@ -62,3 +62,16 @@ def test_a_warm_schedule_call_is_flat(delayq: Broker) -> None:
     assert len(stacks) == 2, "one request is sent and one reply is read"
     assert max(map(len, stacks)) <= MOST_FRAMES, stacks
     assert len(modules) <= MOST_MODULES, sorted(modules)
+
+
+def test_a_changed_setting_holds_for_the_next_call_of_a_warm_task(delayq: Broker, settings: Any) -> None:
+    schedule(work, 5)
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_ARGS_BYTES": 2}
+    with pytest.raises(InvalidJob, match="at most 2"):
+        schedule(work, 5)
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_ARGS_BYTES": 100}
+    naive = datetime(2030, 1, 1)
+    with pytest.raises(InvalidJob, match="no time zone"):
+        schedule(work, 5, at=naive)
+    settings.USE_TZ = False
+    assert schedule(work, 5, at=naive).outcome == "created"
