@@ -69,7 +69,7 @@ class State:
     flags: int = 0
     failed_at_ms: int = 0
     worker: str = ""
-    taken: int = 0  # number of payloads held by its attempt
+    taken: tuple[bytes, ...] = ()  # digests of the payloads held by its attempt
     error: bytes = b""
     postponed_at_ms: int = 0
     postponed_for: str = ""
@@ -363,8 +363,7 @@ def unpack_state(packed: bytes) -> State:
     token, due, failures, reserves, crashes, own, flags, failed_at, length = _STATE.unpack_from(packed)
     at = _STATE.size
     worker = packed[at : at + length].decode(errors="replace")
-    (taken,) = _U16.unpack_from(packed, at + length)
-    at += length + 2 + taken
+    taken, at = take_u16(packed, at + length)
     since, reason = 0, ""
     if flags & POSTPONED:
         since, reason, at = _unpack_postponed(packed, at)
@@ -379,7 +378,7 @@ def unpack_state(packed: bytes) -> State:
         flags,
         int(failed_at),
         worker,
-        taken // 32,
+        tuple(taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)),
         packed[at:],
         since,
         reason,

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from .broker import MemoryBroker
 
 
-def keep(broker: MemoryBroker) -> None:
+def dispatch(broker: MemoryBroker) -> None:
     """Do both, as far as there is anything to do."""
-    if broker.owes:
-        pay(broker)
-    settle(broker)
+    if broker.has_unsent:
+        send_rows(broker)
+    store_completions(broker)
 
 
-def pay(broker: MemoryBroker) -> None:
+def send_rows(broker: MemoryBroker) -> None:
     """Run the relay: send the jobs whose rows were written while Redis was unavailable."""
     from ..outbox.relay import Relay
 
@@ -38,19 +38,20 @@ def pay(broker: MemoryBroker) -> None:
                 pass
         except QueueUnavailable:
             return
-    broker.owes = False
+    broker.has_unsent = False
 
 
-def settle(broker: MemoryBroker) -> None:
+def store_completions(broker: MemoryBroker) -> None:
     """Apply completions: delete the rows of finished jobs, and mark the rows of buried ones."""
-    marked = [shard for shard in broker.stores() if shard.settled]
-    if not marked or broker.down:
-        return
     from ..outbox.completions import Marks
 
+    if broker.server.down:
+        return
     marks = Marks(_outboxes(), broker, Changes())
-    for shard in marked:
-        marks.take_down(shard.queue, shard.number)
+    for queue in broker.queues():
+        for number in queue.numbers:
+            if broker.client.exists(queue.shard(number).names["settled"]):
+                marks.take_down(queue.name, number)
 
 
 def _outboxes() -> list[Outbox]:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections as databases
 
-from ..core.codec import decode, decode_args
+from ..core.codec import decode
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
-from ..core.job import Job, Undecodable
+from ..core.job import Payload, Undecodable
+from ..core.operations.views import JobView
+from ..core.records.frames import digest, unpack_state
 from ..core.task import Task, registry
 from ..scheduling.verbs import find_task
-from .payloads import ordered
-from .state import Content, Due, Grave, Item, Live, ms_of
+from .faults import reachable
 from .times import datetime_of
 
 if TYPE_CHECKING:
     from ..transactions import OnCommitCall
     from .broker import MemoryBroker
-    from .shard import Shard
 
 #: possible states of a job
 STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
@@ -72,15 +72,20 @@ def jobs_of(
     """
     names = None if task is None else names_of(task)
     check_state(state)
-    with broker.turn:
-        found = [entry for shard in broker.stores() for entry in _entries(shard, graves=state == "morgue")]
+    places = ("morgue",) if state == "morgue" else ("waiting", "reserved")
+    with reachable(broker):
+        found = [
+            entry
+            for known in broker.queue_names()
+            if queue in (None, known)
+            for place in places
+            for view in _pages(broker, known, place)
+            for entry in _jobs(broker, view)
+        ]
     return [
         job
         for _, job in sorted(found, key=lambda entry: entry[0])
-        if (names is None or job.task in names)
-        and queue in (None, job.queue)
-        and (id is None or job.id == str(id))
-        and state in (None, job.state)
+        if (names is None or job.task in names) and (id is None or job.id == str(id)) and state in (None, job.state)
     ]
 
 
@@ -98,77 +103,72 @@ def names_of(task: Task | str) -> set[str]:
     return {found.name, *found.options.aliases}
 
 
-def _entries(shard: Shard, *, graves: bool) -> Iterator[tuple[tuple[int, str], ScheduledJob]]:
-    if graves:
-        for (ident, _), grave in shard.graves.items():
-            yield (grave.buried, ident), _buried(shard, ident, grave)
+def _pages(broker: MemoryBroker, queue: str, place: str) -> Iterator[JobView]:
+    cursor = ""
+    while True:
+        page = broker.inspector.page(queue, place, cursor=cursor, limit=250)
+        yield from page.jobs
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+def _jobs(broker: MemoryBroker, view: JobView) -> Iterator[tuple[tuple[int, int], ScheduledJob]]:
+    """Yield the job of a view and the content gated behind it, each with its place among the other jobs."""
+    job = view.job
+    if view.state == "morgue":
+        buried_ms = view.buried_ms or 0
+        yield (buried_ms, 0), _job(view, view.payloads, buried_ms, buried_ms)
         return
-    for ident, live in shard.lives.items():
-        yield (live.due.place, ident), _live(shard, ident, live)
-        if live.gate:
-            items = ordered(live.waiting.values())
-            yield (live.gate.due.place, ident), _job(shard, ident, live.gate.content, live.gate.due, items, "gated")
+    running, waiting = _payloads(broker, view) if job.merged else ([], [])
+    yield _placed(broker, view, running if view.state == "reserved" else waiting)
+    if view.gated is not None:
+        yield _placed(broker, view.behind(), waiting)
 
 
-def _live(shard: Shard, ident: str, live: Live) -> ScheduledJob:
-    if live.lease:
-        state, items = "reserved", ordered(live.running.values())
-    else:
-        state, items = "ready" if live.due.ms <= shard.now_ms else "delayed", ordered(live.waiting.values())
-    return _job(shard, ident, live.content, live.due, items, state, live.failures, live.error)
+def _payloads(broker: MemoryBroker, view: JobView) -> tuple[list[Payload], list[Payload]]:
+    """Return the payloads that the running attempt of a merged job holds, and all others."""
+    job = view.job
+    held: set[bytes] = set()
+    if view.state == "reserved":
+        held.update(unpack_state(broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)).taken)
+    running: list[Payload] = []
+    waiting: list[Payload] = []
+    for payload in broker.inspector.payloads(job.queue, job.id):
+        name = digest(payload.data)
+        (running if name in held else waiting).append(payload)
+        held.discard(name)  # an equal one waits behind it
+    return running, waiting
 
 
-def _buried(shard: Shard, ident: str, grave: Grave) -> ScheduledJob:
-    due = Due(grave.buried, ms_of(grave.buried))
-    return _job(
-        shard, ident, grave.content, due, list(grave.items), "morgue", grave.failures, grave.error, grave.reason
-    )
+def _placed(broker: MemoryBroker, view: JobView, payloads: Sequence[Payload]) -> tuple[tuple[int, int], ScheduledJob]:
+    job = view.job
+    entry = broker.server.agenda.entry_of(job.queue, job.shard, job.id, gated=view.state == "gated")
+    set_ms, arrival = (entry.set_ms, entry.arrival) if entry is not None else (view.due_ms, 0)
+    return (view.due_ms, arrival), _job(view, payloads, view.due_ms, set_ms)
 
 
-def _job(
-    shard: Shard,
-    ident: str,
-    content: Content,
-    due: Due,
-    items: list[Item],
-    state: str,
-    failures: int = 0,
-    error: bytes = b"",
-    reason: str = "",
-) -> ScheduledJob:
-    from ..core.operations.views import JobView
-
-    job = Job(
-        shard.queue,
-        shard.number,
-        ident,
-        content.task,
-        content.key,
-        content.args,
-        content.options,
-        content.priority,
-        due.ms,
-        error=error,
-    )
+def _job(view: JobView, payloads: Sequence[Payload], due_ms: int, set_ms: int) -> ScheduledJob:
+    job = view.job
     try:
-        args, kwargs = decode_args(content.args) if not content.merged else ([], {})
+        args, kwargs = view.arguments if not job.merged else ([], {})
     except Undecodable:
-        args, kwargs = [content.args], {}  # the raw bytes of a pull queue
+        args, kwargs = [job.args], {}  # the raw bytes of a pull queue
     return ScheduledJob(
-        content.task,
+        job.task,
         args,
         kwargs,
-        [decode(item.payload.data) for item in items],
-        ident,
-        shard.queue,
-        datetime_of(due.ms),
-        timedelta(milliseconds=due.ms - due.asked_ms),
-        content.priority,
+        [decode(payload.data) for payload in payloads],
+        job.id,
+        job.queue,
+        datetime_of(due_ms),
+        timedelta(milliseconds=due_ms - set_ms),
+        job.priority,
         dict(job.context),
-        state,
-        failures,
-        JobView(job, state, due.ms).error,
-        reason,
+        view.state,
+        job.failures,
+        view.error,
+        view.reason,
     )
 
 
