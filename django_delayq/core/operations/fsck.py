@@ -18,7 +18,7 @@ from ..errors import InvalidJob
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
 from ..settled import is_mark
-from .rehome import live_in_older
+from .morgue import live_in_older
 
 if TYPE_CHECKING:
     from ..broker import Broker

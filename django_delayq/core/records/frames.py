@@ -99,6 +99,28 @@ def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
     return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
 
 
+def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> bytes:
+    """Return an entry of the scripts that change a list of jobs (``lua/lib/each.lua``).
+
+    Args:
+        ident: the id.
+        keys, payload_digest: see :func:`pack_generation`.
+    """
+    return b"%c%b%c%b%c%b" % (len(ident), ident, len(keys), keys, len(payload_digest), payload_digest)
+
+
+def encode_id(ident: str) -> bytes:
+    """Return an id as bytes.
+
+    Raises:
+        InvalidJob: an invalid id.
+    """
+    encoded = ident.encode()
+    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+        raise bad_id(encoded)
+    return encoded
+
+
 def bad_id(ident: bytes) -> InvalidJob:
     """Return the error for an invalid id."""
     if b"\0" in ident:
@@ -154,9 +176,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
     Raises:
         InvalidJob: an invalid id, key or digest.
     """
-    encoded = ident.encode()
-    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
-        raise bad_id(encoded)
+    encoded = encode_id(ident)
     if len(key) != _KEY_BYTES or len(payload_digest) not in (0, _KEY_BYTES):
         raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
     return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))

@@ -16,9 +16,9 @@ from ..core.task import registry
 from ..settings.conf import conf
 from . import formatting
 from .browse import MOST_BYTES
-from .words import When, duration, moment
+from .numbers import When, duration, moment
 
-__all__ = ["Argument", "Content", "JobLook", "PayloadLook", "payload_look", "state_word"]
+__all__ = ["Argument", "Content", "JobViewModel", "PayloadViewModel", "payload_view_model", "state_word"]
 
 #: characters of the arguments that a list shows
 _LINE: Final = 100
@@ -54,14 +54,14 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadLook:
+class PayloadViewModel:
     """Payload of a merged job."""
 
     score: str
     text: str
 
 
-class JobLook:
+class JobViewModel:
     """View model of one job for the templates. ``now_ms`` is Redis's time of the snapshot."""
 
     def __init__(self, view: JobView, now_ms: float, lease_ms: float) -> None:
@@ -260,6 +260,6 @@ def _arguments(values: Mapping[str, Any]) -> list[Argument]:
     return [Argument(name, formatting.pretty(value)) for name, value in formatting.mask().value(values).items()]
 
 
-def payload_look(payload: Payload) -> PayloadLook:
+def payload_view_model(payload: Payload) -> PayloadViewModel:
     """Return the view model of a payload with its score."""
-    return PayloadLook(payload.score, formatting.json_text(payload.data))
+    return PayloadViewModel(payload.score, formatting.json_text(payload.data))

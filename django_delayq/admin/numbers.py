@@ -1,4 +1,4 @@
-"""Texts for times and numbers of jobs. The browser's script updates them in the same format (live.js)."""
+"""Texts of numbers, durations and moments. ``clock.js`` counts moments on in the same format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-__all__ = ["When", "duration", "moment"]
+__all__ = ["When", "clock", "duration", "grouped", "millis", "moment", "rate", "size", "wall_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,36 @@ class When:
     iso: str
     #: True if it lies in the past
     over: bool
+
+
+def grouped(number: float) -> str:
+    """Return the number with its thousands separated by thin spaces (1 234 567), a format common to all languages."""
+    return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def rate(per_second: float | None) -> str:
+    """Return a rate per second."""
+    if per_second is None:
+        return "–"
+    return f"{per_second:.1f}" if 0 < per_second < 9.95 else grouped(per_second)
+
+
+def millis(ms: float | None) -> str:
+    """Return a duration given in ms."""
+    if ms is None:
+        return "–"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration(ms / 1000)
+
+
+def size(number: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
 
 
 def duration(seconds: float) -> str:
@@ -48,3 +78,17 @@ def moment(ms: float | None, now_ms: float) -> When | None:
     there = timezone.localtime(exact) if timezone.is_aware(exact) else exact
     full = f"{date_format(there, 'DATETIME_FORMAT')} ({there:%H:%M:%S %Z})"
     return When(int(ms), words, full, exact.isoformat(), away <= 0)
+
+
+def clock(ms: float) -> str:
+    """Return the time of day of a Unix ms in the current time zone: ``14:03:22``."""
+    return f"{_local(ms):%H:%M:%S}"
+
+
+def wall_seconds(ms: float) -> float:
+    """Return a Unix ms as seconds on the wall clock of the current time zone, for the axis of a chart."""
+    return _local(ms).replace(tzinfo=UTC).timestamp()
+
+
+def _local(ms: float) -> datetime:
+    return timezone.localtime(datetime.fromtimestamp(ms / 1000, UTC))

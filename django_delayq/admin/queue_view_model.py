@@ -10,14 +10,14 @@ from django.utils.translation import gettext_lazy
 
 from ..core.rules import orders_of
 from ..status import GROUPS, LOST_AFTER
-from .words import When, duration, moment
+from .numbers import When, duration, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.inspector import Counts
     from ..core.queue import Queue
 
-__all__ = ["QueueLook", "WorkerLook", "workers_of"]
+__all__ = ["QueueViewModel", "WorkerViewModel", "workers_of"]
 
 COUNTER_NAMES: Final = {
     "scheduled": gettext_lazy("scheduled"),
@@ -26,7 +26,7 @@ COUNTER_NAMES: Final = {
     "buried": gettext_lazy("buried"),
     "cancelled": gettext_lazy("cancelled"),
 }
-PAUSED_WORDS: Final = {
+PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
     "both": gettext_lazy("paused"),
@@ -40,7 +40,7 @@ LIMIT_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLook:
+class QueueViewModel:
     """View model of one queue for the templates."""
 
     queue: Queue
@@ -58,9 +58,9 @@ class QueueLook:
         return found
 
     @property
-    def paused_words(self) -> str:
+    def paused_name(self) -> str:
         """Display name of the paused direction."""
-        return str(PAUSED_WORDS.get(self.paused, ""))
+        return str(PAUSED_NAMES.get(self.paused, ""))
 
     @property
     def lag(self) -> str:
@@ -103,7 +103,7 @@ class QueueLook:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLook:
+class WorkerViewModel:
     """View model of one worker process for the templates."""
 
     name: str
@@ -124,15 +124,15 @@ def limit_text(name: str, value: Any) -> str:
     return duration(value / 1000) if name == "morgue_ttl_ms" else str(value)
 
 
-def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLook]:
+def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerViewModel]:
     """Return the registered worker processes (that serve ``queue``), lost ones last."""
-    looks = []
+    items = []
     for info in broker.workers():
         queues = info.get("queues") or ()
         if queue and isinstance(queues, (list, tuple)) and queues and queue not in queues:
             continue
-        looks.append(
-            WorkerLook(
+        items.append(
+            WorkerViewModel(
                 name=str(info["name"]),
                 host=str(info.get("host", "")),
                 running=info.get("running", "–"),
@@ -144,4 +144,4 @@ def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLoo
                 lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
             )
         )
-    return sorted(looks, key=lambda one: (one.lost, one.name))
+    return sorted(items, key=lambda one: (one.lost, one.name))

@@ -1,4 +1,4 @@
-"""Texts for the dashboard's numbers and facts. dashboard.js formats numbers in the same way."""
+"""Facts and warnings of the dashboard as texts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .words import duration
+from .numbers import duration, grouped, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..status import RedisStatus, Snapshot, WorkerStatus
 
-__all__ = ["grouped", "lag", "millis", "outbox_facts", "rate", "redis_facts", "size", "warnings_of", "worker_facts"]
+__all__ = ["Facts", "outbox_facts", "redis_facts", "warnings_of", "worker_facts"]
 
 #: names that are listed; further ones are only counted
 _MOST_NAMES: Final = 4
@@ -22,41 +22,6 @@ _MOST_NAMES: Final = 4
 _NEARLY_FULL: Final = 0.9
 
 Facts = list[tuple[str, str]]
-
-
-def grouped(number: float) -> str:
-    """Return the number with its thousands separated by thin spaces (1 234 567), a format common to all languages."""
-    return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
-def rate(per_second: float | None) -> str:
-    """Return a rate per second."""
-    if per_second is None:
-        return "–"
-    return f"{per_second:.1f}" if 0 < per_second < 9.95 else grouped(per_second)
-
-
-def millis(ms: float | None) -> str:
-    """Return a duration given in ms."""
-    if ms is None:
-        return "–"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration(ms / 1000)
-
-
-def lag(seconds: float) -> str:
-    """Return the lag of a queue, in whole seconds."""
-    return duration(seconds)
-
-
-def size(number: float) -> str:
-    """Return a number of bytes with its unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"
 
 
 def _ago(seconds: float | None) -> str:
@@ -68,13 +33,13 @@ def worker_facts(worker: WorkerStatus) -> str:
     names = ", ".join(worker.queues[:_MOST_NAMES])
     if len(worker.queues) > _MOST_NAMES:
         names = _("%(names)s and %(n)d more") % {"names": names, "n": len(worker.queues) - _MOST_NAMES}
-    said = [
+    parts = [
         worker.host,
         _("pid %d") % worker.pid if worker.pid is not None else "",
         names,
         f"{worker.rss_mib} MiB" if worker.rss_mib is not None else "",
     ]
-    return " · ".join(filter(None, said))
+    return " · ".join(filter(None, parts))
 
 
 def redis_facts(redis: RedisStatus) -> Facts:
@@ -120,33 +85,33 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 
 def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
-    redis, said = snapshot.redis, []
+    redis, found = snapshot.redis, []
     if redis.loading:
-        said.append(_("Redis is loading its data: what is shown is not all of it."))
+        found.append(_("Redis is loading its data: what is shown is not all of it."))
     if redis.role == "replica":
-        said.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
+        found.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
     if not redis.aof:
         words = _(
             "Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
             "(%s). Set “appendonly yes”."
         )
-        said.append(words % _ago(redis.rdb_last_save_seconds))
+        found.append(words % _ago(redis.rdb_last_save_seconds))
     elif not redis.aof_ok:
-        said.append(_("Redis could not write its append-only file: is its disk full?"))
+        found.append(_("Redis could not write its append-only file: is its disk full?"))
     if not redis.rdb_ok:
-        said.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
+        found.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
     if (redis.maxmemory_policy or "").startswith("allkeys"):
-        said.append(
+        found.append(
             _("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.") % redis.maxmemory_policy
         )
     if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
         full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
-        said.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
-    return said + _of_workers(snapshot)
+        found.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
+    return found + _worker_warnings(snapshot)
 
 
-def _of_workers(snapshot: Snapshot) -> list[str]:
-    said = []
+def _worker_warnings(snapshot: Snapshot) -> list[str]:
+    found = []
     lost = [worker.name for worker in snapshot.workers if worker.lost]
     if lost:
         words = ngettext(
@@ -154,7 +119,7 @@ def _of_workers(snapshot: Snapshot) -> list[str]:
             "%(n)d workers were not heard of for a while: %(names)s",
             len(lost),
         )
-        said.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
+        found.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
     held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
     if held:
         seconds = max(queue.counts.hold_ms for queue in held) / 1000
@@ -162,7 +127,7 @@ def _of_workers(snapshot: Snapshot) -> list[str]:
             "Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent (%(names)s)."
         )
         names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
-        said.append(words % {"time": duration(seconds), "names": names})
+        found.append(words % {"time": duration(seconds), "names": names})
     alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
     if alone:
         number = sum(queue.counts.quarantine for queue in alone)
@@ -171,10 +136,10 @@ def _of_workers(snapshot: Snapshot) -> list[str]:
             "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
             number,
         )
-        said.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
+        found.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )
     if waiting and all(worker.lost for worker in snapshot.workers):
-        said.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
-    return said
+        found.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
+    return found
