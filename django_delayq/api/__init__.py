@@ -1,12 +1,12 @@
 """HTTP API: queues, jobs, workers and metrics for programs in any language. Needs the extra ``api``.
 
     urls         path("delayq/", include("django_delayq.api.urls"))
-    views/       one module for each resource, each with its own ``urlpatterns``
-    base         base view: permissions, throttling, renderers
-    problems     errors as problem details with stable codes
-    parsing      JSON bodies with limits
-    values       moments, jobs and leases in JSON
-    idempotency  stored responses, replayed for the same Idempotency-Key
+    views/        one module for each resource, each with its own ``urlpatterns``
+    serializers/  what each resource reads and returns, checked, rendered and documented
+    base          base view: bodies with limits, stored responses (permissions and errors: :mod:`django_delayq.access`)
+    entries       the fast path of producers; held_jobs and settling: that of consumers
+    idempotency   stored responses, replayed for the same Idempotency-Key
+    openapi       the OpenAPI document
 
 Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`). Projects include ``urls``; they
 may also use :func:`waiting.end_waits`, and ``SETTINGS`` and ``complete`` of ``openapi``.

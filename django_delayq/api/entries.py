@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ..access.problems import Problem
 from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
@@ -24,8 +25,7 @@ from ..scheduling.plans import Plan, job_rules, plan_of
 from ..scheduling.sending import Prepared
 from ..scheduling.targets import find_task
 from ..settings import context_links
-from .fields import moment_of
-from .problems import Problem
+from .values import moment_of
 
 if TYPE_CHECKING:
     from .idempotency import Kept

@@ -43,13 +43,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpResponse
 
+from ..access.permissions import identity_of
+from ..access.problems import Problem
 from ..core.errors import DelayQError
 from ..core.job import id_from, not_durable
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
-from .permissions import identity_of
-from .problems import Problem
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -108,10 +108,10 @@ class Kept:
                     if client.expire(self._name, UNDER_WAY):
                         return
                 elif found is not None:
-                    self._meet(found, client.ttl(self._name))
+                    self._answer_from(found, client.ttl(self._name))
         raise _in_progress(1)
 
-    def _meet(self, found: bytes, ttl: int) -> None:
+    def _answer_from(self, found: bytes, ttl: int) -> None:
         if found[1 : 1 + _DIGEST] != self._fingerprint:
             raise Problem(
                 422,
@@ -139,7 +139,7 @@ class Kept:
 
     def keep(self, response: Response) -> None:
         """Store the answer as soon as it is rendered, or drop the key if such an answer is not stored."""
-        if response.status_code >= 500 or response.status_code == 429 or _goes_on(response.data):
+        if response.status_code >= 500 or response.status_code == 429 or _is_incomplete(response.data):
             self.drop()
             response["Idempotent-Answer"] = "not-kept"
             return
@@ -221,7 +221,7 @@ def calls(kept: Kept | None, number: int) -> list[bytes | None]:
     return [None if kept is None else kept.call(place) for place in range(number)]
 
 
-def _goes_on(answer: Any) -> bool:
+def _is_incomplete(answer: Any) -> bool:
     """Return True if the answer is incomplete, so that the client has to send the request again."""
     return isinstance(answer, dict) and answer.get("complete") is False
 
@@ -235,8 +235,8 @@ def _digest(*words: bytes) -> bytes:
 
 
 def _in_progress(seconds: float) -> Problem:
-    said = f"a request with this {HEADER} is under way; ask for its answer later"
-    return Problem(409, "idempotency_in_progress", said, retry_after=seconds)
+    text = f"a request with this {HEADER} is under way; ask for its answer later"
+    return Problem(409, "idempotency_in_progress", text, retry_after=seconds)
 
 
 def _pack(response: HttpResponse) -> bytes:

@@ -14,24 +14,25 @@ from functools import lru_cache
 from typing import Any, Final
 
 from drf_spectacular.drainage import GENERATOR_STATS
-from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 
 from .. import __version__
-from .base import ApiView, Body, authentication_classes
-from .documented import (
-    ANSWERS,
+from ..access.views import authentication_classes
+from .base import ApiView
+from .components import (
     DESCRIPTION,
     IDEMPOTENCY_KEY,
     METRICS,
     PATH_PARAMETERS,
     TAGS,
-    answers_of,
+    error_reference,
+    error_responses,
+    errors_of,
     plain_paths,
 )
-from .examples import add_examples
-from .shapes import RequestSchema, Shape
+from .serializers.base import EntriesField, Resource
 
 _HOOKS: Final = ("drf_spectacular.hooks.postprocess_schema_enums", "django_delayq.api.openapi.complete")
 #: drf-spectacular settings for this document; the project's settings for its own document are ignored
@@ -92,40 +93,34 @@ def _generated(authentication: tuple[str, ...]) -> dict[str, Any]:
         return made
 
 
-class BodyExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for bodies: unknown members are rejected."""
+class ResourceExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Schema extension for the serializers: unknown members of requests, members of every response, 64 bits."""
 
-    target_class: Any = Body
+    target_class: Any = Resource
     match_subclasses = True
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
-        """Return the schema of the body."""
-        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        return {**_with_nulls(schema), "additionalProperties": False}
-
-
-class SaidExtension(BodyExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for request shapes that exist only in the document."""
-
-    target_class = RequestSchema
-
-
-class ShapeExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for responses: marks integers as 64 bits.
-
-    Generators assume 32 bits for integers without a format.
-    """
-
-    target_class: Any = Shape
-    match_subclasses = True
-    priority = -1  # lower than that of SaidExtension
-
-    def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
-        """Return the schema of the response."""
+        """Return the schema of a request or a response."""
         schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
         for member in schema.get("properties", {}).values():
             _widen(member)
-        return dict(_with_nulls(schema))
+        if direction == "request":
+            return {**_with_nulls(schema), "additionalProperties": False}
+        if self.target.always:
+            schema["required"] = sorted({*schema.get("required", ()), *self.target.always})
+        return _with_nulls(schema)
+
+
+class EntriesExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Schema extension for lists of entries."""
+
+    target_class: Any = EntriesField
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """Return the schema of the list."""
+        kind = self.target.kind
+        items = auto_schema.resolve_serializer(kind(), direction).ref
+        return {"type": "array", "items": items, "minItems": 1, "maxItems": kind.most or 1000}
 
 
 def _widen(schema: dict[str, Any]) -> None:
@@ -165,15 +160,12 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
     if not found:
         return result
     components = result.setdefault("components", {})
-    components.setdefault("responses", {}).update(
-        {name: answer.component(_PROBLEM) for name, answer in ANSWERS.items()}
-    )
+    components.setdefault("responses", {}).update(error_responses(_PROBLEM))
     components.setdefault("parameters", {}).update(_POST_PARAMETERS)
     for path, method, view, operation in found:
         _name_errors(path, method, operation)
         _name_permission(view.actions[method.upper()], operation)
         _type_parameters(operation)
-        add_examples(operation)
         if operation["operationId"] in _BODY_NEEDED:
             operation["requestBody"]["required"] = True
         if method == "post":
@@ -205,15 +197,15 @@ def _name_errors(path: str, method: str, operation: dict[str, Any]) -> None:
         content = response.get("content", {})
         if status >= "400" and content.get("application/json", {}).get("schema", {}).get("$ref") == _PROBLEM:
             content["application/problem+json"] = content.pop("application/json")
-    for status, name in answers_of(path, method):
-        responses.setdefault(status, {"$ref": f"#/components/responses/{name}"})
+    for status in errors_of(path, method):
+        responses.setdefault(status, error_reference(status))
     operation["responses"] = dict(sorted(responses.items()))
 
 
 def _name_permission(action: str, operation: dict[str, Any]) -> None:
     operation["x-permission"] = action
-    said = operation.get("description", "")
-    operation["description"] = f"{said}\n\nPermission: `{action}`.".strip()
+    text = operation.get("description", "")
+    operation["description"] = f"{text}\n\nPermission: `{action}`.".strip()
 
 
 def _type_parameters(operation: dict[str, Any]) -> None:

@@ -16,9 +16,9 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 
+from ..access.problems import Problem
 from ..core.inputs import short
 from ..settings.conf import conf
-from .problems import Problem
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -71,19 +71,19 @@ def check_head(request: Request) -> None:
         raise UnsupportedMediaType(
             encoding, f"the body is sent as {short(encoding)}; send it as it is, without Content-Encoding"
         )
-    told = str(meta.get("CONTENT_LENGTH") or "").strip()
-    if not told:
-        if meta.get("HTTP_TRANSFER_ENCODING") or _came_untold(request):
+    length = str(meta.get("CONTENT_LENGTH") or "").strip()
+    if not length:
+        if meta.get("HTTP_TRANSFER_ENCODING") or _has_unannounced_body(request):
             raise Problem(411, "length_required", "the length of the body is not told; send a Content-Length")
         return
-    if not (told.isascii() and told.isdigit()):
-        raise ParseError(f"the Content-Length {short(told)} is no number of bytes")
+    if not (length.isascii() and length.isdigit()):
+        raise ParseError(f"the Content-Length {short(length)} is no number of bytes")
     most = conf().api.max_body
-    if len(told) > 20 or int(told) > most:
+    if len(length) > 20 or int(length) > most:
         raise too_large(most)
     kind = str(meta.get("CONTENT_TYPE") or "")
     # Checked here, because looking up the session's user may read a form, whose body would then seem empty.
-    if int(told) > 0 and kind.partition(";")[0].strip().lower() != LimitedJSONParser.media_type:
+    if int(length) > 0 and kind.partition(";")[0].strip().lower() != LimitedJSONParser.media_type:
         raise UnsupportedMediaType(kind, f"the body is sent as {short(kind)}; send JSON, as application/json")
 
 
@@ -109,7 +109,7 @@ def loads(raw: bytes, max_depth: int) -> Any:
         raise too_deep(max_depth)
     # A lone surrogate can only be written as an escape, which few bodies contain.
     if "\\u" in text:
-        _refuse_halves(value)
+        _refuse_lone_surrogates(value)
     return value
 
 
@@ -143,7 +143,7 @@ def _items(one: Any) -> Iterator[Any]:
     return iter(one.values() if type(one) is dict else one)
 
 
-def _came_untold(request: Request) -> bool:
+def _has_unannounced_body(request: Request) -> bool:
     """Return True if there is a body that no header announces, as HTTP/2 allows. No later code would read it."""
     http: Any = request._request
     if not isinstance(http, ASGIRequest):
@@ -176,7 +176,7 @@ def _read(stream: IO[bytes], most: int) -> bytes:
     return b"".join(parts)
 
 
-def _refuse_halves(value: Any) -> None:
+def _refuse_lone_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,11 +1,13 @@
-"""Policies of queues in JSON, and the creation of queues."""
+"""Queues as registered, and the creation of queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from .. import connections
+from ..access.problems import Problem
 from ..connections import DjangoBroker
 from ..core import rules
 from ..core.operations.counts import Counts
@@ -15,30 +17,75 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.records.layout import Layout
 from ..settings.conf import conf
 from ..settings.sections import QueueConf
-from .problems import Problem
 
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
-
-
-# --- responses
+#: maximum number of shards of one queue that are shown individually
+MOST_SHARDS_SHOWN: Final = 64
 
 
-def described(queue: Queue) -> dict[str, Any]:
-    """Return a queue as registered."""
-    return {
-        "name": queue.name,
-        "kind": queue.kind,
-        "shards": queue.shards,
-        "epoch": int(queue.layout["epoch"]),
-        "draining": len(queue.epochs) > 1,
-        "paused": rules.orders_of(queue.layout)["paused"],
-        "configured": connections.is_configured(queue.name),
-        "limits": limits_in_force(queue.layout),
-    }
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """Queue as registered, with its counts if they were read; what :mod:`.serializers.queues` renders."""
+
+    queue: Queue
+    counts: Counts | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of the queue: python or pull."""
+        return self.queue.kind
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the present epoch."""
+        return self.queue.shards
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present epoch."""
+        return int(self.queue.layout["epoch"])
+
+    @property
+    def draining(self) -> bool:
+        """True while former shards are being worked off."""
+        return len(self.queue.epochs) > 1
+
+    @property
+    def paused(self) -> str:
+        """Direction in which it is paused, or an empty text."""
+        return str(rules.orders_of(self.queue.layout)["paused"])
+
+    @property
+    def configured(self) -> bool:
+        """True if the settings name the queue."""
+        return connections.is_configured(self.name)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Limits in force."""
+        return limits_in_force(self.queue.layout)
+
+    @property
+    def by_shard(self) -> list[dict[str, Any]]:
+        """Newest shards with their counts."""
+        shards = self.counts.shards if self.counts else []
+        return [
+            {"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, "counts": one}
+            for number, one in shards[-MOST_SHARDS_SHOWN:]
+        ]
+
+    @property
+    def shards_left_out(self) -> int:
+        """Number of shards that :attr:`by_shard` does not have."""
+        return max(0, len(self.counts.shards) - MOST_SHARDS_SHOWN) if self.counts else 0
 
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
-    """Return the limits of a layout as JSON: null is no limit, times are in seconds."""
+    """Return the limits of a layout: None is no limit, times are in seconds."""
     limits = rules.orders_of(layout)["limits"]
     ttl_ms = limits.get("morgue_ttl_ms")
     return {
@@ -49,46 +96,17 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
     }
 
 
-def with_counts(queue: Queue, counts: Counts) -> dict[str, Any]:
-    """Return a queue with its counts and counters."""
-    return {**described(queue), **counted(counts), "counters": counts.counters}
-
-
-def counted(counts: Counts) -> dict[str, Any]:
-    """Return the number of jobs by state, and the lag."""
-    return {
-        "counts": {place: getattr(counts, place) for place in PLACES},
-        "lag_seconds": round(counts.lag_seconds, 3),
-    }
-
-
-def in_detail(queue: Queue, most: int) -> dict[str, Any]:
-    """Return a queue in total and its newest ``most`` shards individually; one round trip."""
-    (counts,) = queue.broker.inspector.all_counts(queues=[queue], by_shard=True)
-    shown = counts.shards[-most:]
-    return {
-        **with_counts(queue, counts),
-        "by_shard": [
-            {"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, **counted(one)} for number, one in shown
-        ],
-        "shards_left_out": len(counts.shards) - len(shown),
-    }
-
-
-# --- requests
-
-
-def limits_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits of a request as :meth:`Broker.limit` takes them; missing members are left out."""
-    found: dict[str, Any] = {name: asked[name] or 0 for name in ("max_length", "morgue_max") if name in asked}
-    if "morgue_ttl" in asked:
-        found["morgue_ttl_ms"] = int((asked["morgue_ttl"] or 0) * 1000)
-    if "priorities" in asked:
-        found["weighted"] = asked["priorities"] == "weighted"
+    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
+    if "morgue_ttl" in given:
+        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
+    if "priorities" in given:
+        found["weighted"] = given["priorities"] == "weighted"
     return found
 
 
-def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Queue, bool]:
+def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Queue, bool]:
     """Return the requested queue, and True if it was created now.
 
     Of several concurrent calls with the same request, each returns True. The limits are written together with the
@@ -98,8 +116,8 @@ def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Que
         Problem: it exists with other properties, or the settings contradict the request.
     """
     if connections.is_configured(name):
-        _check_settings(name, asked)
-    wanted = _wanted(name, asked)
+        _check_settings(name, given)
+    wanted = _wanted(name, given)
     made: list[Layout] = []
 
     def fresh(stone: Layout | None) -> Layout:
@@ -114,20 +132,20 @@ def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Que
     if made and layout is made[-1]:
         rules.restore(queue)
         return queue, True
-    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, asked)
+    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, given)
     return queue, False
 
 
-def _wanted(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request completed with the settings."""
     entry = conf().queue(name)
     limits = {word: getattr(entry, word) for word in ("max_length", "morgue_max", "morgue_ttl", "priorities")}
-    return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **asked}
+    return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **given}
 
 
-def _check_settings(name: str, asked: Mapping[str, Any]) -> None:
+def _check_settings(name: str, given: Mapping[str, Any]) -> None:
     entry: QueueConf = conf().queue(name)
-    for word, value in asked.items():
+    for word, value in given.items():
         known = getattr(entry, word)
         if value != known and not (word == "shards" and known is None):
             raise Problem(
@@ -138,8 +156,8 @@ def _check_settings(name: str, asked: Mapping[str, Any]) -> None:
             )
 
 
-def _check_same(name: str, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    for word, value in asked.items():
+def _check_same(name: str, there: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for word, value in given.items():
         if there[word] != value:
             advice = {"kind": "take another name", "shards": f"POST v1/queues/{name}/reshard changes it"}
             raise Problem(

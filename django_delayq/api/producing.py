@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ..access import problems
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
 from ..core.outcome import Outcome
 from ..core.task import registry
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once
 from ..settings.conf import conf
-from . import brokers, problems
+from . import brokers
 from .entries import Reader
 from .parsing import too_many
 from .values import moment

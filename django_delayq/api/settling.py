@@ -23,12 +23,12 @@ from ..core.task import registry
 from ..pull import ends
 from ..worker import decision
 from ..worker.record import name_of, record_of
-from .leases import TTR, Entry, ReportedError
+from .leases import TTR, HeldEntry, ReportedError
 from .values import moment
 
 #: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
-How = Callable[[Job, Entry, int, int], Settlement]
-_NOTHING: Final = ReportedError("")
+Builder = Callable[[Job, HeldEntry, int, int], Settlement]
+_NO_ERROR: Final = ReportedError("")
 _CLASS_CHARS: Final = 200
 
 
@@ -36,46 +36,48 @@ class Reported(Exception):
     """Stand-in for errors reported by API clients; rules for exception classes do not apply to them."""
 
 
-def acked(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+def acked(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement of a completed job."""
     return ack(job, taken_ms, run_ms)
 
 
-def failed(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+def failed(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement of a failed attempt, which counts; see :meth:`HeldJob.fail`."""
-    told: ReportedError = entry.said.get("error", _NOTHING)
-    record = record_of(told.name, told.message, told.trace)
-    settlement = decision.raised(job, _policy(job), Reported(told.message), taken_ms, run_ms, record=lambda _: record)
-    settlement.error_class = told.name[:_CLASS_CHARS]
+    error: ReportedError = entry.options.get("error", _NO_ERROR)
+    record = record_of(error.name, error.message, error.trace)
+    settlement = decision.raised(job, _policy(job), Reported(error.message), taken_ms, run_ms, record=lambda _: record)
+    settlement.error_class = error.name[:_CLASS_CHARS]
     settlement.reason = settlement.reason.replace(name_of(Reported), settlement.error_class or "an error")
-    if settlement.verb == "fail" and "delay" in entry.said:
-        settlement.delay_ms = entry.said["delay"]
+    if settlement.verb == "fail" and "delay" in entry.options:
+        settlement.delay_ms = entry.options["delay"]
     return settlement
 
 
-def released(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+def released(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement of a released job, whose attempt does not count; see :meth:`HeldJob.release`."""
-    delay_ms = entry.said.get("delay")
-    verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.said.get("priority"))
+    delay_ms = entry.options.get("delay")
+    verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.options.get("priority"))
     return decision.raised(job, _policy(job), verdict, taken_ms, run_ms)
 
 
-def buried(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement that buries a job; see :meth:`HeldJob.bury`."""
-    return decision.raised(job, _policy(job), Bury(entry.said.get("reason", "")), taken_ms, run_ms)
+    return decision.raised(job, _policy(job), Bury(entry.options.get("reason", "")), taken_ms, run_ms)
 
 
 def _policy(job: Job) -> decision.Policy:
     return decision.policy_of(registry.get(job.task), job)
 
 
-def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: bytes | None = None) -> list[bool]:
+def settle(
+    queue: Queue, entries: Sequence[HeldEntry], build: Builder, caller: str, seed: bytes | None = None
+) -> list[bool]:
     """End held jobs of a queue.
 
     Args:
         queue: the queue of the jobs.
         entries: the jobs.
-        how: builds the settlement of each job.
+        build: builds the settlement of each job.
         caller: name of the caller, used as the worker of jobs that it does not hold.
         seed: see :meth:`Queue.settle`.
 
@@ -95,22 +97,22 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: 
         held = _held(live.get((entry.lease.shard, entry.id)), entry)
         taken_ms = entry.lease.taken_ms
         if held is not None:
-            settlements[place] = how(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
+            settlements[place] = build(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
         else:  # sent anyway: the shard counts the ends that came too late
-            lost[place] = how(_stranger(queue, entry, caller), entry, taken_ms, 0)
+            lost[place] = build(_unread_job(queue, entry, caller), entry, taken_ms, 0)
     _notify(queue, entries, settlements)
     # Held jobs go first: the first job of a call names its worker.
-    asked = {**settlements, **lost}
-    counted = dict(zip(asked, queue.settle(list(asked.values()), seed=seed), strict=True))
+    settlements_by_place = {**settlements, **lost}
+    counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     flusher.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
-def _notify(queue: Queue, entries: Sequence[Entry], settlements: Mapping[int, Settlement]) -> None:
+def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
-    heard = {place: one for place, one in settlements.items() if ends.is_heard(one)}
-    _, live = _live(queue, [entries[place] for place in heard], most=b"")
-    for place, settlement in heard.items():
+    announced = {place: one for place, one in settlements.items() if ends.is_heard(one)}
+    _, live = _live(queue, [entries[place] for place in announced], most=b"")
+    for place, settlement in announced.items():
         entry = entries[place]
         job = live.get((entry.lease.shard, entry.id))
         if job is None or job.token != entry.lease.token:
@@ -120,15 +122,15 @@ def _notify(queue: Queue, entries: Sequence[Entry], settlements: Mapping[int, Se
         ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
 
 
-def _error_of(entry: Entry, settlement: Settlement) -> BaseException:
-    if settlement.outcome == "buried" and "error" not in entry.said:
+def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
+    if settlement.outcome == "buried" and "error" not in entry.options:
         return Bury(settlement.reason)
-    told: ReportedError = entry.said.get("error", _NOTHING)
-    return Reported(told.message)
+    error: ReportedError = entry.options.get("error", _NO_ERROR)
+    return Reported(error.message)
 
 
-def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Extend the leases of jobs and return one result for each, as ``TouchSerializer`` describes it."""
+def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
+    """Extend the leases of jobs and return one result for each, as ``ExtendedSerializer`` describes it."""
     known = _known_shards(queue, entries)
     now_ms = queue.broker.now_ms()  # read before the touch, so that no lease ends earlier than reported
     found: list[dict[str, Any]] = [
@@ -137,16 +139,16 @@ def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     by_ttr: dict[int, list[int]] = {}
     for place, entry in enumerate(entries):
         if entry.lease.shard in known:
-            by_ttr.setdefault(entry.said.get("ttr", TTR * 1000), []).append(place)
+            by_ttr.setdefault(entry.options.get("ttr", TTR * 1000), []).append(place)
     for ttr_ms, places in by_ttr.items():
-        jobs = [_stranger(queue, entries[place], "") for place in places]
+        jobs = [_unread_job(queue, entries[place], "") for place in places]
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
             if answer != "lost":
                 found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": moment(now_ms + ttr_ms)}
     return found
 
 
-def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
+def _known_shards(queue: Queue, entries: Sequence[HeldEntry]) -> frozenset[int]:
     """Return the numbers of the existing shards: calling another one would create it."""
     known = frozenset(queue.numbers)
     if any(entry.lease.shard not in known for entry in entries) and queue.reload():
@@ -154,7 +156,9 @@ def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
     return known
 
 
-def _live(queue: Queue, entries: Sequence[Entry], most: bytes = b"0") -> tuple[float, Mapping[tuple[int, str], Job]]:
+def _live(
+    queue: Queue, entries: Sequence[HeldEntry], most: bytes = b"0"
+) -> tuple[float, Mapping[tuple[int, str], Job]]:
     """Return Redis's time and the live jobs by (shard, id).
 
     Args:
@@ -179,7 +183,7 @@ def _live(queue: Queue, entries: Sequence[Entry], most: bytes = b"0") -> tuple[f
     return now_ms, found
 
 
-def _held(job: Job | None, entry: Entry) -> Job | None:
+def _held(job: Job | None, entry: HeldEntry) -> Job | None:
     """Return the job if it is held under this lease, else None."""
     if job is None or job.token != entry.lease.token:
         return None
@@ -189,7 +193,7 @@ def _held(job: Job | None, entry: Entry) -> Job | None:
     return job
 
 
-def _stranger(queue: Queue, entry: Entry, worker: str) -> Job:
+def _unread_job(queue: Queue, entry: HeldEntry, worker: str) -> Job:
     """Return a job of which only id and lease are known."""
     lease = entry.lease
     return Job(queue.name, lease.shard, entry.id, "", b"", b"", b"", DEFAULT_PRIORITY, 0, lease.token, worker=worker)

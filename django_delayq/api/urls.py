@@ -7,7 +7,6 @@ from typing import Final
 
 from django.urls import URLPattern, include, path
 
-from . import converters  # noqa: F401 (delayq_any)
 from .views import consuming, health, history, jobs, morgue, queues, schema, stats, workers
 from .views.not_found import NotFoundView
 

@@ -1,26 +1,22 @@
-"""JSON forms of moments, spans and jobs, with secrets masked."""
+"""JSON forms of moments, bytes, texts and arguments, with secrets masked."""
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from ..core import codec
-from ..core.job import RAW, Job, Payload, Undecodable
-from ..core.operations.views import JobView
-from ..core.task import registry
+from django.utils.dateparse import parse_datetime
+
+from ..core.errors import InvalidJob
+from ..core.inputs import short
 from ..masking import HIDDEN, Mask
 from ..settings.conf import mask
 
-#: maximum number of payloads of one job that are shown
-MOST_PAYLOADS: Final = 50
-#: maximum bytes of arguments that a list shows; larger ones are left out
-MOST_BYTES: Final = 10_000
 #: depth to which stored values are shown: this package stores none deeper, foreign bytes may be
 _DEEPEST: Final = 100
 
@@ -35,79 +31,32 @@ def moment(ms: float | None) -> str | None:
         return None
 
 
-def seconds(ms: float) -> float:
-    """Return a span (ms) in seconds."""
-    return round(ms / 1000, 3)
+def moment_of(text: object) -> datetime:
+    """Parse an aware datetime from ISO 8601.
 
-
-def job(view: JobView, payloads: Iterable[Payload] | None = None) -> dict[str, Any]:
-    """Return a job with secrets masked.
-
-    Args:
-        view: the job.
-        payloads: those of a merged job; None = only their number is included.
+    Raises:
+        InvalidJob: the text is not ISO 8601, or has no offset.
     """
-    held, history, hide = view.job, view.history, mask()
-    shown: dict[str, Any] = {
-        "queue": held.queue,
-        "id": view.id,
-        "key": held.key.hex(),
-        "task": held.task,
-        "state": view.state,
-        "due": moment(view.due_ms),
-        "priority": held.priority,
-        "merged": held.merged,
-        **{name: history[name] for name in ("failures", "reserves", "crashes", "releases")},
-        "quarantined": view.quarantined,
-        "context": hide.value(plain(held.context)),
-        "size": view.size,
-        "cut": view.cut,
-        "gated_due": moment(view.gated_due_ms),
-        "worker": held.worker or None if view.state == "reserved" else None,
-        "lease_ends": moment(view.deadline_ms),
-        "buried": moment(view.buried_ms),
-        "reason": _hidden(view.reason, hide),
-        "outcome": view.outcome,
-        "error": _error(view, hide),
-    }
-    if held.merged:
-        shown["payload_count"] = view.payload_count
-        if payloads is not None:
-            shown["payloads"] = [_payload(payload, hide) for payload, _ in zip(payloads, range(MOST_PAYLOADS))]  # noqa: B905
-    elif not view.cut:
-        shown |= _content(held, hide)
-    return shown
+    try:
+        found = parse_datetime(text) if isinstance(text, str) and len(text) <= 64 and text.isascii() else None
+    except ValueError:
+        found = None
+    if found is None or found.utcoffset() is None:
+        raise InvalidJob(
+            f"{short(text)} is not a moment: ISO 8601 with its offset (2026-11-21T11:23:43Z), or Unix seconds"
+        )
+    return found
 
 
-def _error(view: JobView, hide: Mask) -> dict[str, str] | None:
-    known = view.error
-    name = str(known.get("class") or view.error_class or "")
-    if not (known or name):
+def number_of(text: str) -> float | None:
+    """Return the number in a query value, where every value is a text; None for anything else."""
+    if len(text) > 40 or not text.isascii() or "_" in text or text != text.strip():
         return None
-    return {
-        "class": _text(name),
-        "message": _hidden(str(known.get("message") or ""), hide),
-        "traceback": _text(hide.traceback(str(known.get("traceback") or ""))),
-    }
-
-
-def _payload(payload: Payload, hide: Mask) -> dict[str, Any]:
     try:
-        return {"payload": hide.value(plain(codec.decode(payload.data))), "score": payload.score}
-    except Undecodable:
-        return {**raw(payload.data, hide), "score": payload.score}
-
-
-def _content(held: Job, hide: Mask) -> dict[str, Any]:
-    if held.task == RAW:
-        return raw(held.args, hide)
-    try:
-        args, kwargs = codec.decode_args(held.args)
-    except Undecodable:
-        return raw(held.args, hide)
-    known = registry.get(held.task)
-    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if known is None else known.argument_names)
-    return {"args": args, "kwargs": kwargs}
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
@@ -120,7 +69,7 @@ def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
         text = body.decode()
     except UnicodeDecodeError:
         return {"body_base64": b64encode(body if hide is None else _hidden_bytes(body, hide)).decode()}
-    return {"body": text if hide is None else _hidden(text, hide)}
+    return {"body": text if hide is None else masked_text(text, hide)}
 
 
 def plain(value: Any, _depth: int = 0) -> Any:
@@ -131,13 +80,13 @@ def plain(value: Any, _depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        return _text(value)
+        return clean_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if _depth > _DEEPEST:
         return "…"
     if isinstance(value, Mapping):
-        return {_text(str(name)): plain(item, _depth + 1) for name, item in value.items()}
+        return {clean_text(str(name)): plain(item, _depth + 1) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, _depth + 1) for item in value]
     if isinstance(value, (datetime, date, time)):
@@ -148,7 +97,7 @@ def plain(value: Any, _depth: int = 0) -> Any:
         return b64encode(value).decode()
     if isinstance(value, (Decimal, UUID)):
         return str(value)
-    return _text(repr(value)[:1000])
+    return clean_text(repr(value)[:1000])
 
 
 def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
@@ -158,10 +107,12 @@ def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
     return body if hidden == text else hidden.replace(HIDDEN, "*" * len(HIDDEN)).encode("latin-1", errors="replace")
 
 
-def _hidden(text: str, hide: Mask) -> str:
-    return _text(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
+def masked_text(text: str, hide: Mask | None = None) -> str:
+    """Return the text with its secrets masked, without lone surrogates."""
+    hide = mask() if hide is None else hide
+    return clean_text(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
 
 
-def _text(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return the text without lone surrogates, which a response cannot contain."""
     return text if text.isascii() else text.encode(errors="replace").decode()

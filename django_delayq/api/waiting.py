@@ -24,15 +24,15 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from rest_framework.response import Response
 
+from ..access import problems
+from ..access.permissions import identity_of
 from ..core.errors import DelayQError
 from ..pull.async_wait import AsyncWait, give_back_soon, in_thread
 from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
 from ..settings.conf import conf
-from . import problems
-from .held import shown
+from .held_jobs import render_held_jobs
 from .idempotency import Kept
-from .permissions import identity_of
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -51,12 +51,12 @@ def can_wait(request: Request) -> bool:
 def answer(search: Search) -> Response:
     """Return a response with the jobs that are due now."""
     jobs = search.run(0.0)
-    return Response(_shown(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
+    return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
-def _shown(jobs: list[HeldJob]) -> dict[str, Any]:
+def _rendered(jobs: list[HeldJob]) -> dict[str, Any]:
     try:
-        return {"jobs": shown(jobs)}
+        return {"jobs": render_held_jobs(jobs)}
     except BaseException:
         give_back(jobs)
         raise
@@ -82,7 +82,7 @@ class WaitingResponse(Response):
         super().__init__()
         #: record in which to store the response if its request carried a key
         self.kept: Kept | None = None
-        self._asked_by = request
+        self._reserve_request = request
         self._user = identity_of(request.user)
         self._search = search
         self._seconds = seconds
@@ -97,23 +97,23 @@ class WaitingResponse(Response):
         try:
             await self._answer()
         except BaseException:  # the client disconnected, or a bug, and then no response is sent either
-            self._is_over()
+            self._handle_interruption()
             raise
         # After this only the project's middlewares run. Where the request is a task of its own (before Django 6), its
         # end shows whether they were interrupted; elsewhere nothing reports it, and the leases run out.
         task = asyncio.current_task()
         if task is not None:
-            task.add_done_callback(lambda request: self._is_over() if request.cancelled() else None)
+            task.add_done_callback(lambda request: self._handle_interruption() if request.cancelled() else None)
         return self
 
     async def _answer(self) -> None:
         waits = _waits()
         give_up = time.monotonic() + self._seconds if waits.has_room(self._user) else 0.0
-        vigil = AsyncWait(self._search)
+        wait = AsyncWait(self._search)
         problem: DelayQError | None = None
-        with waits.having(vigil, self._user):
+        with waits.having(wait, self._user):
             try:
-                self._jobs = await vigil.run(give_up)
+                self._jobs = await wait.run(give_up)
             except DelayQError as error:
                 problem = error
         early = waits.ending or time.monotonic() < give_up
@@ -122,30 +122,30 @@ class WaitingResponse(Response):
 
     def _finish(self, problem: DelayQError | None, *, early: bool) -> None:
         if problem is None:
-            self.data = _shown(self._jobs)
+            self.data = _rendered(self._jobs)
             if not self._jobs and (early or not self._search.give_up):
                 self["Retry-After"] = RETRY_AFTER
         else:
-            self._become(problem)
+            self._copy_problem(problem)
         if self.kept is not None:
             self.kept.keep(self)
         super().render()
 
-    def _become(self, error: DelayQError) -> None:
-        found = problems.handle(error, {"request": self._asked_by})
+    def _copy_problem(self, error: DelayQError) -> None:
+        found = problems.handle(error, {"request": self._reserve_request})
         if found is None:
             raise error
         self.status_code, self.data, self.content_type = found.status_code, found.data, found.content_type
         for name, value in found.headers.items():
             self[name] = value
 
-    def _is_over(self) -> None:
+    def _handle_interruption(self) -> None:
         if self._finishing is None:
-            self._take_back()
+            self._release_jobs()
         else:
-            self._finishing.add_done_callback(lambda _: self._take_back())
+            self._finishing.add_done_callback(lambda _: self._release_jobs())
 
-    def _take_back(self) -> None:
+    def _release_jobs(self) -> None:
         """Release the jobs after a response that was not delivered.
 
         A stored response keeps its jobs: it is for the next request with the same key.
@@ -163,27 +163,27 @@ class Waits:
     def __init__(self) -> None:
         self.ending = False
         #: pending wait → its user
-        self._vigils: dict[AsyncWait, bytes] = {}
+        self._pending: dict[AsyncWait, bytes] = {}
 
     def has_room(self, user: bytes) -> bool:
         """Return True if one more wait fits within the limits of the process and of this user."""
-        api, users = conf().api, list(self._vigils.values())
+        api, users = conf().api, list(self._pending.values())
         return not self.ending and len(users) < api.max_waiting and users.count(user) < api.max_waiting_per_user
 
     @contextlib.contextmanager
-    def having(self, vigil: AsyncWait, user: bytes) -> Iterator[None]:
+    def having(self, wait: AsyncWait, user: bytes) -> Iterator[None]:
         """Register a wait for the duration of the block."""
-        self._vigils[vigil] = user
+        self._pending[wait] = user
         try:
             yield
         finally:
-            del self._vigils[vigil]
+            del self._pending[wait]
 
     def end(self) -> None:
         """End every wait now, and let no further request wait."""
         self.ending = True
-        for vigil in self._vigils:
-            vigil.end()
+        for wait in self._pending:
+            wait.end()
 
 
 _by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Waits]] = WeakKeyDictionary()

@@ -6,15 +6,12 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib.auth.decorators import login_not_required
-from django.db import connections as databases
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
+from ..access.exempt import open_to_all
 from ..settings.conf import SETTING, conf
 from .collector import Collector
 
@@ -28,18 +25,7 @@ _NO_API: Final = (
 )
 
 
-def _open(view: Any) -> Any:
-    """Return the view open to scrapers and outside all transactions.
-
-    Middlewares of the project that require a login or a CSRF token do not apply. (``api.base`` has the same function,
-    but can only be imported where Django REST framework is installed.)
-    """
-    for alias in databases:
-        view = transaction.non_atomic_requests(using=alias)(view)
-    return login_not_required(csrf_exempt(view))
-
-
-@_open
+@open_to_all
 @require_GET
 def metrics(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """Return all metrics in the requested format.
@@ -73,7 +59,7 @@ def _guarded() -> Any:
     """Return the view behind the API's authentication, permission, ``allow`` rule and throttle."""
     from rest_framework.negotiation import BaseContentNegotiation
 
-    from ..api.base import ApiView
+    from ..access.views import GuardedView
 
     class AnyFormat(BaseContentNegotiation):
         """Negotiation that accepts any format: scrapers request formats that Django REST framework does not support."""
@@ -84,12 +70,12 @@ def _guarded() -> Any:
         def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
             return renderers[0], renderers[0].media_type
 
-    class Metrics(ApiView):
+    class Metrics(GuardedView):
         """Metrics for users who may view the API."""
 
         actions = {"GET": "view"}  # noqa: RUF012
         content_negotiation_class = AnyFormat
-        schema = None  # type: ignore[assignment]
+        schema = None
 
         def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
             """Return the metrics."""

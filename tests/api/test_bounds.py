@@ -18,9 +18,9 @@ from django.test import Client
 from rest_framework.request import Request
 
 from django_delayq import Queue, connections
+from django_delayq.access.problems import Problem
 from django_delayq.api import verbs, views
 from django_delayq.api.parsing import check_head
-from django_delayq.api.problems import Problem
 from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack

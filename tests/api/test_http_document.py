@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_delayq import models
-from django_delayq.api.documented import CODES
+from django_delayq.api.components import CODES
 from django_delayq.api.openapi import document
 from django_delayq.client import Client, HeldJob
 from django_delayq.settings.sections import ApiConf

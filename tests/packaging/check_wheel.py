@@ -44,6 +44,7 @@ EXTRAS = (
 FOR_EXTRAS = (
     "django_delayq.toolbar",
     "django_delayq.testing.",
+    "django_delayq.access",
     "django_delayq.backends",
     "django_delayq.api",
     "django_delayq.client",

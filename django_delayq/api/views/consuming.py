@@ -1,4 +1,4 @@
-"""Consumer endpoints for any language: reserve due jobs under a lease, and report how they ended."""
+"""Consumer endpoints for any language: reserve due jobs under a lease, and report build they ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
@@ -14,34 +13,27 @@ from ...pull.coordinator import hub
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import brokers, settling
-from ..base import ApiView, Body
-from ..describe import extend_schema
-from ..leases import TTR, AckField, BuryField, FailField, ReleaseField, TouchField
-from ..reserveforms import NAME_BYTES, ReserveForm, ReserveFromManyForm
-from ..shapes import HeldJobsSerializer, ProblemSerializer, SettledSerializer, TouchedSerializer
+from ..base import ApiView
+from ..describe import operation
+from ..leases import TTR
+from ..serializers.base import Resource
+from ..serializers.consume import HeldJobsSerializer, ReserveFromManySerializer, ReserveSerializer
+from ..serializers.ends import (
+    AckSerializer,
+    BurySerializer,
+    FailSerializer,
+    ReleaseSerializer,
+    SettledSerializer,
+    TouchedSerializer,
+    TouchSerializer,
+)
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-_TAGS: Final = ["consuming"]
-_NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="queue_not_found")
-_HELD: Final = {
-    "queue": "images",
-    "id": "order-5",
-    "lease": "3.1795432101234567",
-    "key": "6f1c" * 8,
-    "task": "raw",
-    "body": '{"url": "https://example.org/5.png"}',
-    "due": "2026-11-21T11:23:43.123Z",
-    "attempt": 1,
-    "failures": 0,
-    "noe": 0,
-    "lives": 26,
-    "context": {},
-    "lease_ends": "2026-11-21T11:24:45.500Z",
-}
-_ONE: Final = {"id": _HELD["id"], "lease": _HELD["lease"]}
+#: maximum bytes of a holder's name
+_NAME_BYTES: Final = 255
 _STALE: Final = (
     "`counted` is false where the lease was lost (it ended, the job was ended before, or it is somebody else's): then "
     "nothing was changed. After a 503 some may have counted. Sent again with the same Idempotency-Key, these say true "
@@ -52,17 +44,18 @@ _STALE: Final = (
 class _Reserving(ApiView):
     """Base of both reserve views."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    def take(self, request: Request, names: tuple[str, ...], asked: Mapping[str, Any]) -> Response:
+    def take(self, request: Request, names: tuple[str, ...], options: Mapping[str, Any]) -> Response:
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
         if self._kept is not None:
-            self._kept.keep_at_most(asked["ttr"])
-        terms = Terms(asked["max"], asked["ttr"], asked["worker"] or _name_of(request))
+            self._kept.keep_at_most(options["ttr"])
+        terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
         search = Search(hub(brokers.broker()), names, terms)
-        seconds = min(asked["wait"], conf().api.max_wait)
+        seconds = min(options["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,25 +69,20 @@ class _Reserving(ApiView):
 class Reserve(_Reserving):
     """Reserve from one queue."""
 
-    @extend_schema(
-        operation_id="reserve",
-        summary="Take due jobs of a queue",
-        tags=_TAGS,
-        request=ReserveForm,
-        description="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
+    @operation(
+        "reserve",
+        "Take due jobs of a queue",
+        reads=ReserveSerializer,
+        returns=HeldJobsSerializer,
+        text="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
         "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
         "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
         "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
         "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
-        responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("up to ten, wait for the first", request_only=True, value={"max": 10, "wait": 20}),
-            OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
-        return self.take(request, (queue,), self.read(request, ReserveForm))
+        return self.take(request, (queue,), self.read(request, ReserveSerializer))
 
 
 class ReserveFromMany(_Reserving):
@@ -104,204 +92,124 @@ class ReserveFromMany(_Reserving):
 
     def named_queues(self, request: Request) -> tuple[str, ...]:
         """Return the queues to reserve from."""
-        names: tuple[str, ...] = self.read(request, ReserveFromManyForm)["queues"]
+        names: tuple[str, ...] = self.read(request, ReserveFromManySerializer)["queues"]
         return names
 
-    @extend_schema(
-        operation_id="reserve_from_many",
-        summary="Take due jobs of several queues",
-        tags=_TAGS,
-        request=ReserveFromManyForm,
-        description="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
+    @operation(
+        "reserve_from_many",
+        "Take due jobs of several queues",
+        reads=ReserveFromManySerializer,
+        returns=HeldJobsSerializer,
+        text="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
         "one queue.",
-        responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("of two queues", request_only=True, value={"queues": ["images", "mail"], "wait": 20}),
-            OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
-        ],
     )
     def post(self, request: Request) -> Response:
         """Reserve jobs."""
-        asked = self.read(request, ReserveFromManyForm)
-        return self.take(request, asked["queues"], asked)
-
-
-class AckForm(Body):
-    """Jobs to acknowledge."""
-
-    jobs = AckField()
-
-
-class FailForm(Body):
-    """Jobs whose attempts failed."""
-
-    jobs = FailField()
-
-
-class ReleaseForm(Body):
-    """Jobs to release."""
-
-    jobs = ReleaseField()
-
-
-class BuryForm(Body):
-    """Jobs to bury."""
-
-    jobs = BuryField()
-
-
-class TouchForm(Body):
-    """Jobs whose leases are to be extended."""
-
-    jobs = TouchField()
+        options = self.read(request, ReserveFromManySerializer)
+        return self.take(request, options["queues"], options)
 
 
 class _Ending(ApiView):
     """Base of the views that end held jobs."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    def end(self, request: Request, name: str, form: type[Body], how: settling.How) -> Response:
+    def end(self, request: Request, name: str, kind: type[Resource], build: settling.Builder) -> Response:
         """End the jobs and return the results."""
         queue = self.queue(name)
-        jobs = self.read(request, form)["jobs"]
+        jobs = self.read(request, kind)["jobs"]
         seed = None if self._kept is None else self._kept.call()
-        counted = settling.settle(queue, jobs, how, _name_of(request), seed)
+        counted = settling.settle(queue, jobs, build, _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
-
-
-_COUNTED: Final = OpenApiExample(
-    "it counted", response_only=True, value={"results": [{"id": _HELD["id"], "counted": True}]}
-)
 
 
 class Ack(_Ending):
     """Acknowledgement of jobs."""
 
-    @extend_schema(
-        operation_id="ack",
-        summary="The jobs are done",
-        tags=_TAGS,
-        request=AckForm,
-        description=f"Nothing of them stays. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[OpenApiExample("one", request_only=True, value={"jobs": [_ONE]}), _COUNTED],
+    @operation(
+        "ack",
+        "The jobs are done",
+        reads=AckSerializer,
+        returns=SettledSerializer,
+        text=f"Nothing of them stays. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Acknowledge jobs."""
-        return self.end(request, queue, AckForm, settling.acked)
+        return self.end(request, queue, AckSerializer, settling.acked)
 
 
 class Fail(_Ending):
     """Report of failed attempts."""
 
-    @extend_schema(
-        operation_id="fail",
-        summary="The attempts failed",
-        tags=_TAGS,
-        request=FailForm,
-        description="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
+    @operation(
+        "fail",
+        "The attempts failed",
+        reads=FailSerializer,
+        returns=SettledSerializer,
+        text="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
         f"attempt it is in the morgue. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("with a text", request_only=True, value={"jobs": [{**_ONE, "error": "503 from the host"}]}),
-            OpenApiExample(
-                "with everything",
-                request_only=True,
-                value={
-                    "jobs": [
-                        {
-                            **_ONE,
-                            "delay": 30,
-                            "error": {
-                                "class": "TimeoutError",
-                                "message": "no answer",
-                                "traceback": "at fetch (w.js:12)",
-                            },
-                        }
-                    ]
-                },
-            ),
-            _COUNTED,
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Fail attempts."""
-        return self.end(request, queue, FailForm, settling.failed)
+        return self.end(request, queue, FailSerializer, settling.failed)
 
 
 class Release(_Ending):
     """Release of jobs."""
 
-    @extend_schema(
-        operation_id="release",
-        summary="Give the jobs back",
-        tags=_TAGS,
-        request=ReleaseForm,
-        description=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[OpenApiExample("for later", request_only=True, value={"jobs": [{**_ONE, "delay": 60}]}), _COUNTED],
+    @operation(
+        "release",
+        "Give the jobs back",
+        reads=ReleaseSerializer,
+        returns=SettledSerializer,
+        text=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Release jobs."""
-        return self.end(request, queue, ReleaseForm, settling.released)
+        return self.end(request, queue, ReleaseSerializer, settling.released)
 
 
 class Bury(_Ending):
     """Burial of jobs."""
 
-    @extend_schema(
-        operation_id="bury",
-        summary="The jobs can never succeed",
-        tags=_TAGS,
-        request=BuryForm,
-        description=f"They go to the morgue, where a person finds the reason. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("with a reason", request_only=True, value={"jobs": [{**_ONE, "reason": "no such order"}]}),
-            _COUNTED,
-        ],
+    @operation(
+        "bury",
+        "The jobs can never succeed",
+        reads=BurySerializer,
+        returns=SettledSerializer,
+        text=f"They go to the morgue, where a person finds the reason. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury jobs."""
-        return self.end(request, queue, BuryForm, settling.buried)
+        return self.end(request, queue, BurySerializer, settling.buried)
 
 
 class Touch(ApiView):
     """Extension of leases."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    @extend_schema(
-        operation_id="touch",
-        summary="Hold the jobs longer",
-        tags=_TAGS,
-        request=TouchForm,
-        description=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
+    @operation(
+        "touch",
+        "Hold the jobs longer",
+        reads=TouchSerializer,
+        returns=TouchedSerializer,
+        text=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
         "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
         "and does not come back.",
-        responses={200: TouchedSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("two minutes", request_only=True, value={"jobs": [{**_ONE, "ttr": 120}]}),
-            OpenApiExample(
-                "held",
-                response_only=True,
-                value={
-                    "results": [{"id": _HELD["id"], "held": True, "stopping": False, "lease_ends": _HELD["lease_ends"]}]
-                },
-            ),
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Extend leases."""
         found = self.queue(queue)
-        return Response({"results": settling.touch(found, self.read(request, TouchForm)["jobs"])})
+        return Response({"results": settling.touch(found, self.read(request, TouchSerializer)["jobs"])})
 
 
 def _name_of(request: Request) -> str:
     """Return the user's name, made fit to be stored as a holder's."""
     name = one_line(request.user.get_username())
-    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
 urlpatterns: list[URLPattern] = [

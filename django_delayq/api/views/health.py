@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from django.contrib.auth.decorators import login_not_required
 from django.db import Error as DatabaseTrouble
 from django.db import connections as databases
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
 from django.views.decorators.cache import never_cache
-from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
 from ... import connections
+from ...access.exempt import open_to_all
 from ...core.errors import DelayQError, QueueUnavailable
 from ...core.redis.scripts import clear_errors
 from ...settings.conf import conf
-from ..base import outside_transactions
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -31,12 +29,7 @@ BUDGET: Final = 1.0
 _NOWHERE: Final = "readyz"
 
 
-def _open(view: Any) -> Any:
-    """Return the view open to everyone, even where the project's middlewares require a login or a CSRF token."""
-    return login_not_required(csrf_exempt(outside_transactions(view)))
-
-
-@_open
+@open_to_all
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -44,7 +37,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"status": "ok"})
 
 
-@_open
+@open_to_all
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
@@ -53,8 +46,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
     The timeout for Redis is the same as after a commit (``OUTBOX["budget"]``, at most a second for each step), so the
     check leaves no thread blocked.
     """
-    found = {"redis": _told("redis", redis_answers), "database": _told("database", databases_answer)}
-    ready = all(said == "ok" for said in found.values())
+    found = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
+    ready = all(state == "ok" for state in found.values())
     return JsonResponse({"status": "ok" if ready else "away", **found}, status=200 if ready else 503)
 
 
@@ -92,20 +85,20 @@ def _select_one(alias: str) -> None:
     connection = databases[alias]
     kept = connection.connection is not None
     try:
-        _ask(connection)
+        _execute(connection)
     except DatabaseTrouble:
         if not kept or connection.in_atomic_block:
             raise
         connection.close()
-        _ask(connection)
+        _execute(connection)
 
 
-def _ask(connection: Any) -> None:
+def _execute(connection: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
 
 
-def _told(what: str, ask: Callable[[], None]) -> str:
+def _state_of(what: str, ask: Callable[[], None]) -> str:
     """Return ok or away; the reason is only logged."""
     try:
         ask()

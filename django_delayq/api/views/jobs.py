@@ -4,123 +4,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework.response import Response
 
+from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import brokers, converters, values, verbs  # noqa: F401 (the addresses ask for delayq_any)
+from .. import brokers, verbs
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..entries import Reader
-from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, ListingQuery, most_bytes
-from ..problems import Problem, invalid, job_not_found
+from ..listing import jobs_page, most_bytes
 from ..producing import kind_of, produce_many, produce_one
-from ..shapes import JobSerializer, JobsPageSerializer, ProblemSerializer, ProducedManySerializer, ProducedSerializer
-from . import moving
-from .asked import (
-    BytesSerializer,
-    CallSerializer,
-    ManySerializer,
-    MovedSerializer,
-    OutcomeSerializer,
-    When,
-    WhenSerializer,
-)
+from ..serializers.base import with_example
+from ..serializers.job_verbs import DueSerializer, MovedSerializer, OutcomeSerializer
+from ..serializers.jobs import JobSerializer, JobsPageSerializer, JobsQuery
+from ..serializers.produce import POSTPONED, PRODUCE, PRODUCED, ProducedSerializer
+from . import job_verbs
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
-
-TAG: Final = "jobs"
-_PRODUCE: Final = PolymorphicProxySerializer(
-    component_name="Produce",
-    serializers=[CallSerializer, BytesSerializer, ManySerializer],
-    resource_type_field_name=None,
-)
-#: a request for one job gets one result, a request for many a list
-_PRODUCED: Final = PolymorphicProxySerializer(
-    component_name="ProducedOneOrMany",
-    serializers=[ProducedSerializer, ProducedManySerializer],
-    resource_type_field_name=None,
-)
 
 
 class Jobs(ApiView):
     """``queues/{queue}/jobs``."""
 
+    tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "produce"}
 
-    @extend_schema(
-        operation_id="list_jobs",
-        summary="Jobs of a queue, page by page",
-        tags=[TAG],
-        parameters=JOBS_PARAMETERS,
-        responses={200: JobsPageSerializer},
-        examples=[OpenApiExample("one page", {"jobs": [], "cursor": None}, response_only=True)],
-    )
+    @operation("list_jobs", "Jobs of a queue, page by page", returns=JobsPageSerializer, query=JobsQuery)
     def get(self, request: Request, queue: str) -> Response:
         """Return live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
         query = self.read_query(request, JobsQuery)
-        place, orders = STATES[query["state"] or "waiting"]
-        return Response(ListingQuery.of(query, place, orders).answer(self.queue(queue)))
+        return Response(JobsPageSerializer.render(jobs_page(self.queue(queue), query)))
 
-    @extend_schema(
-        operation_id="produce_jobs",
-        summary="Put jobs in",
-        tags=[TAG],
-        request=_PRODUCE,
-        responses={
-            200: _PRODUCED,
-            201: ProducedSerializer,
-            202: _PRODUCED,
-            409: ProblemSerializer,
-            422: ProblemSerializer,
-        },
-        examples=[
-            OpenApiExample(
-                "a call of a task",
-                request_only=True,
-                value={"task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800},
-            ),
-            OpenApiExample(
-                "bytes for a queue of kind pull",
-                request_only=True,
-                value={"body": '{"order": 17}', "at": "2026-11-21T18:00:00Z"},
-            ),
-            OpenApiExample(
-                "many",
-                request_only=True,
-                value={
-                    "jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]
-                },
-            ),
-            OpenApiExample(
-                "one was taken in",
-                response_only=True,
-                status_codes=["201"],
-                value={"id": "order-17", "queue": "orders", "outcome": "created", "due": "2026-11-21T11:53:43.123Z"},
-            ),
-            OpenApiExample(
-                "one was there already",
-                response_only=True,
-                status_codes=["200"],
-                value={"id": "order-17", "queue": "orders", "outcome": "ignored", "due": "2026-11-21T11:53:43.123Z"},
-            ),
-            OpenApiExample(
-                "many were",
-                response_only=True,
-                status_codes=["200"],
-                value={
-                    "results": [{"id": "order-17", "outcome": "created"}, {"id": "order-18", "outcome": "replaced"}],
-                    "counts": {"created": 1, "replaced": 1},
-                },
-            ),
-        ],
+    @operation(
+        "produce_jobs", "Put jobs in", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
     )
     def post(self, request: Request, queue: str) -> Response:
         """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
@@ -128,17 +51,17 @@ class Jobs(ApiView):
         If one of many is invalid, nothing is stored. 202: Redis is unavailable; durable jobs are in the database, and
         are sent as soon as Redis answers. Only tasks with `@task(api=True)` can be called.
         """
-        asked = request.data
-        if not isinstance(asked, dict):
+        body = request.data
+        if not isinstance(body, dict):
             raise invalid('the body is an object: one job, or {"jobs": […]}')
         reader = Reader(queue, kind_of(queue), self._kept)
-        if "jobs" in asked:
-            for name in asked.keys() - {"jobs"}:
+        if "jobs" in body:
+            for name in body.keys() - {"jobs"}:
                 text = "there is no such member beside jobs; what is said of a job is said in its entry"
                 raise invalid(text, (f"/{name[:60]}", text))
-            status, answer = produce_many(asked["jobs"], reader, queue)
+            status, answer = produce_many(body["jobs"], reader, queue)
             return Response(answer, status=status)
-        status, answer = produce_one(asked, reader)
+        status, answer = produce_one(body, reader)
         response = Response(answer, status=status)
         if answer["id"] is not None:
             response["Location"] = location(request, queue, answer["queue"], answer["id"])
@@ -148,11 +71,10 @@ class Jobs(ApiView):
 class OneJob(ApiView):
     """``queues/{queue}/jobs/{id}``; an id may contain any character."""
 
+    tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}
 
-    @extend_schema(
-        operation_id="get_job", summary="One job", tags=[TAG], responses={200: JobSerializer, 404: ProblemSerializer}
-    )
+    @operation("get_job", "One job", returns=JobSerializer)
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Return the live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
@@ -160,14 +82,14 @@ class OneJob(ApiView):
         view = inspector.get(live.name, ident, most_bytes=most_bytes())
         if view is None:
             raise job_not_found(live.name, id)
-        held = view.state != "morgue" and view.job.merged
-        return Response(values.job(view, inspector.payloads(live.name, ident) if held else view.payloads))
+        is_live = view.state != "morgue" and view.job.merged
+        payloads = inspector.payloads(live.name, ident) if is_live else view.payloads
+        return Response(JobSerializer.render(view, payloads_of=lambda _view: payloads))
 
-    @extend_schema(
-        operation_id="cancel_job",
-        summary="Cancel one job",
-        tags=[TAG],
-        responses={200: OutcomeSerializer, 202: OutcomeSerializer, 404: ProblemSerializer},
+    @operation(
+        "cancel_job",
+        "Cancel one job",
+        returns={200: OutcomeSerializer, 202: with_example(OutcomeSerializer, {"outcome": "outbox"})},
     )
     def delete(self, request: Request, queue: str, id: str) -> Response:
         """Cancel the job.
@@ -179,29 +101,27 @@ class OneJob(ApiView):
         (outcome,) = verbs.cancel(live, [ident])
         if outcome == verbs.GONE:
             raise job_not_found(live.name, id)
-        return Response({"outcome": outcome}, status=_status(outcome))
+        return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
-    @extend_schema(
-        operation_id="reschedule_job",
-        summary="Give one job another due time",
-        tags=[TAG],
-        request=WhenSerializer,
-        responses={200: MovedSerializer, 202: MovedSerializer, 404: ProblemSerializer, 409: ProblemSerializer},
+    @operation(
+        "reschedule_job",
+        "Give one job another due time",
+        reads=DueSerializer,
+        returns={200: MovedSerializer, 202: with_example(MovedSerializer, {"outcome": "outbox", "due": None})},
     )
     def patch(self, request: Request, queue: str, id: str) -> Response:
         """Set the due time of the job that waits under the id, also of one that waits for the end of a running attempt.
 
         409: the job is running, and nothing waits.
         """
-        due_ms, delay_ms = moving.due_of(self.read(request, When))
+        due_ms, delay_ms = self.read(request, DueSerializer)["due"]
         live, ident = self.queue(queue), ident_of(id)
         (outcome,) = verbs.reschedule(live, [ident], due_ms, delay_ms)
         if outcome == verbs.NOT_WAITING:
             raise _not_waiting(live, ident)
-        due = (
-            due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)
-        )  # approximate: Redis's clock decides
-        return Response({"outcome": outcome, "due": values.moment(due)}, status=_status(outcome))
+        # approximate: Redis's clock decides
+        due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)
+        return Response(MovedSerializer.render({"outcome": outcome, "due": due}), status=_status(outcome))
 
 
 def ident_of(text: str) -> str:
@@ -216,12 +136,12 @@ def ident_of(text: str) -> str:
         raise Problem(404, "job_not_found", str(error)) from None
 
 
-def location(request: Request, asked: str, queue: str, ident: str) -> str:
+def location(request: Request, given: str, queue: str, ident: str) -> str:
     """Return the URL of a job.
 
     Clients remove ``.`` and ``..`` from a path, so these ids go into the query.
     """
-    jobs = quote(request.path.removesuffix(f"{asked}/jobs")) + f"{queue}/jobs"
+    jobs = quote(request.path.removesuffix(f"{given}/jobs")) + f"{queue}/jobs"
     return f"{jobs}?id={ident}" if ident in (".", "..") else f"{jobs}/{quote(ident, safe='')}"
 
 
@@ -241,7 +161,7 @@ def _status(outcome: str) -> int:
 
 
 urlpatterns: list[URLPattern] = [
-    *moving.urlpatterns,
+    *job_verbs.urlpatterns,
     path("queues/<str:queue>/jobs", Jobs.as_view(), name="jobs"),
     path("queues/<str:queue>/jobs/<delayq_any:id>", OneJob.as_view(), name="job"),
 ]

@@ -3,57 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample
 from rest_framework.response import Response
 
 from ...core import bulk
 from .. import verbs
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..idempotency import calls
-from ..listing import GRAVES_PARAMETERS, MORGUE, MORGUE_PARAMETERS, GravesQuery, ListingQuery, MorgueQuery, graves_page
-from ..shapes import JobsPageSerializer, ProblemSerializer
-from .asked import Discard, Kick
+from ..listing import graves_page, jobs_page
+from ..serializers.job_verbs import BulkSerializer, DiscardSerializer, KickSerializer, results_or_bulk
+from ..serializers.jobs import BURIED, GravesQuery, JobsPageSerializer, MorgueQuery
+from .job_verbs import queue_verb, results
 from .jobs import ident_of
-from .moving import each, either, queue_verb
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
-
-TAG: Final = "morgue"
 
 
 class Morgue(ApiView):
     """``queues/{queue}/morgue``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_morgue",
-        summary="The morgue of a queue, page by page",
-        tags=[TAG],
-        parameters=MORGUE_PARAMETERS,
-        responses={200: JobsPageSerializer},
+    @operation(
+        "list_morgue",
+        "The morgue of a queue, page by page",
+        returns=JobsPageSerializer,
+        query=MorgueQuery,
+        examples=[BURIED],
     )
     def get(self, request: Request, queue: str) -> Response:
         """Return records in the order in which they were buried, or by id. An id may have several."""
-        return Response(ListingQuery.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
+        query = self.read_query(request, MorgueQuery)
+        return Response(JobsPageSerializer.render(jobs_page(self.queue(queue), query)))
 
 
 class Graves(ApiView):
     """``queues/{queue}/morgue/{id}``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_graves",
-        summary="All records of an id in the morgue",
-        tags=[TAG],
-        parameters=GRAVES_PARAMETERS,
-        responses={200: JobsPageSerializer, 404: ProblemSerializer},
+    @operation(
+        "get_graves",
+        "All records of an id in the morgue",
+        returns=JobsPageSerializer,
+        query=GravesQuery,
+        examples=[BURIED],
     )
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Return the records of an id, page by page, up to 250 each, the last buried first.
@@ -62,82 +63,64 @@ class Graves(ApiView):
         and left out (`cut`) if they are larger than both a MiB and `MAX_ARGS_BYTES` of the settings.
         """
         query = self.read_query(request, GravesQuery)
-        return Response(graves_page(self.queue(queue), ident_of(id), query))
+        page = graves_page(self.queue(queue), ident_of(id), query)
+        return Response(JobsPageSerializer.render(page, payloads_of=attrgetter("payloads")))
 
 
 class KickView(ApiView):
     """``queues/{queue}/kick``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
-    @extend_schema(
-        operation_id="kick_jobs",
-        summary="Bring jobs back from the morgue",
-        tags=[TAG],
-        request=Kick,
-        responses={200: either("Kicked")},
-        examples=[
-            OpenApiExample("some", {"ids": ["order-17"], "delay": 60}, request_only=True),
-            OpenApiExample("a certain record", {"jobs": [{"id": "order-17", "key": "7f" * 16}]}, request_only=True),
-            OpenApiExample("all, ten in a second", {"all": True, "per_second": 10}, request_only=True),
-        ],
+    @operation(
+        "kick_jobs",
+        "Bring jobs back from the morgue",
+        reads=KickSerializer,
+        returns=results_or_bulk("Kicked", "kicked", "live"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bring jobs back and reset their failures. `kicked`, `live` (a live job has the same id) or `gone`."""
-        asked, live = self.read(request, Kick), self.queue(queue)
-        delay_ms, replace = asked.get("delay", 0), asked.get("replace", False)
-        if "all" in asked:
-            pace = asked.get("per_second")
-            return Response(
-                verbs.swept(
-                    lambda progress: bulk.kick_all(
-                        live, delay_ms=delay_ms, per_second=pace, replace=replace, progress=progress
-                    )
-                )
-            )
-        wanted = _wanted(asked)
+        wanted, live = self.read(request, KickSerializer), self.queue(queue)
+        options = {"delay_ms": wanted.get("delay", 0), "replace": wanted.get("replace", False)}
+        if "all" in wanted:
+            pace = wanted.get("per_second")
+            found = verbs.swept(lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options))
+            return Response(BulkSerializer.render(found))
+        jobs = wanted["jobs"]
         outcomes = [
-            live.kick(ident, key=key, delay_ms=delay_ms, replace=replace, request=call) or verbs.GONE
-            for (ident, key), call in zip(wanted, calls(self._kept, len(wanted)), strict=True)
+            live.kick(ident, key=key, request=call, **options) or verbs.GONE
+            for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
         ]
-        return Response(each([ident for ident, _ in wanted], outcomes))
+        return results([ident for ident, _ in jobs], outcomes)
 
 
 class DiscardView(ApiView):
     """``queues/{queue}/discard``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
-    @extend_schema(
-        operation_id="discard_jobs",
-        summary="Throw jobs out of the morgue",
-        tags=[TAG],
-        request=Discard,
-        responses={200: either("Discarded")},
-        examples=[
-            OpenApiExample("some", {"ids": ["order-17"]}, request_only=True),
-            OpenApiExample("what is older than a week", {"all": True, "older_than": 604800}, request_only=True),
-        ],
+    @operation(
+        "discard_jobs",
+        "Throw jobs out of the morgue",
+        reads=DiscardSerializer,
+        returns=results_or_bulk("Discarded", "discarded", "gone"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Delete records. `discarded`, or `gone`: there was no such record."""
-        asked, live = self.read(request, Discard), self.queue(queue)
-        if "all" in asked:
-            age = asked.get("older_than")
+        wanted, live = self.read(request, DiscardSerializer), self.queue(queue)
+        if "all" in wanted:
+            age = wanted.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
-            return Response(verbs.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress)))
-        wanted = _wanted(asked)
+            found = verbs.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
+            return Response(BulkSerializer.render(found))
+        jobs = wanted["jobs"]
         outcomes = [
             "discarded" if live.discard(ident, key=key, request=call) else verbs.GONE
-            for (ident, key), call in zip(wanted, calls(self._kept, len(wanted)), strict=True)
+            for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
         ]
-        return Response(each([ident for ident, _ in wanted], outcomes))
-
-
-def _wanted(asked: dict[str, Any]) -> list[tuple[str, bytes | None]]:
-    """Return ``(id, key)`` pairs; a pair without a key means the record that was buried last."""
-    graves: list[tuple[str, bytes | None]] | None = asked.get("jobs")
-    return [(ident, None) for ident in asked["ids"]] if graves is None else graves
+        return results([ident for ident, _ in jobs], outcomes)
 
 
 urlpatterns: list[URLPattern] = [

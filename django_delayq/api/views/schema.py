@@ -9,10 +9,10 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
-from ..base import ApiView, Body
-from ..describe import extend_schema
+from ..base import ApiView
+from ..describe import operation
 from ..openapi import document
-from ..shapes import ProblemSerializer
+from ..serializers.base import Resource
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -23,15 +23,13 @@ _HERE: Final = "v1/openapi.json"
 class Schema(ApiView):
     """``openapi.json``."""
 
+    tag = "schema"
     actions: ClassVar = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="openapi",
-        summary="This document",
-        description="OpenAPI 3.0, for people who write clients and for programs that do.",
-        tags=["schema"],
-        request=None,
-        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, "the document"), 400: ProblemSerializer},
+    @operation(
+        "openapi",
+        "This document",
+        returns=OpenApiResponse(OpenApiTypes.OBJECT, "the document"),
         examples=[
             OpenApiExample(
                 "The beginning",
@@ -40,10 +38,11 @@ class Schema(ApiView):
                 status_codes=["200"],
             ),
         ],
+        text="OpenAPI 3.0, for people who write clients and for programs that do.",
     )
     def get(self, request: Request) -> Response:
         """Return the document, its server URL being the path under which the project included this API."""
-        self.read_query(request, Body)
+        self.read_query(request, Resource)
         # The path as the client requested it, with any prefix added by a proxy or the project.
         return Response(document(request.path.removesuffix(_HERE)))
 

@@ -7,220 +7,139 @@ Redis only where one worker is shown, since that costs another round trip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiResponse
 from rest_framework.response import Response
 
+from ...access.problems import Problem
 from ...status import WorkerStatus
 from ...status.taking import worker_status
 from .. import brokers
 from ..base import ApiView
-from ..describe import extend_schema
-from ..problems import Problem
-from ..shapes import ProblemSerializer, Shape
-from ..values import moment, seconds
-from ..visible import Visible
+from ..describe import operation
+from ..serializers.problems import ProblemSerializer
+from ..serializers.workers import CommandSerializer, DumpSerializer, WorkerSerializer, WorkersSerializer
+from ..visibility import VisibleQueues
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
     from ...core.broker import Broker
 
-_TAGS: Final = ["workers"]
-_NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="not_found: no such worker is registered")
-_TOLD: Final = (
+_LATER: Final = (
     "The answer is there at once; the worker hears of it with its next heartbeat, five seconds unless the settings say "
     "otherwise."
 )
 
 
-class RunningJobSerializer(Shape):
-    """Job that one thread ran at the last heartbeat."""
-
-    slot = serializers.IntegerField(help_text="number of the thread")
-    queue = serializers.CharField()
-    id = serializers.CharField()
-    task = serializers.CharField()
-    started = serializers.DateTimeField(allow_null=True)
-    ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
-    lease_ends = serializers.DateTimeField(
-        allow_null=True,
-        required=False,
-        help_text="only where one worker is shown; null if the worker does not hold the job any more",
-    )
-
-
-class WorkerSerializer(Shape):
-    """Worker process as of its last heartbeat."""
-
-    name = serializers.CharField()
-    host = serializers.CharField()
-    pid = serializers.IntegerField(allow_null=True)
-    queues = serializers.ListField(child=serializers.CharField(), help_text="that it serves")
-    threads = serializers.IntegerField()
-    running = serializers.IntegerField(help_text="threads that are busy")
-    dispatcher = serializers.BooleanField(help_text="it also keeps house")
-    quarantine = serializers.BooleanField(help_text="it runs jobs whose process died under them, one at a time")
-    stopping = serializers.BooleanField()
-    started = serializers.DateTimeField(allow_null=True)
-    rss_mib = serializers.IntegerField(allow_null=True)
-    seen = serializers.DateTimeField(allow_null=True)
-    seconds_ago = serializers.FloatField(help_text="since it was last heard of")
-    lost = serializers.BooleanField(help_text="it was not heard of for half a minute")
-    jobs = RunningJobSerializer(many=True, help_text="at most 64, the longest running first")
-
-
-class WorkersSerializer(Shape):
-    """All worker processes, by name."""
-
-    workers = WorkerSerializer(many=True)
-
-
-class ToldSerializer(Shape):
-    """Command sent to a worker."""
-
-    worker = serializers.CharField()
-    told = serializers.ChoiceField(("stop", "drain", "dump"))
-
-
-class DumpSerializer(Shape):
-    """Stacks of all threads of a worker."""
-
-    worker = serializers.CharField()
-    taken = serializers.DateTimeField(allow_null=True)
-    stacks = serializers.CharField(help_text="as Python prints them, at most 64 KiB")
-
-
 class Workers(ApiView):
     """``workers``."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_workers", summary="List the worker processes", tags=_TAGS, responses={200: WorkersSerializer}
-    )
+    @operation("list_workers", "List the worker processes", returns=WorkersSerializer)
     def get(self, request: Request) -> Response:
         """Return all registered workers, including lost ones."""
         broker = brokers.broker()
-        now_ms, seen = broker.now_ms(), Visible(request)
-        return Response({"workers": [described(seen.worker(worker_status(said, now_ms))) for said in broker.workers()]})
+        now_ms, visible = broker.now_ms(), VisibleQueues(request)
+        found = [visible.worker(worker_status(heartbeat, now_ms)) for heartbeat in broker.workers()]
+        return Response(WorkersSerializer.render({"workers": found}))
 
 
 class OneWorker(ApiView):
     """``workers/{worker}``."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_worker",
-        summary="Show a worker, and until when it holds what it runs",
-        tags=_TAGS,
-        responses={200: WorkerSerializer, 404: _NOT_FOUND},
-    )
+    @operation("get_worker", "Show a worker, and until when it holds what it runs", returns=WorkerSerializer)
     def get(self, request: Request, worker: str) -> Response:
         """Return the worker, with the ends of its leases."""
         broker = brokers.broker()
         now_ms = broker.now_ms()
-        for said in broker.workers():
-            if said["name"] == worker:
-                status = Visible(request).worker(worker_status(said, now_ms))
-                return Response(described(status, lease_ends(broker, status)))
+        for heartbeat in broker.workers():
+            if heartbeat["name"] == worker:
+                status = VisibleQueues(request).worker(worker_status(heartbeat, now_ms))
+                return Response(WorkerSerializer.render(status, lease_ends=lease_ends(broker, status)))
         raise unknown(worker)
 
 
-class _Tell(ApiView):
+class _Command(ApiView):
     """Base of the views that send a worker a command."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
     word: ClassVar[str] = ""
 
-    def tell(self, worker: str) -> Response:
+    def send(self, worker: str) -> Response:
         """Send the command; 202 once it is queued."""
         if not brokers.broker().tell_worker(worker, self.word):
             raise unknown(worker)
-        return Response({"worker": worker, "told": self.word}, status=202)
+        return Response(CommandSerializer.render({"worker": worker, "told": self.word}), status=202)
 
 
-class Stop(_Tell):
+class Stop(_Command):
     """``workers/{worker}/stop``."""
 
     word = "stop"
 
-    @extend_schema(
-        operation_id="stop_worker",
-        summary="Stop a worker",
-        tags=_TAGS,
-        request=None,
-        description="As SIGTERM to its program: all its processes take nothing new, finish what they run "
-        f"within their grace period, and end. {_TOLD}",
-        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    @operation(
+        "stop_worker",
+        "Stop a worker",
+        returns={202: CommandSerializer.of("stop")},
+        text="As SIGTERM to its program: all its processes take nothing new, finish what they run "
+        f"within their grace period, and end. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
-        return self.tell(worker)
+        return self.send(worker)
 
 
-class Drain(_Tell):
+class Drain(_Command):
     """``workers/{worker}/drain``."""
 
     word = "drain"
 
-    @extend_schema(
-        operation_id="drain_worker",
-        summary="Let a worker finish what it has, and take nothing new",
-        tags=_TAGS,
-        request=None,
-        description=f"As SIGUSR1 to its program. {_TOLD}",
-        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    @operation(
+        "drain_worker",
+        "Let a worker finish what it has, and take nothing new",
+        returns={202: CommandSerializer.of("drain")},
+        text=f"As SIGUSR1 to its program. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
-        return self.tell(worker)
+        return self.send(worker)
 
 
-class Dump(_Tell):
+class Dump(_Command):
     """``workers/{worker}/dump``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
     word = "dump"
 
-    @extend_schema(
-        operation_id="dump_worker",
-        summary="Ask a worker for the stacks of its threads",
-        tags=_TAGS,
-        request=None,
-        description=f"They are logged, and kept for ten minutes. {_TOLD}",
-        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    @operation(
+        "dump_worker",
+        "Ask a worker for the stacks of its threads",
+        returns={202: CommandSerializer.of("dump")},
+        text=f"They are logged, and kept for ten minutes. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
-        return self.tell(worker)
+        return self.send(worker)
 
-    @extend_schema(
-        operation_id="get_dump",
-        summary="Read the stacks that a worker was asked for",
-        tags=_TAGS,
-        responses={
+    @operation(
+        "get_dump",
+        "Read the stacks that a worker was asked for",
+        returns={
             200: DumpSerializer,
             404: OpenApiResponse(
                 ProblemSerializer,
                 description="not_found: it was not asked, has not heard of it yet, or it is ten minutes ago",
             ),
         },
-        examples=[
-            OpenApiExample(
-                "of one thread",
-                response_only=True,
-                value={
-                    "worker": "web-1:4711:k3",
-                    "taken": "2026-11-21T11:23:43.123Z",
-                    "stacks": 'Thread 139 "slot-1":\n  File "shop/tasks.py", line 7, in pay\n    sleep(60)\n',
-                },
-            )
-        ],
     )
     def get(self, request: Request, worker: str) -> Response:
         """Return the latest stacks."""
@@ -233,49 +152,12 @@ class Dump(_Tell):
                 " for them, and they are there after its next heartbeat",
             )
         taken_ms, stacks = found
-        return Response({"worker": worker, "taken": moment(taken_ms), "stacks": stacks})
+        return Response(DumpSerializer.render({"worker": worker, "taken": taken_ms, "stacks": stacks}))
 
 
 def unknown(worker: str) -> Problem:
     """Return a 404 problem: no such worker is registered."""
     return Problem(404, "not_found", f"there is no worker {worker[:300]!r}; GET v1/workers lists those that there are")
-
-
-def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None = None) -> dict[str, Any]:
-    """Return a worker as JSON.
-
-    Args:
-        worker: the worker.
-        ends: (queue, id) → end of the lease, Unix ms; None = they were not looked up.
-    """
-    return {
-        "name": worker.name,
-        "host": worker.host,
-        "pid": worker.pid,
-        "queues": list(worker.queues),
-        "threads": worker.threads,
-        "running": worker.running,
-        "dispatcher": worker.dispatcher,
-        "quarantine": worker.quarantine,
-        "stopping": worker.stopping,
-        "started": moment(worker.started_ms),
-        "rss_mib": worker.rss_mib,
-        "seen": moment(worker.seen_ms),
-        "seconds_ago": seconds(worker.seconds_ago * 1000),
-        "lost": worker.lost,
-        "jobs": [
-            {
-                "slot": job.slot,
-                "queue": job.queue,
-                "id": job.id,
-                "task": job.task,
-                "started": moment(job.started_ms),
-                "ids": job.ids,
-                **({} if ends is None else {"lease_ends": moment(ends.get((job.queue, job.id)))}),
-            }
-            for job in worker.jobs
-        ],
-    }
 
 
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:

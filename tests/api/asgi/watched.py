@@ -16,7 +16,7 @@ from django_delayq.pull.coordinator import hub
 async def waits(request: HttpRequest) -> JsonResponse:
     """Return how many requests wait, and how many of them sleep."""
     sleeping = sum(waiter.sleeping for waiter in list(hub(brokers.broker())._waiters))
-    return JsonResponse({"waiting": len(waiting._waits()._vigils), "sleeping": sleeping})
+    return JsonResponse({"waiting": len(waiting._waits()._pending), "sleeping": sleeping})
 
 
 async def handlers(request: HttpRequest) -> JsonResponse:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ..access.permissions import allows, may_use
 from ..status import Snapshot, WorkerStatus
-from .permissions import allows, may_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
 
 
-class Visible:
+class VisibleQueues:
     """Filter that calls ``API["allow"]`` once for each queue."""
 
     def __init__(self, request: Request) -> None:

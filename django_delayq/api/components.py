@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from http import HTTPStatus
 from importlib.util import find_spec
 from typing import Any, Final
 
-from .problems import PROBLEM, UNAVAILABLE
+from ..access.problems import PROBLEM, UNAVAILABLE
 
 #: code → (status, meaning); codes are stable
 CODES: Final[dict[str, tuple[int, str]]] = {
@@ -37,97 +37,69 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "unavailable": (503, "Redis or the database does not answer; what changes something may have been carried out"),
 }
 
+#: code → detail in the example of its status
+_EXAMPLES: Final = {
+    "invalid": "/delay: A valid number is required.",
+    "not_authenticated": "Authentication credentials were not provided.",
+    "permission_denied": "You do not have permission to perform this action.",
+    "queue_not_found": "there is no queue 'mial'; GET v1/queues lists those that there are",
+    "method_not_allowed": 'Method "PUT" not allowed.',
+    "not_acceptable": "Could not satisfy the request Accept header.",
+    "conflict": "it cannot be done now",
+    "length_required": "send a Content-Length",
+    "too_large": "the body has more than 4194304 bytes; send several smaller requests",
+    "unsupported_media_type": 'Unsupported media type "text/plain" in request.',
+    "idempotency_mismatch": "this Idempotency-Key belonged to another request",
+    "queue_full": "queue 'mail' is full; try again later",
+    "unavailable": UNAVAILABLE,
+}
 _RETRY_AFTER: Final = {
-    "description": "seconds after which it is worth asking again",
-    "schema": {"type": "integer", "minimum": 1},
+    "Retry-After": {
+        "description": "seconds after which it is worth asking again",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+#: status → headers of the response
+_HEADERS: Final[dict[int, dict[str, Any]]] = {
+    401: {"WWW-Authenticate": {"description": "how to come in", "schema": {"type": "string"}}},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Error response shared by many operations."""
-
-    text: str
-    codes: tuple[str, ...]
-    detail: str
-    headers: Mapping[str, Any] | None = None
-
-    def component(self, schema: str) -> dict[str, Any]:
-        """Return this response as an entry of ``components/responses``."""
-        known = "\n".join(f"* `{code}`: {CODES[code][1]}" for code in self.codes)
-        made: dict[str, Any] = {
-            "description": f"{self.text}\n\n{known}",
-            "content": {PROBLEM: {"schema": {"$ref": schema}, "examples": {self.codes[0]: {"value": self.example()}}}},
-        }
-        return made | ({"headers": dict(self.headers)} if self.headers else {})
-
-    def example(self) -> dict[str, Any]:
-        """Return an example of this problem."""
-        code = self.codes[0]
-        status = CODES[code][0]
-        made: dict[str, Any] = {
-            "type": f"urn:django-delayq:problem:{code}",
-            "title": self.text,
-            "status": status,
-            "detail": self.detail,
-            "code": code,
-        }
-        return made | ({"retry_after": 5} if self.headers and "Retry-After" in self.headers else {})
+def error_responses(schema: str) -> dict[str, Any]:
+    """Return the errors that many operations have, one for each status, for ``components/responses``."""
+    return {error_name(CODES[code][0]): _error_response(code, schema) for code in _EXAMPLES}
 
 
-#: component name → response
-ANSWERS: Final[dict[str, Answer]] = {
-    "DelayqBadRequest": Answer(
-        "Bad Request", ("invalid", "malformed", "too_deep"), "/delay: A valid number is required."
-    ),
-    "DelayqUnauthorized": Answer(
-        "Unauthorized",
-        ("not_authenticated",),
-        "Authentication credentials were not provided.",
-        {"WWW-Authenticate": {"description": "how to come in", "schema": {"type": "string"}}},
-    ),
-    "DelayqForbidden": Answer(
-        "Forbidden", ("permission_denied",), "You do not have permission to perform this action."
-    ),
-    "DelayqNotFound": Answer(
-        "Not Found",
-        ("queue_not_found", "job_not_found", "task_not_found", "not_found"),
-        "there is no queue 'mial'; GET v1/queues lists those that there are",
-    ),
-    "DelayqMethod": Answer("Method Not Allowed", ("method_not_allowed",), 'Method "PUT" not allowed.'),
-    "DelayqNotAcceptable": Answer(
-        "Not Acceptable", ("not_acceptable",), "Could not satisfy the request Accept header."
-    ),
-    "DelayqConflict": Answer(
-        "Conflict",
-        ("conflict", "id_taken", "queue_not_empty", "set_in_settings", "idempotency_in_progress"),
-        "it cannot be done now",
-    ),
-    "DelayqLength": Answer("Length Required", ("length_required",), "send a Content-Length"),
-    "DelayqTooLarge": Answer(
-        "Request Entity Too Large",
-        ("too_large",),
-        "the body has more than 4194304 bytes; send several smaller requests",
-    ),
-    "DelayqUnsupported": Answer(
-        "Unsupported Media Type", ("unsupported_media_type",), 'Unsupported media type "text/plain" in request.'
-    ),
-    "DelayqMismatch": Answer(
-        "Unprocessable Entity", ("idempotency_mismatch",), "this Idempotency-Key belonged to another request"
-    ),
-    "DelayqTooMany": Answer(
-        "Too Many Requests",
-        ("queue_full", "throttled"),
-        "queue 'mail' is full; try again later",
-        {"Retry-After": _RETRY_AFTER},
-    ),
-    "DelayqUnavailable": Answer(
-        "Service Unavailable",
-        ("unavailable", "queue_paused"),
-        UNAVAILABLE,
-        {"Retry-After": _RETRY_AFTER},
-    ),
-}
+def error_name(status: int | str) -> str:
+    """Return the name of the component of an error."""
+    return f"DelayqError{status}"
+
+
+def error_reference(status: str) -> dict[str, str]:
+    """Return the reference to the component of an error."""
+    return {"$ref": f"#/components/responses/{error_name(status)}"}
+
+
+def _error_response(code: str, schema: str) -> dict[str, Any]:
+    status = CODES[code][0]
+    phrase, headers = HTTPStatus(status).phrase, _HEADERS.get(status, {})
+    known = "\n".join(f"* `{name}`: {text}" for name, (its, text) in CODES.items() if its == status)
+    example = {
+        "type": f"urn:django-delayq:problem:{code}",
+        "title": phrase,
+        "status": status,
+        "detail": _EXAMPLES[code],
+        "code": code,
+        **({"retry_after": 5} if "Retry-After" in headers else {}),
+    }
+    return {
+        "description": f"{phrase}\n\n{known}",
+        "content": {PROBLEM: {"schema": {"$ref": schema}, "examples": {code: {"value": example}}}},
+        **({"headers": headers} if headers else {}),
+    }
+
 
 IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
@@ -159,24 +131,14 @@ PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def answers_of(path: str, method: str) -> Iterator[tuple[str, str]]:
-    """Yield the common errors of an operation as (status, component name)."""
-    yield "400", "DelayqBadRequest"
-    yield "401", "DelayqUnauthorized"
-    yield "403", "DelayqForbidden"
-    yield "405", "DelayqMethod"
-    yield "406", "DelayqNotAcceptable"
-    yield "429", "DelayqTooMany"
-    yield "503", "DelayqUnavailable"
+def errors_of(path: str, method: str) -> list[str]:
+    """Return the statuses of the errors that an operation may have."""
+    found = ["400", "401", "403", "405", "406", "429", "503"]
     if "{" in path or "/reserve" in path:
-        yield "404", "DelayqNotFound"
+        found.append("404")
     if method in ("post", "patch", "delete"):
-        yield "409", "DelayqConflict"
-        yield "411", "DelayqLength"
-        yield "413", "DelayqTooLarge"
-        yield "415", "DelayqUnsupported"
-    if method == "post":
-        yield "422", "DelayqMismatch"
+        found += ["409", "411", "413", "415"]
+    return [*found, "422"] if method == "post" else found
 
 
 def _health(
@@ -187,7 +149,7 @@ def _health(
     schema = {"type": "object", "properties": dict.fromkeys(example, word), "required": list(example)}
     answers = {
         status: {
-            "description": said,
+            "description": text_of_status,
             "content": {
                 "application/json": {
                     "schema": schema,
@@ -195,7 +157,7 @@ def _health(
                 }
             },
         }
-        for status, said in states.items()
+        for status, text_of_status in states.items()
     }
     return {
         "get": {
@@ -247,16 +209,7 @@ _METRICS: Final[dict[str, Any]] = {
                         "application/openmetrics-text": {"schema": {"type": "string"}},
                     },
                 },
-                **{
-                    status: {"$ref": f"#/components/responses/{name}"}
-                    for status, name in (
-                        ("400", "DelayqBadRequest"),
-                        ("401", "DelayqUnauthorized"),
-                        ("403", "DelayqForbidden"),
-                        ("429", "DelayqTooMany"),
-                        ("503", "DelayqUnavailable"),
-                    )
-                },
+                **{status: error_reference(status) for status in ("401", "403", "429", "503")},
             },
         }
     },

@@ -20,12 +20,12 @@ logger: Final = logging.getLogger("django_delayq.api")
 _DEEPEST: Final = 200
 
 
-def shown(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
+def render_held_jobs(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
     """Return the jobs for a response. Jobs that cannot be rendered are buried, since they would be retried forever."""
     found = []
     for job in jobs:
         try:
-            found.append(held(job))
+            found.append(render_held_job(job))
         except Undecodable as error:
             logger.warning("job %s of %s cannot be handed out, so it is buried: %s", job.id, job.queue, error)
             try:
@@ -35,7 +35,7 @@ def shown(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
     return found
 
 
-def held(job: HeldJob) -> dict[str, Any]:
+def render_held_job(job: HeldJob) -> dict[str, Any]:
     """Return one job as ``HeldJobSerializer`` describes it.
 
     Raises:
@@ -48,7 +48,7 @@ def held(job: HeldJob) -> dict[str, Any]:
         "lease": str(lease_of(record)),
         "key": job.key,
         "task": job.task,
-        **_content(job),
+        **content_of(job),
         "due": moment(record.due_ms),
         "attempt": job.attempt,
         "failures": job.failures,
@@ -59,7 +59,12 @@ def held(job: HeldJob) -> dict[str, Any]:
     }
 
 
-def _content(job: HeldJob) -> dict[str, Any]:
+def content_of(job: HeldJob) -> dict[str, Any]:
+    """Return the content of a job as it is stored.
+
+    Raises:
+        Undecodable: it is not JSON.
+    """
     record = job.record
     if record.merged:
         return {"payloads": [_json(payload.data) for payload in record.payloads]}

@@ -1,0 +1,165 @@
+"""Requests for due jobs, and the jobs that are reserved.
+
+Reserved jobs are rendered by :mod:`..held_jobs`, because every request of a busy consumer takes that path.
+``tests/api/test_serializers.py`` compares it with :class:`HeldJobSerializer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from ...core.errors import InvalidJob
+from ...core.inputs import check_holder, check_number, short
+from ...core.job import Job
+from ...core.sending.chunks import CHUNK
+from ...pull.held import HeldJob
+from ..held_jobs import content_of
+from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
+from .base import Resource
+from .fields import (
+    CheckedField,
+    IntField,
+    KeyField,
+    ListField,
+    NumberField,
+    ObjectField,
+    PlainObjectField,
+    TimeField,
+)
+
+MOST_QUEUES: Final = 50
+LONGEST_WAIT: Final = 20
+NAME_CHARS: Final = 200
+
+
+@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR})
+class TtrField(CheckedField):
+    """Length of a lease in seconds; its value is in milliseconds."""
+
+    def check(self, data: Any) -> int:
+        """Return the milliseconds."""
+        return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
+
+
+@extend_schema_field({"type": "string", "maxLength": NAME_CHARS})
+class _HolderField(CheckedField):
+    """Name of a holder; "" = the user's name."""
+
+    def check(self, data: Any) -> str:
+        """Return the name."""
+        if isinstance(data, str) and len(data) > NAME_CHARS:
+            raise InvalidJob(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
+        return "" if data == "" else check_holder(data)
+
+
+@extend_schema_field(
+    {"type": "array", "items": {"type": "string", "maxLength": 64}, "minItems": 1, "maxItems": MOST_QUEUES}
+)
+class _QueuesField(CheckedField):
+    """List of queues, each of them once."""
+
+    def to_internal_value(self, data: Any) -> tuple[str, ...]:
+        """Return the names."""
+        if not isinstance(data, list) or not 1 <= len(data) <= MOST_QUEUES:
+            raise serializers.ValidationError(f"this is a list of 1 to {MOST_QUEUES} names of queues")
+        for place, name in enumerate(data):
+            if not isinstance(name, str):
+                raise serializers.ValidationError({str(place): [f"this is the name of a queue, not {short(name)}"]})
+        return tuple(dict.fromkeys(data))
+
+
+def _usual_ttr() -> int:
+    """Return the default ttr in ms; callable, so that the document does not show milliseconds as the default."""
+    return TTR * 1000
+
+
+class ReserveSerializer(Resource):
+    """Options of a reserve."""
+
+    max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="jobs that are taken at most")
+    wait = NumberField(
+        default=0.0,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="seconds to wait for the first job; under WSGI nothing waits",
+    )
+    ttr = TtrField(default=_usual_ttr, help_text="seconds until the jobs are anybody's again, if not touched")
+    worker = _HolderField(
+        default="",
+        help_text="who takes them, for people who look, without control characters; else the user's name",
+    )
+    requests: ClassVar = {"up to ten, wait for the first": {"max": 10, "wait": 20}}
+
+
+class ReserveFromManySerializer(ReserveSerializer):
+    """Options of a reserve from several queues."""
+
+    queues = _QueuesField(help_text="they are served in turn")
+    requests: ClassVar = {"of two queues": {"queues": ["images", "mail"], "wait": 20}}
+
+
+#: options of the members that only some jobs have; :meth:`HeldJobSerializer.to_representation` renders them
+_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
+
+
+@extend_schema_field({"type": "string", "pattern": f"^{LEASE.pattern}$"})
+class LeaseField(CheckedField):
+    """Lease of a held job, opaque to clients."""
+
+    def check(self, data: Any) -> Lease:
+        """Return the lease."""
+        return read_lease(data)
+
+    def to_representation(self, job: Job) -> str:
+        """Return the lease of the job."""
+        return str(lease_of(job))
+
+
+class HeldJobSerializer(Resource):
+    """Job that the caller holds until `lease_ends`. Its content is not masked."""
+
+    queue = serializers.CharField()
+    id = serializers.CharField()
+    lease = LeaseField(source="record", help_text="opaque; every verb that ends or touches the job wants it back")
+    key = KeyField(source="record.key")
+    task = serializers.CharField(help_text='"raw" in a queue of kind pull')
+    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
+    args = ListField(**_CONTENT)
+    kwargs = ObjectField(**_CONTENT)
+    payloads = ListField(**_CONTENT)
+    due = TimeField(source="record.due_ms", allow_null=True)
+    attempt = serializers.IntegerField(help_text="number of this counted attempt; the first is 1")
+    failures = serializers.IntegerField()
+    noe = serializers.IntegerField(help_text="how often it was handed out before, counted or not")
+    lives = serializers.IntegerField(help_text="attempts that are left, this one included")
+    context = PlainObjectField()  # type: ignore[assignment]
+    lease_ends = TimeField(source="deadline", allow_null=True)
+    example: ClassVar = {
+        "queue": "images",
+        "id": "order-5",
+        "lease": "3.1795432101234567",
+        "key": "6f1c" * 8,
+        "task": "raw",
+        "body": '{"url": "https://example.org/5.png"}',
+        "due": "2026-11-21T11:23:43.123Z",
+        "attempt": 1,
+        "failures": 0,
+        "noe": 0,
+        "lives": 26,
+        "context": {},
+        "lease_ends": "2026-11-21T11:24:45.500Z",
+    }
+
+    def to_representation(self, job: HeldJob) -> Any:
+        """Return the job with its content."""
+        return super().to_representation(job) | content_of(job)
+
+
+class HeldJobsSerializer(Resource):
+    """Reserved jobs; an empty list if none was due in time."""
+
+    jobs = HeldJobSerializer(many=True)

@@ -1,0 +1,171 @@
+"""Verbs for one job or many: requests for live jobs and for the morgue, and their results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from rest_framework import serializers
+
+from ...core.errors import InvalidJob
+from ...scheduling.plans import job_rules
+from .base import EntriesField, Entry, Resource, exactly_one, one_of
+from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
+
+_COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
+
+# -- requests --------------------------------------------------------------------------------------------------------
+
+
+class DueSerializer(Resource):
+    """New due time; exactly one of the two."""
+
+    delay = SecondsField(required=False, help_text="seconds from now, 0 or more")
+    at = MomentField(required=False, help_text="ISO 8601 with offset, or Unix seconds")
+    requests: ClassVar = {"in a minute": {"delay": 60}}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Replace the two by ``due``, the pair ``(due_ms, delay_ms)``; one of them is None."""
+        exactly_one(attrs, "delay", "at")
+        if "delay" in attrs:
+            return {**attrs, "due": (None, attrs["delay"])}
+        try:
+            return {**attrs, "due": job_rules().due(None, attrs["at"])}
+        except InvalidJob as error:
+            raise serializers.ValidationError({"at": [str(error)]}) from None
+
+
+class RescheduleSerializer(DueSerializer):
+    """New due time for many jobs."""
+
+    ids = IdsField()
+    requests: ClassVar = {"in an hour": {"ids": ["order-17"], "delay": 3600}}
+
+
+class IdsOrAllSerializer(Resource):
+    """Some jobs by their ids, or all jobs of the queue."""
+
+    ids = IdsField(required=False)
+    all = FlagField(required=False)
+    requests: ClassVar = {"some": {"ids": ["order-17", "order-18"]}, "all of the queue": {"all": True}}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that exactly one of the two is given."""
+        exactly_one(attrs, "ids", "all")
+        return attrs
+
+
+class GraveSerializer(Entry):
+    """Morgue record by its id, and by its key where an id has several."""
+
+    id = IdField()
+    key = KeyField(required=False)
+
+    @classmethod
+    def build(cls, values: dict[str, Any]) -> tuple[str, bytes | None]:
+        """Return ``(id, key)``."""
+        return values["id"], values.get("key")
+
+
+class _GravesSerializer(Resource):
+    ids = IdsField(required=False, help_text="each time the record that was buried last")
+    jobs = EntriesField(GraveSerializer, required=False)
+    all = FlagField(required=False)
+    #: members that go with ``all`` only
+    with_all: ClassVar[tuple[str, ...]] = ()
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Replace ``ids`` by ``jobs``: without a key the record that was buried last is meant."""
+        exactly_one(attrs, "ids", "jobs", "all")
+        for name in self.with_all:
+            if name in attrs and "all" not in attrs:
+                raise serializers.ValidationError({name: "this goes with all: true"})
+        return {**attrs, "jobs": [(ident, None) for ident in attrs["ids"]]} if "ids" in attrs else attrs
+
+
+class KickSerializer(_GravesSerializer):
+    """Jobs to bring back from the morgue, with options."""
+
+    delay = SecondsField(required=False, help_text="how long from now they wait, seconds; default: not at all")
+    per_second = NumberField(
+        required=False,
+        min_value=1e-6,
+        max_value=1e6,
+        help_text="with `all`: how many fall due in a second; default: all at once",
+    )
+    replace = FlagField(required=False, help_text="take the places of live plain jobs of the same ids")
+    with_all = ("per_second",)
+    requests: ClassVar = {
+        "some": {"ids": ["order-17"], "delay": 60},
+        "a certain record": {"jobs": [{"id": "order-17", "key": "7f" * 16}]},
+        "all, ten in a second": {"all": True, "per_second": 10},
+    }
+
+
+class DiscardSerializer(_GravesSerializer):
+    """Jobs to delete from the morgue."""
+
+    older_than = SecondsField(required=False, help_text="with `all`: only what was buried so many seconds ago")
+    with_all = ("older_than",)
+    requests: ClassVar = {
+        "some": {"ids": ["order-17"]},
+        "what is older than a week": {"all": True, "older_than": 604800},
+    }
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+class OutcomeSerializer(Resource):
+    """Outcome for the job."""
+
+    outcome = serializers.ChoiceField(choices=("cancelled", "stopping", "outbox"))
+    example: ClassVar = {"outcome": "cancelled"}
+
+
+class MovedSerializer(Resource):
+    """Outcome for the job, and its due time."""
+
+    outcome = serializers.ChoiceField(choices=("moved", "outbox"))
+    due = TimeField(allow_null=True, help_text="null if Redis has not heard of it yet")
+    example: ClassVar = {"outcome": "moved", "due": "2026-11-21T11:23:43.123Z"}
+
+
+class ResultSerializer(Resource):
+    """Result for one of many jobs."""
+
+    id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
+    outcome = serializers.CharField()
+
+
+class ResultsSerializer(Resource):
+    """Outcome for each job, in the order of the request."""
+
+    results = ResultSerializer(many=True)
+    counts = _COUNTS
+
+    @staticmethod
+    def example_of(*outcomes: str) -> dict[str, Any]:
+        """Return an example with a job for each outcome."""
+        found = [{"id": f"order-{number}", "outcome": outcome} for number, outcome in enumerate(outcomes, 17)]
+        return {"results": found, "counts": dict(Counter(outcomes))}
+
+
+class BulkSerializer(Resource):
+    """Counts of a verb applied to all matching jobs. It stops after about ten seconds: repeat the call then."""
+
+    counts = serializers.DictField(child=serializers.IntegerField())
+    complete = serializers.BooleanField(help_text="false: there is more to do, call again")
+    seen = serializers.IntegerField()
+    total = serializers.IntegerField()
+
+    @staticmethod
+    def example_of(outcome: str) -> dict[str, Any]:
+        """Return an example in which all jobs have this outcome."""
+        return {"counts": {outcome: 1203}, "complete": True, "seen": 1203, "total": 1203}
+
+
+def results_or_bulk(name: str, *outcomes: str) -> Any:
+    """Return the schema of the response of a verb that takes ids or all, with an example of some outcomes."""
+    examples = {"some": ResultsSerializer.example_of(*outcomes), "all": BulkSerializer.example_of(outcomes[0])}
+    return one_of(name, ResultsSerializer, BulkSerializer, examples=examples)

@@ -1,0 +1,276 @@
+"""Jobs as they are at one moment, and the queries of their lists."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+
+from ...core.errors import InvalidJob
+from ...core.inputs import check_id, short
+from ...core.operations.views import JobView
+from ...settings.conf import mask
+from ..job_content import content_of, payloads_of
+from ..values import clean_text, masked_text, moment_of, number_of
+from .base import Resource
+from .fields import (
+    CursorField,
+    IdField,
+    KeyField,
+    LimitField,
+    ListField,
+    MaskedObjectField,
+    MaskedTextField,
+    ObjectField,
+    TextQueryField,
+    TimeField,
+)
+
+STATES: Final = ("delayed", "ready", "reserved", "morgue")
+#: state of a list → place in the inspector and its orders, default first
+LISTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "waiting": ("waiting", ("due",)),
+    "delayed": ("waiting", ("due",)),
+    "ready": ("waiting", ("due",)),
+    "reserved": ("reserved", ("deadline",)),
+    "gated": ("reserved", ("deadline",)),
+    "failed": ("failed", ("updated", "failures")),
+}
+_MORGUE: Final = ("morgue", ("updated", "id"))
+_MOST: Final = 250
+#: options of the members that only some jobs have; :meth:`JobSerializer.to_representation` renders them
+_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
+_DUE: Final = "2026-11-21T11:23:43.123Z"
+
+
+class JobErrorSerializer(Resource):
+    """Last error of a job, as far as it was stored."""
+
+    vars()["class"] = serializers.CharField(help_text="of the exception; empty if a text was given")
+    message = serializers.CharField()
+    traceback = serializers.CharField()
+
+    def to_representation(self, view: JobView) -> Any:
+        """Return the error with its secrets masked; None if there was none."""
+        known = view.error
+        name = str(known.get("class") or view.error_class or "")
+        if not (known or name):
+            return None
+        return {
+            "class": clean_text(name),
+            "message": masked_text(str(known.get("message") or "")),
+            "traceback": clean_text(mask().traceback(str(known.get("traceback") or ""))),
+        }
+
+
+class JobSerializer(Resource):
+    """Job as it was at one moment. Arguments are masked as in the admin.
+
+    Content: `args` and `kwargs` of a plain task, `payloads` of a merged one, `body` or `body_base64` in a queue of kind
+    pull; no content if `cut` is true.
+    """
+
+    queue = serializers.CharField(source="job.queue")
+    id = serializers.CharField(help_text="unique within its queue")
+    key = KeyField(
+        source="job.key", help_text="of this generation of the id: tomorrow's job of this id has another one"
+    )
+    task = serializers.CharField(source="job.task", help_text='"raw" in a queue of kind pull')
+    state = serializers.ChoiceField(choices=STATES)
+    due = TimeField(source="due_ms", allow_null=True)
+    priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
+    merged = serializers.BooleanField(source="job.merged")
+    failures = serializers.IntegerField(source="history.failures", help_text="counted attempts that failed")
+    reserves = serializers.IntegerField(source="history.reserves", help_text="how often it was handed out")
+    crashes = serializers.IntegerField(
+        source="history.crashes", help_text="failures whose process died, or whose lease ran out"
+    )
+    releases = serializers.IntegerField(
+        source="history.releases", help_text="how often it was given back without counting"
+    )
+    quarantined = serializers.BooleanField(
+        help_text="its process died under it, so it waits to run, or runs, alone in a process; the error says more"
+    )
+    context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
+    size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
+    cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job")
+    args = ListField(**_CONTENT)
+    kwargs = ObjectField(**_CONTENT)
+    payloads = ListField(**_CONTENT, help_text="the first 50")
+    payload_count = serializers.IntegerField(**_CONTENT)
+    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
+    gated_due = TimeField(source="gated_due_ms", allow_null=True, help_text="new content waits for the end of the run")
+    worker = serializers.CharField(source="job.worker", allow_null=True)
+    lease_ends = TimeField(source="deadline_ms", allow_null=True)
+    buried = TimeField(source="buried_ms", allow_null=True)
+    reason = MaskedTextField(help_text="why it is in the morgue")
+    outcome = serializers.CharField(help_text="of its last attempt")
+    error = JobErrorSerializer(source="*", allow_null=True)
+    example: ClassVar = {
+        "queue": "orders",
+        "id": "order-5",
+        "key": "6f1c0d3a" * 4,
+        "task": "shop.cancel_order",
+        "state": "delayed",
+        "due": _DUE,
+        "priority": 4,
+        "merged": False,
+        "failures": 0,
+        "reserves": 0,
+        "crashes": 0,
+        "releases": 0,
+        "quarantined": False,
+        "context": {},
+        "size": 3,
+        "cut": False,
+        "args": [5],
+        "kwargs": {},
+        "gated_due": None,
+        "worker": None,
+        "lease_ends": None,
+        "buried": None,
+        "reason": "",
+        "outcome": "",
+        "error": None,
+    }
+
+    def to_representation(self, view: JobView) -> Any:
+        """Return the job with its secrets masked.
+
+        ``payloads_of`` in the context is a function that returns the payloads of a merged job; without it only their
+        number is included.
+        """
+        shown = super().to_representation(view)
+        if view.state != "reserved" or not view.job.worker:
+            shown["worker"] = None
+        if view.job.merged:
+            payloads = self.context.get("payloads_of")  # type: ignore[attr-defined]  # the property, not the member
+            return shown | payloads_of(view, payloads and payloads(view))
+        return shown if view.cut else shown | content_of(view.job)
+
+
+class JobsPageSerializer(Resource):
+    """One page of a list of jobs."""
+
+    jobs = JobSerializer(many=True)
+    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
+    example: ClassVar = {"cursor": None}
+
+
+class _BuriedJobSerializer(JobSerializer):
+    example: ClassVar = {
+        "state": "morgue",
+        "failures": 3,
+        "reserves": 3,
+        "buried": _DUE,
+        "reason": "exhausted",
+        "outcome": "exhausted",
+        "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
+    }
+
+
+#: example of a page of the morgue
+BURIED: Final = OpenApiExample("example", {"jobs": [_BuriedJobSerializer.example], "cursor": None}, response_only=True)
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+class GravesQuery(Resource):
+    """Query for the morgue records of one id."""
+
+    cursor = CursorField(default="", help_text="that of the page before")
+    limit = LimitField(_MOST)
+
+
+class _ListQuery(Resource):
+    """Query for one page of a list, in one order."""
+
+    order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
+    cursor = CursorField(default="", help_text="that of the page before; the other parameters stay as they were")
+    limit = LimitField(_MOST)
+    id = IdField(default=None, help_text="this id only; it goes with neither min, max nor cursor")
+    task = TextQueryField(
+        help_text="jobs of this task only. It is looked at page by page, so a page may have fewer jobs than "
+        "`limit`, and even none; the cursor goes on all the same"
+    )
+    min = TextQueryField(
+        max_length=1000,
+        help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
+    )
+    max = TextQueryField(max_length=1000, help_text="up to this one, it included")
+
+    def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return the place in the inspector and its orders."""
+        return _MORGUE
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the members with ``place``, the order that applies, and the bounds in its unit."""
+        place, orders = self.list_of(attrs)
+        by = attrs["by"] or orders[0]
+        if by not in orders:
+            state = attrs.get("state") or "waiting"
+            raise _wrong("by", f"jobs that are {state} are ordered by {' or '.join(orders)}, not by {by}")
+        for name in ("min", "max", "cursor") if attrs["id"] else ():
+            if attrs[name]:
+                raise _wrong(name, f"id names one job, so {name} says nothing; leave it out")
+        bounds = {name: _bound(name, attrs[name], by) for name in ("min", "max")}
+        return {**attrs, "place": place, "by": by, **bounds}
+
+
+class JobsQuery(_ListQuery):
+    """Query for a list of jobs."""
+
+    state = serializers.ChoiceField(
+        choices=tuple(LISTS),
+        default=None,
+        help_text="default waiting, which is delayed and ready together. gated: jobs that run while new content "
+        "waits behind them; a page may have fewer jobs than `limit`",
+    )
+    by = serializers.ChoiceField(
+        choices=("due", "deadline", "updated", "failures"),
+        default=None,
+        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed)",
+    )
+
+    def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return the place of the state and its orders."""
+        return LISTS[attrs["state"] or "waiting"]
+
+
+class MorgueQuery(_ListQuery):
+    """Query for a list of morgue records."""
+
+    by = serializers.ChoiceField(
+        choices=_MORGUE[1], default=None, help_text="the order: updated (default; when they were buried) or id"
+    )
+
+
+def _wrong(name: str, text: str) -> serializers.ValidationError:
+    return serializers.ValidationError({name: [text]})
+
+
+def _bound(name: str, text: str, by: str) -> float | str | None:
+    """Return a bound in the unit of the order: Unix ms, a number of failures, or an id."""
+    if not text:
+        return None
+    try:
+        if by == "id":
+            return check_id(text)
+        if by == "failures":
+            return _failures(name, text)
+        seconds = number_of(text)
+        ms = (moment_of(text).timestamp() if seconds is None else seconds) * 1000
+    except InvalidJob as error:
+        raise _wrong(name, str(error)) from None
+    if not abs(ms) < 2**53:
+        raise _wrong(name, f"{name} is a moment that no job can have; Unix seconds are expected")
+    return ms
+
+
+def _failures(name: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise InvalidJob(f"{name} is a number of failures, not {short(text)}")

@@ -1,0 +1,84 @@
+"""Pipeline runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from django.utils import timezone
+from rest_framework import serializers
+
+from ...access.permissions import allows
+from ...history.records import DIED, state_of
+from ...models.history import PipelineRun
+from .base import Resource
+from .fields import MaskedObjectField, MaskedTextField, TimeField
+
+STATES: Final = (*PipelineRun.State.values, DIED)
+KINDS: Final = tuple(PipelineRun.Kind.values)
+_HOUR: Final = "2026-11-21T11:00:00.000Z"
+
+
+class RunSerializer(Resource):
+    """Pipeline run."""
+
+    number = serializers.IntegerField(source="pk", help_text="unique")
+    run_id = serializers.CharField(help_text="several runs share it if they were resumed")
+    kind = serializers.CharField(help_text=", ".join(KINDS))
+    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: not heard of for five minutes")
+    queue = serializers.CharField()
+    task = serializers.CharField()
+    started = TimeField(source="started_at", allow_null=True)
+    seen = TimeField(source="seen_at", allow_null=True, help_text="when it was last heard of")
+    ended = TimeField(source="ended_at", allow_null=True)
+    seconds = serializers.SerializerMethodField(help_text="that it took, or has taken so far")
+    total = serializers.IntegerField(allow_null=True, help_text="rows of the input; null where it is not known")
+    rows = serializers.IntegerField()
+    created = serializers.IntegerField()
+    known = serializers.IntegerField(help_text="that were there already")
+    bad = serializers.IntegerField(help_text="that were refused")
+    detail = MaskedObjectField()
+    error = MaskedTextField()
+    example: ClassVar = {
+        "number": 7,
+        "run_id": "sms-2026-11-21",
+        "kind": "bulk",
+        "state": "finished",
+        "queue": "sms",
+        "task": "shop.send_sms",
+        "started": _HOUR,
+        "seen": _HOUR,
+        "ended": _HOUR,
+        "seconds": 7.5,
+        "total": 1_000_000,
+        "rows": 1_000_000,
+        "created": 999_000,
+        "known": 1_000,
+        "bad": 0,
+        "detail": {},
+        "error": "",
+    }
+
+    def get_state(self, row: PipelineRun) -> str:
+        """Return the state."""
+        return state_of(row)
+
+    def get_seconds(self, row: PipelineRun) -> float:
+        """Return the length of the run so far."""
+        running = state_of(row) == PipelineRun.State.RUNNING
+        end = row.ended_at or (timezone.now() if running else row.seen_at)
+        return round(max(0.0, (end - row.started_at).total_seconds()), 3)
+
+    def to_representation(self, row: PipelineRun) -> Any:
+        """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
+        shown = super().to_representation(row)
+        if not isinstance(row.detail, dict):
+            shown["detail"] = {}
+        return shown if row.queue or allows() is None else {**shown, "detail": {}, "error": ""}
+
+
+class RunsPageSerializer(Resource):
+    """One page of pipeline runs, newest first."""
+
+    runs = RunSerializer(many=True)
+    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
+    example: ClassVar = {"cursor": None}

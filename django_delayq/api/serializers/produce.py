@@ -1,0 +1,160 @@
+"""Jobs to schedule, and the results.
+
+They describe what :mod:`..entries` reads, in one pass, and what :mod:`..producing` returns: every request of a busy
+producer takes that path. ``tests/api/test_serializers.py`` compares both with these serializers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
+from rest_framework import serializers
+
+from ...core.errors import InvalidJob
+from ...core.inputs import check_task_name, score_text, short
+from ...core.job import PRIORITIES
+from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
+from ...core.times import delay_ms_of
+from ...settings.conf import conf
+from ..values import moment_of
+from .base import Resource, one_of
+from .fields import (
+    AnyField,
+    FlagField,
+    IdField,
+    IntField,
+    ListField,
+    MomentField,
+    ObjectField,
+    SecondsField,
+    TimeField,
+    checked,
+)
+from .job_verbs import ResultsSerializer
+
+
+def _expires(data: Any) -> object:
+    if isinstance(data, str):
+        return moment_of(data)
+    if delay_ms_of(data, allow_far=conf().allow_far, what="expires") == 0:
+        raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
+    return data
+
+
+def _text(data: Any) -> str:
+    if isinstance(data, str):
+        return data
+    raise InvalidJob(f"this is a text, not {short(data)}")
+
+
+_TaskField: Final = checked(check_task_name, type="string")
+_TextField: Final = checked(_text, type="string")
+_SECONDS: Final = {"type": "number", "minimum": 0}
+_RetryField: Final = checked(
+    partial(backoff_of, "retry_in"), oneOf=[_SECONDS, {"type": "string"}, {"type": "array", "items": _SECONDS}]
+)
+_ExpiresField: Final = checked(
+    _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
+)
+_ScoreField: Final = checked(score_text, oneOf=[{"type": "number"}, {"type": "string", "maxLength": 255}])
+
+
+class _NewJobSerializer(Resource):
+    id = IdField(required=False, help_text="default: a random one")
+    delay = SecondsField(required=False, help_text="seconds from now; at most one of delay and at, neither = now")
+    at = MomentField(required=False)
+    priority = IntField(required=False, min_value=0, max_value=PRIORITIES - 1, help_text="0 (first) … 7 (last)")
+    on_conflict = serializers.ChoiceField(required=False, choices=CONFLICTS, help_text="the id is waiting already")
+    due_policy = serializers.ChoiceField(required=False, choices=DUE_POLICIES, help_text="whose due time counts then")
+    reset_retries = FlagField(required=False, help_text="with replace: forget earlier failures")
+    max_attempts = IntField(required=False, min_value=1, max_value=1_000_000)
+    retry_in = _RetryField(required=False, help_text="back-off: seconds, a list of them, or the name of a preset")
+    expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
+    context = ObjectField(required=False, help_text="travels along")  # type: ignore[assignment]
+
+
+class CallSerializer(_NewJobSerializer):
+    """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
+
+    Arguments are plain JSON and reach the task unchanged.
+    """
+
+    task = _TaskField(help_text="a task with @task(api=True)")
+    args = ListField(required=False)
+    kwargs = ObjectField(required=False)
+    payload = AnyField(required=False, help_text="of a merged task")
+    score = _ScoreField(required=False, help_text="of a merged task: orders the payloads of an id")
+    durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
+    requests: ClassVar = {
+        "a call of a task": {"task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800}
+    }
+
+
+class BytesSerializer(_NewJobSerializer):
+    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`."""
+
+    body = _TextField(required=False, help_text="stored as UTF-8")
+    body_base64 = _TextField(required=False)
+    requests: ClassVar = {"bytes for a queue of kind pull": {"body": '{"order": 17}', "at": "2026-11-21T18:00:00Z"}}
+
+
+@extend_schema_field(
+    PolymorphicProxySerializer(
+        component_name="Entry",
+        serializers=[CallSerializer, BytesSerializer],
+        resource_type_field_name=None,
+        many=True,
+    )
+)
+class _EntriesField(serializers.ListField):
+    pass
+
+
+class ManySerializer(Resource):
+    """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
+
+    jobs = _EntriesField()
+    requests: ClassVar = {
+        "many": {"jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]}
+    }
+
+
+class ProducedSerializer(Resource):
+    """Result for one stored job."""
+
+    id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
+    queue = serializers.CharField()
+    outcome = serializers.CharField(
+        help_text="created, merged, replaced, ignored, gated; skipped by the project's own rules; outbox: kept in the "
+        "database until Redis answers"
+    )
+    due = TimeField(allow_null=True)
+    example: ClassVar = {
+        "id": "order-17",
+        "queue": "orders",
+        "outcome": "created",
+        "due": "2026-11-21T11:53:43.123Z",
+    }
+
+
+#: schema of a request for one job or many
+PRODUCE: Final = one_of("Produce", CallSerializer, BytesSerializer, ManySerializer)
+#: schema of the response: one result, or a list of them
+PRODUCED: Final = one_of(
+    "ProducedOneOrMany",
+    ProducedSerializer,
+    ResultsSerializer,
+    examples={
+        "one was there already": {**ProducedSerializer.example, "outcome": "ignored"},
+        "many": ResultsSerializer.example_of("created", "replaced"),
+    },
+)
+#: the same, while Redis is unavailable
+POSTPONED: Final = one_of(
+    "ProducedOneOrMany",
+    ProducedSerializer,
+    ResultsSerializer,
+    examples={"one": {**ProducedSerializer.example, "outcome": "outbox"}},
+)

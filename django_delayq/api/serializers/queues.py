@@ -1,0 +1,183 @@
+"""Queues: their limits, counts and shards."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from ...core.records.keys import MAX_SHARDS
+from ...core.rules import DIRECTIONS
+from .base import Resource
+from .fields import IntField, NumberField, QueueNameField, RoundedField
+
+PRIORITIES: Final = ("strict", "weighted")
+_MOST: Final = 1 << 40
+
+
+def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+    """Return the fields of the limits, which may be missing in requests."""
+    options |= {"required": False}
+    return {
+        "max_length": IntField(
+            **options,
+            allow_null=True,
+            min_value=1,
+            max_value=_MOST,
+            help_text="most live jobs, each shard taking its part of them; one more is refused (429 queue_full)",
+        ),
+        "morgue_max": IntField(
+            **options,
+            allow_null=True,
+            min_value=1,
+            max_value=_MOST,
+            help_text="most jobs that its morgue keeps; the oldest go first",
+        ),
+        "morgue_ttl": NumberField(
+            **options, allow_null=True, min_value=1, max_value=1e9, help_text="seconds that its morgue keeps a job"
+        ),
+        "priorities": serializers.ChoiceField(
+            PRIORITIES,
+            **options,
+            help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
+        ),
+    }
+
+
+class LimitsSerializer(Resource):
+    """Limits of a queue; null = no limit. In a request a missing member leaves the limit unchanged."""
+
+    vars().update(_limits())
+    always = ("max_length", "morgue_max", "morgue_ttl", "priorities")
+    requests: ClassVar = {
+        "at most a million jobs, and nothing for ever": {"max_length": 1_000_000, "morgue_ttl": 604_800}
+    }
+    example: ClassVar = {"max_length": 100_000, "morgue_max": None, "morgue_ttl": 604_800.0, "priorities": "strict"}
+
+
+@extend_schema_field({"type": "string", "pattern": "^(in|out|both)?$"})
+class _PausedField(serializers.CharField):
+    """Direction or empty text; as a choice field it would duplicate the enum of :class:`DirectionSerializer`."""
+
+
+class QueueSerializer(Resource):
+    """Queue as registered. A request that creates one has its limits beside its name."""
+
+    name = QueueNameField(help_text="1 to 64 letters, digits, '_', '.' or '-', beginning with a letter")
+    kind = serializers.ChoiceField(
+        ("python", "pull"), required=False, help_text="python: run by workers; pull: raw bytes for who reserves them"
+    )
+    shards = IntField(
+        required=False,
+        min_value=1,
+        max_value=MAX_SHARDS,
+        help_text="parts of the queue in the present epoch, each on one node of a cluster",
+    )
+    vars().update(_limits(write_only=True))
+    epoch = serializers.IntegerField(read_only=True, help_text="how often the number of shards was changed")
+    draining = serializers.BooleanField(read_only=True, help_text="former shards are still being worked off")
+    paused = _PausedField(read_only=True, help_text="in, out or both; empty = it is not")
+    configured = serializers.BooleanField(
+        read_only=True, help_text="the project's settings name it, so its limits are set there"
+    )
+    limits = LimitsSerializer(read_only=True)
+    always = ("kind", "shards")
+    requests: ClassVar = {"for other languages": {"name": "images", "kind": "pull", "shards": 4, "max_length": 100_000}}
+    example: ClassVar = {
+        "name": "mail",
+        "kind": "pull",
+        "shards": 2,
+        "epoch": 0,
+        "draining": False,
+        "paused": "",
+        "configured": False,
+    }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Drop members that are null: a new queue has no limit to remove."""
+        return {name: value for name, value in attrs.items() if value is not None}
+
+
+class CountsSerializer(Resource):
+    """Number of jobs by state. Failed jobs are also counted as delayed or ready."""
+
+    delayed = serializers.IntegerField()
+    ready = serializers.IntegerField(help_text="due by now")
+    reserved = serializers.IntegerField(help_text="in somebody's hands")
+    gated = serializers.IntegerField(help_text="new content that waits for the end of a run")
+    failed = serializers.IntegerField(help_text="waiting for another attempt")
+    morgue = serializers.IntegerField()
+    example: ClassVar = {"delayed": 1200, "ready": 3, "reserved": 2, "gated": 0, "failed": 4, "morgue": 1}
+
+
+class QueueCountsSerializer(QueueSerializer):
+    """Queue with its counts and counters."""
+
+    counts = CountsSerializer()
+    lag_seconds = RoundedField(
+        source="counts.lag_seconds", help_text="how long the longest waiting ready job is overdue"
+    )
+    counters = serializers.DictField(
+        source="counts.counters",
+        child=serializers.IntegerField(),
+        help_text="what happened since the queue was made: created, changed, refused, acked, failed, …",
+    )
+    example: ClassVar = {"lag_seconds": 0.25, "counters": {"created": 5210, "acked": 4004}}
+
+
+class ShardSerializer(Resource):
+    """One shard of a queue."""
+
+    number = serializers.IntegerField(help_text="within its epoch, from 0")
+    epoch = serializers.IntegerField()
+    counts = CountsSerializer()
+    lag_seconds = RoundedField(source="counts.lag_seconds")
+    example: ClassVar = {"number": 0, "epoch": 0, "lag_seconds": 0.0}
+
+
+class QueueDetailSerializer(QueueCountsSerializer):
+    """Queue with its counts, in total and by shard."""
+
+    by_shard = ShardSerializer(many=True)
+    shards_left_out = serializers.IntegerField(help_text="shards that are not shown one by one")
+    example: ClassVar = {"shards_left_out": 0}
+
+
+class QueuesSerializer(Resource):
+    """All queues, by name."""
+
+    queues = QueueCountsSerializer(many=True)
+
+
+class QueueNamesSerializer(Resource):
+    """Names of all queues."""
+
+    names = serializers.ListField(child=serializers.CharField())
+    example: ClassVar = {"names": ["mail", "orders"]}
+
+
+class QueuesQuery(Resource):
+    """Query of the list of queues."""
+
+    names_only = serializers.BooleanField(default=False, help_text="only their names, which is cheap")
+
+
+class DeleteQuery(Resource):
+    """Query of a deletion."""
+
+    force = serializers.BooleanField(default=False, help_text="also with jobs in it, which are lost")
+
+
+class DirectionSerializer(Resource):
+    """Direction in which a queue is paused or resumed."""
+
+    direction = serializers.ChoiceField(tuple(DIRECTIONS), help_text="in: new jobs; out: workers; both")
+    requests: ClassVar = {"for workers": {"direction": "out"}, "altogether": {"direction": "both"}}
+
+
+class ReshardSerializer(Resource):
+    """New number of shards."""
+
+    shards = IntField(min_value=1, max_value=MAX_SHARDS)
+    requests: ClassVar = {"eight": {"shards": 8}}

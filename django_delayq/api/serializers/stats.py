@@ -1,0 +1,48 @@
+"""Numbers of the whole deployment."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rest_framework import serializers
+
+from .base import Resource
+from .fields import ListField, ObjectField, RoundedField, TimeField
+from .queues import CountsSerializer
+
+
+class LengthsSerializer(Resource):
+    """Length, morgue length and lag of a queue."""
+
+    length = serializers.IntegerField(help_text="jobs that wait, due or not")
+    morgue_length = serializers.IntegerField()
+    lag = RoundedField(help_text="seconds by which the longest waiting ready job is overdue")
+    example: ClassVar = {"length": 1200, "morgue_length": 3, "lag": 0.25}
+
+
+class StatsSerializer(Resource):
+    """Length, morgue length and lag of all queues. The total lag is the longest."""
+
+    total = LengthsSerializer()
+    by_queue = serializers.DictField(child=LengthsSerializer())
+    example: ClassVar = {"by_queue": {"mail": LengthsSerializer.example}}
+
+
+class StatusSerializer(Resource):
+    """Full status. Any release may add members."""
+
+    now = TimeField(help_text="Redis's clock")
+    totals = ObjectField(help_text="of all queues; `busy` of `threads` run something")
+    queues = ListField(help_text="counts, counters, orders, lateness and length of the runs of each")
+    workers = ListField(help_text="what each of them last said")
+    recurring = ListField(help_text="recurring tasks that the answering process knows, with their last and next tick")
+    redis = ObjectField(help_text="version, memory, persistence, clients")
+    outbox = ObjectField(required=False, help_text="durable jobs in the database")
+    example: ClassVar = {
+        "now": "2026-11-21T11:23:43.123Z",
+        "totals": CountsSerializer.example,
+        "queues": [{"name": "mail", **CountsSerializer.example}],
+        "workers": [],
+        "recurring": [],
+        "redis": {"version": "7.4.1", "mode": "standalone"},
+    }

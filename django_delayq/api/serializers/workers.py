@@ -1,0 +1,115 @@
+"""Worker processes and the commands to them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from rest_framework import serializers
+
+from ...status.snapshot import RunningJob
+from ..values import moment
+from .base import Resource, with_example
+from .fields import RoundedField, TimeField
+
+_WHEN: Final = "2026-11-21T11:23:43.123Z"
+
+
+class RunningJobSerializer(Resource):
+    """Job that one thread ran at the last heartbeat."""
+
+    slot = serializers.IntegerField(help_text="number of the thread")
+    queue = serializers.CharField()
+    id = serializers.CharField()
+    task = serializers.CharField()
+    started = TimeField(source="started_ms", allow_null=True)
+    ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
+    lease_ends = TimeField(
+        allow_null=True,
+        required=False,
+        help_text="only where one worker is shown; null if the worker does not hold the job any more",
+    )
+    example: ClassVar = {
+        "slot": 0,
+        "queue": "orders",
+        "id": "order-5",
+        "task": "shop.cancel_order",
+        "started": _WHEN,
+        "ids": 1,
+    }
+
+    def to_representation(self, job: RunningJob) -> Any:
+        """Return the job, with the end of its lease if the context has the leases."""
+        shown = super().to_representation(job)
+        ends = self.context.get("lease_ends")
+        if ends is None:
+            del shown["lease_ends"]
+        else:
+            shown["lease_ends"] = moment(ends.get((job.queue, job.id)))
+        return shown
+
+
+class WorkerSerializer(Resource):
+    """Worker process as of its last heartbeat."""
+
+    name = serializers.CharField()
+    host = serializers.CharField()
+    pid = serializers.IntegerField(allow_null=True)
+    queues = serializers.ListField(child=serializers.CharField(), help_text="that it serves")
+    threads = serializers.IntegerField()
+    running = serializers.IntegerField(help_text="threads that are busy")
+    dispatcher = serializers.BooleanField(help_text="it also keeps house")
+    quarantine = serializers.BooleanField(help_text="it runs jobs whose process died under them, one at a time")
+    stopping = serializers.BooleanField()
+    started = TimeField(source="started_ms", allow_null=True)
+    rss_mib = serializers.IntegerField(allow_null=True)
+    seen = TimeField(source="seen_ms", allow_null=True)
+    seconds_ago = RoundedField(help_text="since it was last heard of")
+    lost = serializers.BooleanField(help_text="it was not heard of for half a minute")
+    jobs = RunningJobSerializer(many=True, help_text="at most 64, the longest running first")
+    example: ClassVar = {
+        "name": "web1-4711",
+        "host": "web1",
+        "pid": 4711,
+        "queues": ["orders"],
+        "threads": 8,
+        "running": 1,
+        "dispatcher": True,
+        "quarantine": False,
+        "stopping": False,
+        "started": _WHEN,
+        "rss_mib": 61,
+        "seen": _WHEN,
+        "seconds_ago": 1.2,
+        "lost": False,
+    }
+
+
+class WorkersSerializer(Resource):
+    """All worker processes, by name."""
+
+    workers = WorkerSerializer(many=True)
+
+
+class CommandSerializer(Resource):
+    """Command sent to a worker."""
+
+    worker = serializers.CharField()
+    told = serializers.ChoiceField(("stop", "drain", "dump"))
+
+    @classmethod
+    def of(cls, word: str) -> Any:
+        """Return the schema of the response to this command."""
+        return with_example(cls, {"worker": "web1-4711", "told": word})
+
+
+class DumpSerializer(Resource):
+    """Stacks of all threads of a worker."""
+
+    worker = serializers.CharField()
+    taken = TimeField(allow_null=True)
+    stacks = serializers.CharField(help_text="as Python prints them, at most 64 KiB")
+    example: ClassVar = {
+        "worker": "web1-4711",
+        "taken": _WHEN,
+        "stacks": 'Thread 139 "slot-1":\n  File "shop/tasks.py", line 7, in pay\n    sleep(60)\n',
+    }

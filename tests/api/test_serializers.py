@@ -1,0 +1,150 @@
+"""The paths that pass by the serializers, for speed, do what the serializers say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from rest_framework.exceptions import ValidationError
+
+from django_delayq import Queue
+from django_delayq.api.held_jobs import render_held_job
+from django_delayq.api.serializers.base import Resource
+from django_delayq.api.serializers.consume import HeldJobSerializer
+from django_delayq.api.serializers.ends import CountedSerializer, ExtendedSerializer
+from django_delayq.api.serializers.job_verbs import ResultSerializer, ResultsSerializer
+from django_delayq.api.serializers.produce import BytesSerializer, CallSerializer, ProducedSerializer
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.job import NewJob, Payload, new_key
+
+from .conftest import Caller
+from .errands import carry, collect
+
+pytestmark = pytest.mark.django_db
+CALLS, MERGED = carry.name, collect.name
+#: option → values that are valid, and values that are not
+OPTIONS: dict[str, tuple[list[Any], list[Any]]] = {
+    "id": (["a/b c", 17, "x" * 255], ["", "x" * 256, "a\nb", 1.5, ["x"], True]),
+    "delay": ([0, 1.5, 315_360_000], [-1, "5", True, 1e12, []]),
+    "at": (["2030-01-01T00:00:00Z", 0, 1893456000.5], ["soon", "2030-01-01T00:00:00", [], True, "2030-01-01"]),
+    "priority": ([0, 7], [-1, 8, "high", 1.0, True]),
+    "on_conflict": (["replace", "ignore", "error"], ["whatever", 1]),
+    "due_policy": (["keep", "replace", "earliest", "latest"], ["whatever", 1]),
+    "reset_retries": ([True, False], [1, "yes"]),
+    "max_attempts": ([1, 1_000_000], [0, 1_000_001, "3", True]),
+    "retry_in": ([5, [1, 2], "exponential"], [-1, "no preset", {}, True]),
+    "expires": ([1, 0.5, "2030-01-01T00:00:00Z"], [0, -1, "x", [], True]),
+    "context": ([{}, {"trace": {"a": [1]}}], [5, [], "x"]),
+}
+CALL_OPTIONS: dict[str, tuple[list[Any], list[Any]]] = {
+    "args": ([[], [1, {"a": None}]], [{}, "abc", 5]),
+    "kwargs": ([{}, {"a": 1}], [[], "abc"]),
+    "durable": ([False], ["yes", 1]),
+}
+
+
+def cases(table: dict[str, tuple[list[Any], list[Any]]]) -> list[Any]:
+    return [
+        pytest.param(name, value, valid, id=f"{name}-{value!r:.30}")
+        for name, (good, bad) in table.items()
+        for values, valid in ((good, True), (bad, False))
+        for value in values
+    ]
+
+
+def is_valid(kind: type[Resource], entry: dict[str, Any]) -> bool:
+    try:
+        kind.read(entry)
+    except ValidationError:
+        return False
+    return True
+
+
+def accepted(status: int) -> bool:
+    assert status in (200, 201, 400)
+    return status != 400
+
+
+def known_members(api: Caller, queue: str, entry: dict[str, Any]) -> set[str]:
+    """The members that an entry may have, as the refusal of an unknown one lists them."""
+    status, body = api.post(f"v1/queues/{queue}/jobs", {**entry, "nonsense": 1})
+    assert status == 400
+    return set(re.findall(r"\w+", body["errors"][0]["detail"].partition("Known are:")[2]))
+
+
+def test_an_entry_may_have_the_members_of_its_serializer_and_no_others(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    delayq.queue("mail", kind="pull")
+    calls = known_members(api, "errands", {"task": CALLS}) | known_members(api, "errands", {"task": MERGED})
+    assert calls == set(CallSerializer().fields)
+    assert known_members(api, "mail", {"body": "x"}) == set(BytesSerializer().fields)
+
+
+@pytest.mark.parametrize(("name", "value", "valid"), cases({**OPTIONS, **CALL_OPTIONS}))
+def test_an_option_of_a_call_is_valid_where_the_serializer_says_so(
+    name: str, value: Any, valid: bool, api: Caller, delayq: Broker
+) -> None:
+    delayq.queue("errands")
+    entry = {"task": CALLS, name: value}
+    status, body = api.post("v1/queues/errands/jobs", entry)
+    assert (accepted(status), is_valid(CallSerializer, entry)) == (valid, valid), body
+
+
+@pytest.mark.parametrize(("name", "value", "valid"), cases({**OPTIONS, "body": (["", "x"], [5, []])}))
+def test_an_option_of_bytes_is_valid_where_the_serializer_says_so(
+    name: str, value: Any, valid: bool, api: Caller, delayq: Broker
+) -> None:
+    delayq.queue("mail", kind="pull")
+    entry = {"body": "x", name: value}
+    status, body = api.post("v1/queues/mail/jobs", entry)
+    assert (accepted(status), is_valid(BytesSerializer, entry)) == (valid, valid), body
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"), cases({"score": ([1, 1.5, "12.5", -3], ["x", [], True]), "payload": ([None, [1]], [])})
+)
+def test_an_option_of_a_payload_is_valid_where_the_serializer_says_so(
+    name: str, value: Any, valid: bool, api: Caller, delayq: Broker
+) -> None:
+    delayq.queue("errands")
+    entry = {"task": MERGED, "id": "7", name: value}
+    status, body = api.post("v1/queues/errands/jobs", entry)
+    # The serializer does not say that a payload may be null: null is a JSON value.
+    assert (accepted(status), value is None or is_valid(CallSerializer, entry)) == (valid, valid), body
+
+
+def test_results_have_the_members_of_their_serializers(api: Caller, delayq: Broker) -> None:
+    delayq.queue("mail", kind="pull")
+    _, one = api.post("v1/queues/mail/jobs", {"body": "x", "id": "a"})
+    _, many = api.post("v1/queues/mail/jobs", {"jobs": [{"body": "x", "id": "b"}]})
+    _, taken = api.post("v1/queues/mail/reserve", {"max": 2})
+    held = [{"id": job["id"], "lease": job["lease"]} for job in taken["jobs"]]
+    _, touched = api.post("v1/queues/mail/touch", {"jobs": held})
+    _, ended = api.post("v1/queues/mail/ack", {"jobs": held})
+    found = [one, many, many["results"][0], touched["results"][0], ended["results"][0]]
+    kinds = [ProducedSerializer, ResultsSerializer, ResultSerializer, ExtendedSerializer, CountedSerializer]
+    assert [set(answer) for answer in found] == [set(kind().fields) for kind in kinds]
+
+
+def test_reserved_jobs_are_rendered_as_the_serializer_renders_them(delayq: Broker) -> None:
+    due = {"due_ms": 1_700_000_000_123}
+    payload = Payload(encode({"name": "Ada"}), "1", new_key())
+    delayq.queue("mail", kind="pull").schedule_many(
+        [
+            NewJob("text", "raw", "grün".encode(), **due),
+            NewJob("bytes", "raw", b"\xff\x00", options=b'{"context":{"trace":"t"}}'),
+        ]
+    )
+    delayq.queue("errands").schedule_many(
+        [
+            NewJob("call", CALLS, encode_args((5,), {"reason": "unpaid"}), **due),
+            NewJob("nothing", CALLS, b""),
+            NewJob("merged", MERGED, on_conflict="merge", payload=payload),
+        ]
+    )
+    jobs = [job for name in ("mail", "errands") for job in Queue(name).reserve(10)]
+    assert len(jobs) == 5
+    for job in jobs:
+        assert HeldJobSerializer.render(job) == render_held_job(job)
