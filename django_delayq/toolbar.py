@@ -214,14 +214,14 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
     """Return a script call, wrapped to record its duration in the request's panel."""
 
     @functools.wraps(act)
-    def timed(self: Scripts, name: str, *args: Any) -> Any:
+    def timed(self: Scripts, name: str, *args: Any, **options: Any) -> Any:
         panel = _panel()
         if panel is None:
-            return act(self, name, *args)
+            return act(self, name, *args, **options)
         failed = True
         began_at = time.perf_counter()
         try:
-            reply = act(self, name, *args)
+            reply = act(self, name, *args, **options)
             failed = False
             return reply
         finally:
@@ -233,8 +233,8 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_verbs() -> None:
     """Install the wrappers in the places where the verbs are looked up at each call."""
 
-    def schedule(task: Any, arguments: Any, named: Any, options: Any) -> Call:
-        return Call("schedule", task.name, task.options.queue, "", options.get("using_db"))
+    def schedule(plan: Any, arguments: Any, named: Any, options: Any) -> Call:
+        return Call("schedule", plan.builder.task.name, plan.queue, "", options.get("using_db"))
 
     def many(task: Any, queue: str, made: Any, using: str | None) -> Call:
         return Call("schedule_many", task.name, queue, "", using)

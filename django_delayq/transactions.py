@@ -32,6 +32,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from .core.errors import InvalidJob
 from .core.inputs import short, suggest
+from .core.outcome import REFUSALS
 from .core.task import Task
 from .signals import emit, job_not_sent
 
@@ -220,13 +221,9 @@ class CommitQueue:
 _lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, CommitQueue]] = WeakKeyDictionary()
 
 
-#: outcomes of schedule_many for jobs that are not stored
-REFUSED: Final = ("taken", "exists", "full", "paused")
-
-
 def log_refused(what: CallDescription, counts: Mapping[str, int]) -> None:
     """Log jobs that were not stored and count them in `not_sent`: after a commit the caller cannot read the counts."""
-    for outcome in REFUSED:
+    for outcome in REFUSALS:
         number = counts.get(outcome, 0)
         if number:
             not_sent[outcome] += number

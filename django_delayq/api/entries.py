@@ -9,32 +9,30 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..access.problems import Problem
+from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
-from ..core.inputs import check_id, short, suggest
-from ..core.job import NewJob, new_id
+from ..core.inputs import short, suggest
+from ..core.job import NewJob
+from ..core.job_options import check_option_names
 from ..core.task import Task, registry
 from ..outbox import durability
-from ..pull.held import RAW
-from ..scheduling.handle import JobHandle
-from ..scheduling.merged import MergedJobs
+from ..scheduling.handle import COLLECTED, JobHandle
 from ..scheduling.middleware import Chain, Scheduling, chain
-from ..scheduling.options import JOB_OPTIONS, JobOptions, check_option_names, due, due_ms_here
-from ..scheduling.records import NewJobs
+from ..scheduling.plans import Plan, job_rules, plan_of
+from ..scheduling.sending import Prepared
 from ..scheduling.targets import find_task
-from ..scheduling.verbs import COLLECTED
-from ..settings.conf import conf
+from ..settings import context_links
 from .values import moment_of
 
 if TYPE_CHECKING:
     from .idempotency import Kept
 
 Entry = dict[str, Any]
-_PULL: Final = frozenset((*JOB_OPTIONS, "body", "body_base64"))
 _PULL_ONLY: Final = ("body", "body_base64")
+_PULL: Final = RawJobBuilder.entry_keys - {"args", "kwargs"} | {*_PULL_ONLY}
 _MOST_ERRORS: Final = 50
 #: start of an error message about one member: "delay is …", "at= lies …", "expires=… is …"
 _ABOUT: Final = re.compile(r"(argument )?([a-z_]+|\d+|'[^']*')")
@@ -52,26 +50,6 @@ class TaskNotFound(Exception):
     """Error for a task name that cannot be scheduled over HTTP."""
 
 
-@dataclass(slots=True)
-class ValidJob:
-    """Valid job, ready to be sent.
-
-    Attributes:
-        task: its task; None for the bytes of a pull queue.
-        queue: the target queue; differs from the queue in the URL if a schedule middleware changed it.
-        durable: True if the job gets a row in the outbox.
-    """
-
-    task: Task | None
-    queue: str
-    new: NewJob
-    durable: bool = False
-
-    def handle(self, outcome: str) -> JobHandle:
-        """Return the handle that Python callers get."""
-        return JobHandle(self.new.id, self.queue, outcome, due_ms_here(self.new), self.task, durable=self.durable)
-
-
 class Reader:
     """Reader for the job entries of one request. The parts common to jobs of one task are computed once.
 
@@ -86,15 +64,14 @@ class Reader:
         self._pull = kind == "pull"
         self._kept = kept
         self._tasks: dict[str, _OfTask] = {}
-        self._raw = JobOptions(_RAW_TASK)
-        self._limit = conf().max_args_bytes
+        self._raw = RawJobBuilder(job_rules(), context_links.collect())
         self._around = None if self._pull else chain()
 
-    def one(self, entry: Any, send: Callable[[ValidJob], str]) -> JobHandle:
+    def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:
         """Read one job and send it, with the schedule middlewares around both steps.
 
         Args:
-            send: stores the job and returns its outcome.
+            send: stores the job and sets the outcome of its handle.
 
         Raises:
             Problem: the entry is invalid (400), or there is no such task (404).
@@ -105,14 +82,16 @@ class Reader:
             options = dict(scheduling.options)
             check_option_names(options)
             of = _OfTask(find_task(scheduling.task), options.pop("queue", None) or self._queue)
-            asked = self._signed(of.make(scheduling.args, scheduling.kwargs, options), len(made))
-            made.append(asked.handle(send(asked)))
-            return made[-1]
+            job = self._signed(of.make(scheduling.args, scheduling.kwargs, options), len(made))
+            send(job)
+            made.append(job.handle)
+            return job.handle
 
         try:
             if self._around is None:
-                asked = self._read(entry, 0)
-                return asked.handle(send(asked))
+                job = self._read(entry, 0)
+                send(job)
+                return job.handle
             of, args, kwargs, options = self._call(entry, 0)
             answer = self._around(Scheduling(of.task, args, kwargs, options, many=False, end=end))
         except Wrong as error:
@@ -122,13 +101,13 @@ class Reader:
         # A middleware may return a handle without passing the job on.
         return answer if isinstance(answer, JobHandle) else made[-1] if made else _skipped(self._queue)
 
-    def many(self, entries: list[Any]) -> list[ValidJob | None]:
+    def many(self, entries: list[Any]) -> list[Prepared | None]:
         """Return all jobs in request order; None for each job that a schedule middleware did not pass on.
 
         Raises:
             Problem: some entries are invalid (400), or name an unknown task (404). Nothing was stored.
         """
-        read: list[ValidJob | None] = []
+        read: list[Prepared | None] = []
         wrong: list[tuple[str, str]] = []
         missing: list[tuple[str, str]] = []
         around = self._around
@@ -149,23 +128,23 @@ class Reader:
 
     # -- one entry ---------------------------------------------------------------------------------------------------
 
-    def _read(self, entry: Any, place: int) -> ValidJob:
+    def _read(self, entry: Any, place: int) -> Prepared:
         if self._pull:
             return self._bytes(_object(entry), place)
         of, args, kwargs, options = self._call(entry, place)
         return self._signed(of.make(args, kwargs, options), place)
 
-    def _signed(self, asked: ValidJob, place: int) -> ValidJob:
+    def _signed(self, job: Prepared, place: int) -> Prepared:
         """Return the job, its key derived from the request's Idempotency-Key if there is one."""
         if self._kept is not None:
-            new = asked.new
+            new = job.new
             key = self._kept.job_key(place, new.id)
             new.repeatable = True
             if new.payload is None:
                 new.key = key
             else:
                 new.payload.key = key
-        return asked
+        return job
 
     def _call(self, entry: Any, place: int) -> tuple[_OfTask, tuple[Any, ...], dict[str, Any], Entry]:
         """Return the task, arguments and options of an entry. The entry is consumed."""
@@ -196,9 +175,9 @@ class Reader:
             raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
         return found
 
-    def _pass(self, around: Chain, entry: Any, place: int) -> ValidJob | None:
+    def _pass(self, around: Chain, entry: Any, place: int) -> Prepared | None:
         of, args, kwargs, options = self._call(entry, place)
-        made: list[ValidJob] = []
+        made: list[Prepared] = []
 
         def end(scheduling: Scheduling) -> JobHandle:
             if scheduling.task is not of.task or not scheduling.options.keys() <= of.members:
@@ -207,59 +186,52 @@ class Reader:
                     "its queue or its database"
                 )
             made.append(self._signed(of.make(scheduling.args, scheduling.kwargs, scheduling.options), place))
-            return made[-1].handle(COLLECTED)
+            return made[-1].handle
 
         around(Scheduling(of.task, args, kwargs, options, many=True, end=end))
         return made[-1] if made else None
 
-    def _bytes(self, options: Entry, place: int) -> ValidJob:
+    def _bytes(self, options: Entry, place: int) -> Prepared:
         if not options.keys() <= _PULL:
             _refuse_members(options, _PULL, self._pull)
-        body = _body(options.pop("body", None), options.pop("body_base64", None), self._limit)
+        body = _body(options.pop("body", None), options.pop("body_base64", None), self._raw.rules.max_args_bytes)
         if "at" in options or "expires" in options:
             _read_moments(options)
-        given = options.get("id")
+        if self._kept is not None and options.get("id") is None:
+            options["id"] = self._kept.job_id(place)
         try:
-            due_ms, delay_ms = due(options.get("delay"), options.get("at"))
-            ident = check_id(given) if given is not None else self._kept.job_id(place) if self._kept else new_id()
-            fresh = given is None and self._kept is None
-            new = NewJob(ident, RAW, body, due_ms, delay_ms, options=self._raw.bytes, fresh=fresh)
-            self._raw.apply(new, options)
+            new = self._raw.build((body,), {}, options)
         except InvalidJob as error:
             raise _pointed(error, None, _PULL) from None
-        return self._signed(ValidJob(None, self._queue, new), place)
+        return self._signed(_prepared(new, self._queue, None, durable=False), place)
 
 
 class _OfTask:
     """Parts common to all jobs of one task in one request."""
 
-    __slots__ = ("_durable", "_maker", "members", "task")
+    __slots__ = ("_plan", "members", "task")
 
     def __init__(self, task: Task, queue: str) -> None:
         self.task = task
-        self._maker = (MergedJobs if task.options.merge else NewJobs)(task, {"queue": queue})
+        self._plan: Plan = plan_of(task, {"queue": queue})
         #: members an entry may have besides ``task``
-        self.members = self._maker.entry_keys | {"durable"}
-        self._durable = durability.is_durable(task, {}, self._maker.queue)
+        self.members = self._plan.builder.entry_keys | {"durable"}
 
-    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> ValidJob:
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Prepared:
         """Return one job; raise :class:`Wrong` if it is invalid."""
-        maker = self._maker
-        durable = self._durable
+        plan = self._plan
+        durable = plan.durable
         try:
-            new = maker.make(args, kwargs, options)
+            new = plan.builder.build(args, kwargs, options)
             if "durable" in options:
-                durable = durability.is_durable(self.task, options, maker.queue)
+                durable = durability.is_durable(self.task, options, plan.queue)
         except (InvalidJob, TypeError) as error:
             raise _pointed(error, self.task, self.members) from None
-        return ValidJob(self.task, maker.queue, new, durable)
+        return _prepared(new, plan.queue, self.task, durable=durable)
 
 
-def _raw_task() -> None:
-    """Stand-in function for jobs of raw bytes."""
-
-
-_RAW_TASK: Final = Task(_raw_task, name=RAW)
+def _prepared(new: NewJob, queue: str, task: Task | None, *, durable: bool) -> Prepared:
+    return Prepared(new, JobHandle(new.id, queue, COLLECTED, new.due_ms_here, task, durable=durable))
 
 
 def _object(entry: Any) -> Entry:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 from ..core.errors import DelayQError
-from ..core.job import Undecodable
-from ..pull.held import RAW, HeldJob
+from ..core.job import RAW, Undecodable
+from ..pull.held import HeldJob
 from .leases import lease_of
 from .parsing import is_deeper
 from .values import moment, plain, raw

@@ -7,11 +7,10 @@ from itertools import islice
 from typing import Any, Final
 
 from ..core import codec
-from ..core.job import Job, Payload, Undecodable
+from ..core.job import RAW, Job, Payload, Undecodable
 from ..core.operations.views import JobView
 from ..core.task import registry
 from ..masking import Mask
-from ..pull.held import RAW
 from ..settings.conf import mask
 from .values import plain, raw
 

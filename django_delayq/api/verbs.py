@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core import bulk
 from ..core.job import Generation
 from ..core.operations.selection import Progress
+from ..core.outcome import Outcome
 from ..core.queue import Queue
 from ..models import InboxEntry
 from ..outbox import durability, rows, verbs
 from ..outbox.due import NOW, DueTime
-from ..outbox.fast_path import OUTBOX
 from ..repair.sweeping import Sweep
 from ..settings.conf import conf
 from ..signals import emit, job_cancelled
@@ -90,7 +90,7 @@ def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> lis
         outcome = queue.cancel(ident, generation=there.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
-        return outcome or (OUTBOX if request in there.changed else GONE)
+        return outcome or (Outcome.OUTBOX if request in there.changed else GONE)
 
     return _each(queue, idents, kept, one)
 
@@ -177,7 +177,7 @@ def _move(
         if home is None:
             if move(queue, ident, request, there.generation(request)):
                 return MOVED
-            return OUTBOX if request in there.changed else NOT_WAITING
+            return Outcome.OUTBOX if request in there.changed else NOT_WAITING
 
         def tell(broker: DjangoBroker) -> bool:
             live = broker.existing(queue.name)

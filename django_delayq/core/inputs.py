@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from .errors import InvalidJob
@@ -17,6 +18,8 @@ CONTROL: Final = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 _CONTROL: Final = re.compile(CONTROL)
 _NOT_PLAIN: Final = re.compile(f"{CONTROL}|[\ud800-\udfff]")
 _MOST_HOLDER_BYTES: Final = 255
+_SCORE_CHARS: Final = 255
+_EXACT: Final = 1 << 53
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -159,6 +162,43 @@ def check_flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise InvalidJob(f"{name} must be True or False, got {short(value)}")
+
+
+def score_text(score: object) -> str:
+    """Return the text of a number that orders the payloads of an id.
+
+    Args:
+        score: int, float, Decimal, or the text of a number. It is kept as given and compared as a double, so
+            neighbouring ints beyond 2^53 may count as equal.
+
+    Raises:
+        InvalidJob: ``score`` is not a number, or not finite.
+    """
+    if type(score) is int and -_EXACT < score < _EXACT:
+        return str(score)
+    if isinstance(score, int) and not isinstance(score, bool):
+        text = int.__repr__(score) if score.bit_length() < 1000 else ""
+    elif isinstance(score, float):
+        text = float.__repr__(score)
+    elif isinstance(score, Decimal):
+        text = Decimal.__str__(score)
+    elif isinstance(score, str):
+        text = str.__str__(score)
+    else:
+        raise InvalidJob(f"score must be a number (int, float, Decimal or the text of one), not {short(score)}")
+    if not _is_number(text):
+        raise InvalidJob(f"score must be a finite number of at most {_SCORE_CHARS} characters, got {short(score)}")
+    return text
+
+
+def _is_number(text: str) -> bool:
+    # float() also accepts underscores, surrounding blanks, and the digits of every alphabet.
+    if len(text) > _SCORE_CHARS or not text.isascii() or "_" in text or text != text.strip():
+        return False
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def check_text(name: str, value: object) -> str:

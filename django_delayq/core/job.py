@@ -10,8 +10,9 @@ import json
 import math
 import os
 import struct
+import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ PRIORITIES: Final = 8
 #: all keys from this one on are durable (:func:`new_key`)
 DURABLE: Final = b"\x80"
 DEFAULT_PRIORITY: Final = 4
+#: task name of jobs that are raw bytes; never registered, so that no worker runs them
+RAW: Final = "raw"
+#: keys made by one system call
+_BLOCK: Final = 256
 
 # flags of a state record, shared with lua/lib/state.lua
 STARTED: Final = 1
@@ -51,6 +56,14 @@ def new_key(*, durable: bool = False) -> bytes:
     """
     key = os.urandom(16)
     return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]
+
+
+def new_keys() -> Iterator[bytes]:
+    """Yield keys like :func:`new_key`, many of them per system call."""
+    while True:
+        block = os.urandom(16 * _BLOCK)
+        for at in range(0, len(block), 16):
+            yield bytes((block[at] & 0x7F,)) + block[at + 1 : at + 16]
 
 
 def made_durable(key: bytes) -> bytes:
@@ -119,7 +132,17 @@ class NewJob:
     @property
     def durable(self) -> bool:
         """True if its end is awaited outside Redis. Such a job may be sent twice: see `known`."""
-        return is_durable(self.key if self.payload is None else self.payload.key)
+        return (self.key if self.payload is None else self.payload.key) >= DURABLE
+
+    @property
+    def due_ms_here(self) -> int:
+        """Due time by this machine's clock, in Unix ms."""
+        return self.due_ms if self.due_ms is not None else int(time.time() * 1000) + (self.delay_ms or 0)
+
+    def waited(self, ms: int) -> None:
+        """Count a wait before the sending as part of the delay: the due time is fixed at the call."""
+        if self.delay_ms:
+            self.delay_ms = max(0, self.delay_ms - ms)
 
 
 @dataclass(slots=True)

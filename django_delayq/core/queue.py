@@ -1,4 +1,6 @@
-"""Queue with one method for each verb that names jobs by their ids; the verbs of holders are in :mod:`.shards`.
+"""Queue with one method for each verb that names jobs by their ids.
+
+New jobs are sent by :mod:`.sending.sender`; the verbs of holders are in :mod:`.shards`.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -9,44 +11,24 @@ the client library may repeat it after a lost reply: the repeated call gets the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
 from zlib import crc32
 
-from .errors import DelayQError, IdTaken, QueueFull, QueuePaused
-from .job import Generation, NewJob
+from .errors import IdTaken
+from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
-from .operations.resharding import Patience
-from .records import layout as layouts
-from .records.frames import pack_deadline, pack_known, pack_new
-from .records.keys import MAX_SHARDS, number_of
+from .outcome import MOVED_REPLY
+from .records.frames import pack_known
+from .records.keys import number_of
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
-from .requests import new_request, request_for
-from .sending.chunks import CHUNK, MOVED, ChunkSender
-from .shards import Batch, Shards
-
-_OUTCOMES: Final = {
-    "c": "created",
-    "m": "merged",
-    "r": "replaced",
-    "i": "ignored",
-    "g": "gated",
-    "e": "exists",
-    "t": "taken",
-    "f": "full",
-    "p": "paused",
-    "v": "moved",
-    "d": "fired",
-    "k": "known",
-    "l": "late",
-}
-T = TypeVar("T")
-MOVED_REPLY: Final = MOVED.encode()
+from .sending.chunks import CHUNK
+from .sending.sender import Sender
+from .shards import Batch
 
 
-class Queue(Shards):
+class Queue(Sender):
     """Named queue of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
 
     Every method raises :class:`QueueUnavailable` when Redis cannot be reached or temporarily refuses to work.
@@ -55,77 +37,7 @@ class Queue(Shards):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, shards={self.shards}>"
 
-    @property
-    def shards(self) -> int:
-        """Number of shards of the present epoch."""
-        return int(self.layout["shards"])
-
-    @property
-    def deleted(self) -> bool:
-        """True if the queue was deleted, as far as this process has read."""
-        return layouts.is_deleted(self.layout)
-
-    def shard_of(self, ident: str) -> int:
-        """Return the number of the shard for new jobs of this id."""
-        layout = self.layout
-        return number_of(layout["epoch"], crc32(ident.encode()) % layout["shards"])
-
-    # -- schedule ----------------------------------------------------------------------------------------------------
-
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> str:
-        """Schedule one job.
-
-        Args:
-            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = no limit.
-
-        Returns:
-            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or payload,
-            is live, gated or in the morgue, or has ended and its mark was not acknowledged yet); or late.
-
-        Raises:
-            IdTaken: the live job of this id belongs to another task, or ``on_conflict="error"`` met a live job.
-            InvalidJob: the id is empty or longer than 255 bytes.
-            QueueFull: the queue or the id has no room, or Redis has no memory left.
-            QueuePaused: the queue takes no new jobs now.
-        """
-        outcome = self._schedule_one(new, not_after_ms=not_after_ms)
-        if outcome in ("full", "paused", "taken", "exists"):
-            raise self.refusal(outcome, new)
-        return outcome
-
-    def refusal(self, outcome: str, new: NewJob) -> DelayQError:
-        """Return the error for a job whose outcome of :meth:`schedule_many` was taken, exists, full or paused."""
-        if outcome == "taken":
-            return IdTaken(
-                f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
-                f"give {new.task!r} ids of its own"
-            )
-        if outcome == "exists":
-            return IdTaken(
-                f"a job with id {new.id!r} already lives in queue {self.name!r}; "
-                "use on_conflict='replace' or 'ignore', or cancel it first"
-            )
-        if outcome == "paused":
-            return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
-        if new.payload is not None:
-            return QueueFull(
-                f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
-                f"({new.max_payloads}); let the workers catch up, or raise the limit"
-            )
-        return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
-
-    def schedule_tick(self, new: NewJob, tick_ms: int) -> str:
-        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
-
-        See :meth:`schedule`.
-
-        Args:
-            tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.
-
-        Returns:
-            An outcome of :meth:`schedule_many`, or fired: this tick was fired before.
-        """
-        return self._schedule_one(new, b"%d" % tick_ms)
+    # -- ticks of recurring tasks ------------------------------------------------------------------------------------
 
     def last_tick(self, ident: str) -> int | None:
         """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
@@ -159,33 +71,6 @@ class Queue(Shards):
         tick = b"%d" % tick_ms
         return int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), tick)) < tick_ms
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
-        """Schedule many jobs, in chunks of at most 250 of one shard.
-
-        Args:
-            news: the jobs.
-            not_after_ms: see :meth:`schedule`; it applies to each chunk as a whole.
-
-        Returns:
-            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
-                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
-        """
-        outcomes: dict[int, str] = {}
-        for places, done in ChunkSender(self, not_after_ms, keys=True).send(news):
-            outcomes.update(zip(places, done, strict=True))
-        return [_OUTCOMES[outcomes[place]] for place in range(len(outcomes))]
-
-    def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
-        """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
-
-        See :meth:`schedule_many`.
-        """
-        letters: dict[str, int] = {}
-        for _, done in ChunkSender(self, not_after_ms).send(news):
-            for letter in set(done):
-                letters[letter] = letters.get(letter, 0) + done.count(letter)
-        return {_OUTCOMES[letter]: n for letter, n in letters.items()}
-
     def knows(self, pairs: Sequence[tuple[str, bytes] | tuple[str, bytes, bytes]]) -> list[bool]:
         """Return, for each durable generation or payload, if Redis has it: live, gated, buried, or ended and marked.
 
@@ -211,69 +96,6 @@ class Queue(Shards):
                     for place, answer in zip(chunk, self.call("known", number, frame, request=b""), strict=True):
                         known[place] = answer == ord("1")
         return known
-
-    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> str:
-        entry = pack_new(new)
-        # A durable job may have been sent before, by a process that died before it got the reply.
-        fresh = new.fresh and not new.durable
-        if fresh and new.payload is None and not tick and not_after_ms is None:
-            keys = self.shard(self.shard_of(new.id)).fresh_keys[new.priority]
-            if self.broker.scripts.call("schedule_fresh", keys, new_request(), b"", entry):
-                return "created"
-
-        request = request_for((new,)) if new.repeatable else None
-
-        def ask(number: int) -> str | None:
-            reply: bytes = self.call(
-                "schedule", number, entry, b"0", tick, pack_deadline(not_after_ms), b"1", request=request
-            )
-            new.joined = reply[1:]
-            letter = chr(reply[0])
-            return None if letter == MOVED else letter
-
-        letter = self.visit(new.id, ask, create=True, fresh=fresh)
-        return _OUTCOMES[letter or MOVED]
-
-    # -- shards of an id
-    # -------------------------------------------------------------------------------------------------
-
-    def homes(self, ident: str) -> tuple[int, ...]:
-        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
-        crc = crc32(ident.encode())
-        return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
-
-    def reload(self) -> bool:
-        """Read the layout again; return True if the set of shards has changed."""
-        before = self.epochs
-        self.broker.read_layout(self.name)
-        return self.epochs != before
-
-    def visit(
-        self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
-    ) -> T | None:
-        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`.operations.resharding`).
-
-        Args:
-            ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
-            create: re-create a deleted queue.
-            fresh: the id was generated just now, so it is live nowhere.
-
-        Returns:
-            The result of ``ask``; None if the queue was deleted.
-        """
-        asked: set[int] = set()
-        patience: Patience | None = None
-        while True:
-            homes = self.homes(ident)
-            for number in homes[-1:] if fresh else homes:
-                if number not in asked:
-                    answer = ask(number)
-                    if answer is not None:
-                        return answer
-                    asked.add(number)
-            patience = patience or Patience()
-            if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
-                return None
 
     def reserve_id(
         self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False, early: bool = False

@@ -113,6 +113,10 @@ class Shards:
         self.numbers = numbers
         #: (epoch, shards) of these shards
         self.epochs = epochs
+        #: True if the queue was deleted, as far as this process has read
+        self.deleted = layouts.is_deleted(layout)
+        #: shards of the present epoch, for new jobs
+        self.present = tuple(self.shard(number_of(layout["epoch"], place)) for place in range(layout["shards"]))
 
     def shard(self, number: int) -> Shard:
         """Return keys and constants of a shard, whatever its epoch."""

@@ -80,17 +80,19 @@ class Task:
         self.options = options if options is not None else TaskOptions()
         self.is_async = inspect.iscoroutinefunction(func)
         self._signature: inspect.Signature | None = None
-        self._required, self._positional = _plain_arity(func)
+        #: (fewest, most) plain positional arguments that fit without a full :meth:`bind`; none fit (1, 0)
+        self.arity = _plain_arity(func)
         self._check_arity()
 
     def _check_arity(self) -> None:
         """Check the signature where the worker, not a caller, chooses the arguments."""
-        if self.options.merge and not (self._required <= 1 and self._positional in (1, _MANY)):
+        fewest, most = self.arity
+        if self.options.merge and not (fewest <= 1 and most in (1, _MANY)):
             raise Misconfigured(
                 f"task {self.name}: the function of a merged task takes exactly one positional argument, the dict "
                 f"{{id: [payload, …]}}; {_where(self)} takes {inspect.signature(self.func)}"
             )
-        if self.options.recurring and self._required > 0:
+        if self.options.recurring and fewest > 0:
             raise Misconfigured(
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
@@ -113,7 +115,7 @@ class Task:
         Raises:
             TypeError: it cannot; the message names the task.
         """
-        if not kwargs and self._required <= len(args) <= self._positional:
+        if not kwargs and self.arity[0] <= len(args) <= self.arity[1]:
             return args, kwargs
         if self._signature is None:
             self._signature = inspect.signature(self.func)

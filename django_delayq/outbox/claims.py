@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: seconds that a relay's claim lasts
 CLAIM: Final = 5.0
 #: … and the part of it in which commands may be sent to Redis; the rest allows for clocks that run at different speeds
-TELLING: Final = 4.5
+SENDING: Final = 4.5
 
 
 @dataclass(slots=True)
@@ -111,27 +111,29 @@ class Outbox:
         """
         asked_at = time.monotonic()
         asked_ms = broker.now_ms()
-        hand = ClaimedBatch(uuid.uuid4(), asked_ms + TELLING * 1000, asked_at + TELLING)
+        batch = ClaimedBatch(uuid.uuid4(), asked_ms + SENDING * 1000, asked_at + SENDING)
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
                 self.rows.filter(free(), pk__in=pks, state__in=OutboxJob.WAITING).update(
-                    claim=hand.token, claimed_until=ahead(CLAIM)
+                    claim=batch.token, claimed_until=ahead(CLAIM)
                 )
         if pks:
-            mine = list(self.rows.filter(pk__in=pks, claim=hand.token).annotate(age=delay_age()).order_by("id"))
+            mine = list(self.rows.filter(pk__in=pks, claim=batch.token).annotate(age=delay_age()).order_by("id"))
             read_ms = asked_ms + (time.monotonic() - asked_at) * 1000  # never behind Redis's clock
-            hand.due_ms = {row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine}
-            hand.rows.extend(mine)
-            self._give_back_those_behind(hand)
-        return hand
+            batch.due_ms = {
+                row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine
+            }
+            batch.rows.extend(mine)
+            self._give_back_those_behind(batch)
+        return batch
 
-    def _give_back_those_behind(self, hand: ClaimedBatch) -> None:
+    def _give_back_those_behind(self, batch: ClaimedBatch) -> None:
         """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
-        behind = self.behind([row.pk for row in hand.rows], OutboxJob.WAITING, not_held_with=hand.token)
+        behind = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, not_held_with=batch.token)
         if behind:
-            self.give_back(hand.token, behind)
-            hand.rows = [row for row in hand.rows if row.pk not in behind]
+            self.give_back(batch.token, behind)
+            batch.rows = [row for row in batch.rows if row.pk not in behind]
 
     def behind(self, pks: Iterable[int], states: Iterable[str], *, not_held_with: uuid.UUID | None = None) -> set[int]:
         """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.

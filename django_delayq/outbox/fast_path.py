@@ -1,146 +1,35 @@
 """Fast path after a commit, while a request waits: send to Redis with a short timeout, or leave it to the relay.
 
-Jobs that belong together are claimed with one UPDATE, sent in one round trip, and settled with one more UPDATE. The
-commands carry a deadline on Redis's clock before the claim ends, so that a process that slept cannot repeat or undo the
-work of others. A row that was changed while it was being sent (cancelled, rescheduled) is corrected at once.
+The same protocol as the relay's (:mod:`.protocol`), with less patience: the rows of jobs that belong together are
+claimed with one UPDATE, the jobs sent in one round trip, and the rows settled with one more UPDATE. A row that was
+changed while it was being sent (cancelled, rescheduled) is corrected at once.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError
 
-from .. import connections
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
+from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
-from ..worker.current import running
 from . import rows
-from .breaker import Breaker
+from .producer import SendingTime, ask
+from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.broker import Broker
     from ..core.queue import Queue
 
-#: outcome of a job that has a row and is not in Redis yet, as far as is known
-OUTBOX: Final = "outbox"
-#: outcomes after which Redis has the job
-TAKEN: Final = ("created", "merged", "replaced", "gated")
-#: outcomes after which Redis will never accept it
-REFUSED: Final = ("taken", "exists")
-#: outcomes after which Redis may accept it later
-LATER: Final = ("full", "paused")
-#: outcomes of jobs that need no further handling
-_OVER: Final = (*REFUSED, "ignored")
-#: ms between the deadline and the end of the claim: for clocks that run at different speeds
-MARGIN: Final = 250.0
-#: seconds after which Redis's clock is read again
-CLOCK_AGE: Final = 60.0
-
 logger: Final = logging.getLogger("django_delayq.outbox")
-T = TypeVar("T")
-
-
-class Clock:
-    """Redis's clock as an offset to ``time.monotonic()``; never ahead of it."""
-
-    __slots__ = ("_asked_at", "_behind_ms")
-
-    def __init__(self) -> None:
-        self._asked_at = float("-inf")
-        self._behind_ms = 0.0
-
-    def at(self, moment: float, broker: Broker) -> float:
-        """Return Redis's time in ms at a moment of ``time.monotonic()``."""
-        if time.monotonic() - self._asked_at > CLOCK_AGE:
-            told = broker.now_ms()
-            self._asked_at = time.monotonic()
-            self._behind_ms = told - self._asked_at * 1000
-        return moment * 1000 + self._behind_ms
-
-    def forget(self) -> None:
-        """Discard the offset because Redis's clock was changed, or it is another Redis."""
-        self._asked_at = float("-inf")
-
-
-class ProducerState:
-    """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
-
-    __slots__ = ("__weakref__", "breaker", "clock")
-
-    def __init__(self) -> None:
-        self.breaker = Breaker()
-        self.clock = Clock()
-
-
-_known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
-_lock: Final = threading.Lock()
-
-
-def haste(broker: Broker) -> ProducerState:
-    """Return the state for this broker's Redis."""
-    with _lock:
-        return _known.setdefault(broker, ProducerState())
-
-
-def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
-    """Call ``call`` with the broker with a short timeout.
-
-    Inside a running job the process's broker is used instead, unless the database has stored the change (``kept``).
-
-    Args:
-        kept: the database has stored it, too, so the relay will send what is not sent now.
-
-    Raises:
-        QueueUnavailable: Redis did not answer, or did not answer a moment ago and was not called.
-    """
-    if not kept and running.get() is not None:
-        return patiently(call)
-    broker = connections.swift_broker()
-    breaker = haste(broker).breaker
-    if not breaker.allows():
-        raise QueueUnavailable(
-            "Redis did not answer a moment ago, so it was not asked; this is tried again after a few seconds"
-        )
-    try:
-        answer = call(broker)
-    except QueueUnavailable as error:
-        # A paused queue is a reply, too.
-        breaker.succeeded() if isinstance(error, QueuePaused) else breaker.failed()
-        raise
-    except DelayQError:
-        breaker.succeeded()
-        raise
-    breaker.succeeded()
-    return answer
-
-
-def patiently(call: Callable[[DjangoBroker], T]) -> T:
-    """Call ``call`` with the process's broker, for callers that prefer a longer wait to no reply."""
-    return call(connections.broker())
-
-
-def deadline(broker: DjangoBroker, claim: Callable[[], object]) -> float:
-    """Claim rows (``claim()``) for :data:`rows.CLAIM` seconds. Return the deadline for sending: ms, on Redis's clock.
-
-    Raises:
-        QueueUnavailable: Redis is unavailable; nothing was claimed.
-    """
-    clock = haste(broker).clock
-    clock.at(0, broker)
-    until = time.monotonic() + rows.CLAIM
-    claim()
-    return clock.at(until, broker) - MARGIN
 
 
 @dataclass(slots=True, eq=False)
@@ -168,18 +57,23 @@ class OutgoingJob:
         if row is not None:
             when = row.due.after(now - row.read_at)
             new.due_ms, new.delay_ms = when["due_ms"], when["delay_ms"]
-        elif new.delay_ms:
-            new.delay_ms = max(0, new.delay_ms - int((now - self.asked_at) * 1000))
+        else:
+            new.waited(int((now - self.asked_at) * 1000))
             self.asked_at = now
         return new
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of sending a job: an outcome of ``Queue.schedule_many``, "outbox" or "not_sent", and the error if any."""
+    """Result of sending a job: its outcome, and the error if Redis did not accept it."""
 
-    outcome: str
+    outcome: Outcome
     error: Exception | None = None
+
+    @classmethod
+    def of(cls, queue: Queue, new: NewJob, outcome: Outcome) -> Result:
+        """Return the result of a job without a row."""
+        return cls(outcome, queue.refusal(outcome, new) if outcome.is_refusal else None)
 
 
 def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
@@ -196,7 +90,7 @@ def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
 
 
 class _SendBatch:
-    """Claimed batch of jobs that are sent together to one queue."""
+    """Batch of jobs that are sent together to one queue: claim their rows, send, settle the rows."""
 
     def __init__(self, alias: str, jobs: Sequence[OutgoingJob]) -> None:
         self.alias = alias
@@ -205,42 +99,39 @@ class _SendBatch:
         self.keys = [job.key for job in jobs if job.key is not None]
         self.results: dict[int, Result] = {}
         self.token = uuid.uuid4()
+        #: the claimed rows, and the results of sending them
         self.held: dict[uuid.UUID, rows.Claimed] = {}
-        self.until = 0.0
+        self.row_results: dict[uuid.UUID, RowResult] = {}
 
     def send(self) -> list[Result]:
         """Send the batch. Return the result of each job."""
         try:
-            ask(self._go, kept=len(self.keys) == len(self.jobs))
+            ask(self._deliver, kept=len(self.keys) == len(self.jobs))
         except Exception as error:
             for place, job in enumerate(self.jobs):
-                lost = Result("not_sent", error) if job.key is None else Result(OUTBOX)
+                lost = Result(Outcome.NOT_SENT, error) if job.key is None else Result(Outcome.OUTBOX)
                 self.results.setdefault(place, lost)
             if not isinstance(error, DelayQError):
                 logger.exception("jobs of queue %s were not sent after the commit", self.queue)
         return [self.results[place] for place in range(len(self.jobs))]
 
-    def _go(self, broker: DjangoBroker) -> None:
-        deadline = self._claim(broker) if self.keys else None
+    def _deliver(self, broker: DjangoBroker) -> None:
+        sending_time = self._claim(broker) if self.keys else None
         going = [place for place in range(len(self.jobs)) if place not in self.results]
         if not going:
             return
         live = broker.queue(self.queue)
         try:
-            self._tell(live, going, deadline, broker)
+            self._send(live, going, sending_time)
         except (QueueFull, QueuePaused, Misconfigured):
             self._note(rows.release, list(self.held))  # certainly not stored by Redis
             raise
-        if self.held:
-            self._settle(live)
+        if sending_time is not None:
+            self._settle(live, sending_time)
 
-    # -- rows, before sending ------------------------------------------------------------------------------------------
-
-    def _claim(self, broker: DjangoBroker) -> float:
-        """Claim the rows and return the deadline. Jobs whose rows cannot be claimed get their results here."""
-        clock = haste(broker).clock
-        clock.at(0, broker)  # an unavailable Redis is detected here, before anything is claimed
-        self.until = time.monotonic() + rows.CLAIM
+    def _claim(self, broker: DjangoBroker) -> SendingTime:
+        """Claim the rows. Jobs whose rows cannot be claimed get their results here."""
+        sending_time = SendingTime(broker)  # an unavailable Redis is detected here, before anything is claimed
         try:
             ordered = any(job.key is not None and not job.new.fresh for job in self.jobs)
             self.held = rows.claim(self.alias, self.token, self.keys, ordered=ordered)
@@ -252,21 +143,24 @@ class _SendBatch:
         for place, job in enumerate(self.jobs):
             if job.key is not None and job.key not in self.held:
                 self.results[place] = Result(_of_state(states.get(job.key)))
-        return clock.at(self.until, broker) - MARGIN
+        return sending_time
 
     # -- Redis ---------------------------------------------------------------------------------------------------------
 
-    def _tell(self, live: Queue, going: list[int], deadline: float | None, broker: DjangoBroker) -> None:
-        late = self._call(live, going, deadline)
+    def _send(self, live: Queue, going: list[int], sending_time: SendingTime | None) -> None:
+        if sending_time is None:
+            self._call(live, going, None)
+            return
+        late = self._call(live, going, sending_time.deadline_ms())
         if late:
-            haste(broker).clock.forget()
-            if time.monotonic() < self.until:
-                late = self._call(live, late, haste(broker).clock.at(self.until, broker) - MARGIN)
+            sending_time.distrust_clock()
+            if not sending_time.is_over:
+                late = self._call(live, late, sending_time.deadline_ms())
         plain = [place for place in late if self.jobs[place].key is None]
         if plain:  # these have no deadline of their own
             self._call(live, plain, None)
         for place in late:
-            self.results.setdefault(place, Result(OUTBOX))
+            self.results.setdefault(place, Result(Outcome.OUTBOX))
 
     def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
         """Send one call. Return the positions of the jobs for which it came too late."""
@@ -277,58 +171,58 @@ class _SendBatch:
             return []
         late = []
         for place, new, outcome in zip(going, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
-            if outcome == "late":
+            if outcome is Outcome.LATE:
                 late.append(place)
-            else:
-                self.results[place] = self._result(live, new, outcome, durable=self.jobs[place].key is not None)
+                continue
+            result, key = Result.of(live, new, outcome), self.jobs[place].key
+            if key is not None:
+                self.row_results[key] = row_result_of(outcome)
+                if outcome.is_refusal_for_now:
+                    result = Result(Outcome.OUTBOX)
+                elif outcome is Outcome.KNOWN:  # a relay was faster
+                    result = Result(Outcome.CREATED)
+            self.results[place] = result
         return late
-
-    def _result(self, live: Queue, new: NewJob, outcome: str, *, durable: bool) -> Result:
-        if outcome == "known":  # a relay was faster
-            return Result("created")
-        if outcome in REFUSED or (outcome in LATER and not durable):
-            return Result(outcome, live.refusal(outcome, new))
-        return Result(OUTBOX if outcome in LATER else outcome)
 
     # -- rows, after sending -------------------------------------------------------------------------------------------
 
-    def _settle(self, live: Queue) -> None:
-        fates: dict[str, list[uuid.UUID]] = {"taken": [], "over": [], "left": []}
-        for place, job in enumerate(self.jobs):
-            if job.key in self.held and job.key is not None:
-                outcome = self.results[place].outcome
-                fates["taken" if outcome in TAKEN else "over" if outcome in _OVER else "left"].append(job.key)
-        self._note(rows.drop, fates["over"])
-        self._note(rows.release, fates["left"])
-        self._note(self._sent, fates["taken"], live)
+    def _settle(self, live: Queue, sending_time: SendingTime) -> None:
+        """Write the results, sent rows last: a row that was changed while it was being sent is corrected then."""
+        keys: dict[RowOutcome, list[uuid.UUID]] = {
+            fate: [] for fate in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.SENT)
+        }
+        for key in self.held:
+            keys.setdefault(self.row_results.get(key, FREE).outcome, []).append(key)
+        self._note(self._write_gone, keys.get(RowOutcome.GONE, ()))
+        self._note(rows.release, keys.get(RowOutcome.FREE, ()))
+        self._note(self._write_sent, keys.get(RowOutcome.SENT, ()), live, sending_time)
 
-    def _sent(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], live: Queue) -> None:
-        if rows.sent(alias, token, keys) == len(keys):
+    def _write_gone(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
+        write(rows.of_claim(alias, token, keys), RowResult(RowOutcome.GONE))
+
+    def _write_sent(
+        self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], live: Queue, sending_time: SendingTime
+    ) -> None:
+        unchanged = rows.of_claim(alias, token, keys).filter(state="unsent")
+        if write(unchanged, RowResult(RowOutcome.SENT)) == len(keys):
             return
         # Another process has changed them meanwhile and left the update of Redis to the holder of the claim.
         changed = rows.claimed(alias, token, keys)
         for job in self.jobs:
             row = changed.get(job.key) if job.key is not None else None
-            if row is None or job.key is None:
-                continue
-            if row.state == "cancelled":
-                not_after = haste(live.broker).clock.at(self.until, live.broker) - MARGIN
-                answer = live.cancel(
-                    job.new.id, task=job.new.task, not_after_ms=not_after, generation=generation_of(job.new)
-                )
-                if answer != "late":
-                    rows.drop(alias, token, [job.key])
-            elif row.state == "moved":
-                when = row.due.after(time.monotonic() - row.read_at)
-                live.reschedule(job.new.id, **when, task=job.new.task, generation=generation_of(job.new))
-                rows.sent(alias, token, [job.key], moved_by=row.moved_by)
+            if row is not None and job.key is not None and row.state in ("cancelled", "moved"):
+                new, deadline_ms = job.new, sending_time.deadline_ms()
+                due = row.due.after(time.monotonic() - row.read_at) if row.state == "moved" else None
+                result = correct(live, ChangedRow(new.id, new.task, generation_of(new), due), deadline_ms)
+                same = rows.of_claim(alias, token, [job.key]).filter(state=row.state, moved_by=row.moved_by)
+                write(same, result)
 
-    def _note(self, write: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
+    def _note(self, note: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
         """Update claimed rows. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""
         if not keys:
             return
         try:
-            write(self.alias, self.token, keys, *more)
+            note(self.alias, self.token, keys, *more)
         except (DatabaseError, DelayQError) as error:
             logger.warning("the outbox of database %s is left to the relay: %s", self.alias, error)
 
@@ -340,11 +234,11 @@ def _one(live: Queue, new: NewJob) -> Result:
     except DelayQError as error:
         if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
             raise
-        return Result("not_sent", error)
+        return Result(Outcome.NOT_SENT, error)
 
 
-def _of_state(state: str | None) -> str:
+def _of_state(state: str | None) -> Outcome:
     """Return the outcome of a job whose row must not be sent by this process."""
     if state is None or state == "cancelled":
-        return "ignored"
-    return OUTBOX if state in ("unsent", "moved") else "created"
+        return Outcome.IGNORED
+    return Outcome.OUTBOX if state in ("unsent", "moved") else Outcome.CREATED

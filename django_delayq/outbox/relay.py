@@ -1,8 +1,7 @@
 """Dispatcher duty that sends the rows of the outbox which their writer could not send.
 
-A row is claimed, sent, and settled in the database, in this order. A relay may die or sleep after each step: the next
-claim finds the row as it was, and Redis answers ``known`` to commands that it has received before. One turn handles a
-batch. Rows of one job are sent one after the other, and a row that is held up delays only the later rows of its job.
+It follows the protocol of :mod:`.protocol`, a batch in each turn. Rows of one job are sent one after the other, and a
+row that is held up delays only the later rows of its job.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import transaction
-from django.db.models.functions import Now
 
 from ..core.errors import DelayQError, IdTaken
+from ..core.outcome import Outcome
 from ..core.task import registry
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
 from .claims import ClaimedBatch, Outbox
-from .rows import ahead
-from .sender import FREE, GONE, OutboxSender, Verdict
+from .protocol import FREE, GONE, RowOutcome, RowResult, write
+from .sender import OutboxSender
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -38,8 +37,6 @@ BUSY: Final = 1.0
 IDLE: Final = 10.0
 #: seconds after its last row for which an outbox counts as in use
 MEMORY: Final = 600.0
-#: seconds of back-off for a row that Redis does not accept now
-PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 #: seconds before each retry of rows that are locked: other relays hold locks for a moment only. Rows of a longer
 #: transaction are sent again when the claim is over
 _TRIES: Final = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
@@ -58,7 +55,7 @@ class Relay:
         self._batch = settings.outbox.batch
         self._outbox = outbox
         self._broker = broker
-        self._teller = OutboxSender(settings, broker)
+        self._sender = OutboxSender(settings, broker)
         self._seen_at = -MEMORY
         self._always = any(entry.durable for entry in settings.queues.values())
         self._ring: Callable[[], None] = lambda: None
@@ -88,106 +85,94 @@ class Relay:
         return now - self._seen_at < MEMORY
 
     def turn(self) -> Counter[str]:
-        """Handle one batch. Return counts by verdict; empty if all waiting rows are claimed by other processes.
+        """Handle one batch. Return counts by result; empty if all waiting rows are claimed by other processes.
 
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
-        hand = self._outbox.claim(self._batch, self._broker)
-        verdicts: dict[int, Verdict] = {}
+        batch = self._outbox.claim(self._batch, self._broker)
+        results: dict[int, RowResult] = {}
         try:
-            for pk, verdict in self._teller.tell(hand):
-                verdicts[pk] = verdict
+            for pk, result in self._sender.send(batch):
+                results[pk] = result
         finally:
-            self._settle(hand, verdicts)
-        return Counter(verdict.word for verdict in verdicts.values() if verdict is not FREE)
+            self._settle(batch, results)
+        return Counter(str(result.outcome) for result in results.values() if result is not FREE)
 
     # -- settling in the database ------------------------------------------------------------------------------------
 
-    def _settle(self, hand: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
-        """Write the verdicts. Rows without one are released. Rows that were changed meanwhile are sent again."""
-        left = {row.pk: row for row in hand.rows}
+    def _settle(self, batch: ClaimedBatch, results: dict[int, RowResult]) -> None:
+        """Write the results. Rows without one are released. Rows that were changed meanwhile are sent again."""
+        left = {row.pk: row for row in batch.rows}
         for pause in _TRIES if left else ():
             time.sleep(pause)
-            for pk in self._settle_unlocked(hand, left, verdicts):
+            for pk in self._settle_unlocked(batch, left, results):
                 del left[pk]
-            if not left or not self._outbox.rows.filter(pk__in=left, claim=hand.token).exists():
+            if not left or not self._outbox.rows.filter(pk__in=left, claim=batch.token).exists():
                 return
 
     def _settle_unlocked(
-        self, hand: ClaimedBatch, told: dict[int, OutboxJob], verdicts: dict[int, Verdict]
+        self, batch: ClaimedBatch, sent: dict[int, OutboxJob], results: dict[int, RowResult]
     ) -> list[int]:
         """Settle the sent rows that no other transaction has locked. Return their keys."""
         with transaction.atomic(using=self._outbox.alias):
-            final: dict[int, Verdict] = {}
-            for pk, state, moved_by in self._outbox.lock(hand.token, told):
-                final[pk] = _now(verdicts.get(pk, FREE), told[pk], state, moved_by)
-            for verdict, pks in _grouped(final):
-                self._write(hand, verdict, pks)
-        for pk, verdict in final.items():
-            self._report(told[pk], verdict)
+            final: dict[int, RowResult] = {}
+            for pk, state, moved_by in self._outbox.lock(batch.token, sent):
+                final[pk] = _now(results.get(pk, FREE), sent[pk], state, moved_by)
+            for result, pks in _grouped(final):
+                self._write(batch, result, pks)
+        for pk, result in final.items():
+            self._report(sent[pk], result)
         return list(final)
 
-    def _write(self, hand: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
-        rows = self._outbox.rows.filter(pk__in=pks, claim=hand.token)
-        ended: dict[str, Any] = {"claim": None, "claimed_until": None}
-        if verdict.word in ("sent", "moved"):
-            rows.update(state=verdict.word, sent_at=Now(), checked_at=Now(), tries=0, error="", **ended)
-        elif verdict.word == "unsent":
-            rows.update(state=State.UNSENT, **ended)
-        elif verdict.word == "gone":
-            rows.delete()
-        elif verdict.word == "refused":
-            rows.update(state=State.REFUSED, tries=verdict.tries, error=verdict.error, claim=None, claimed_until=Now())
-        elif verdict.word == "later":
-            pause = PAUSES[min(verdict.tries, len(PAUSES)) - 1]
-            rows.update(claimed_until=ahead(pause), tries=verdict.tries, error=verdict.error)
-        else:
-            rows.update(**ended)
+    def _write(self, batch: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
+        write(self._outbox.rows.filter(pk__in=pks, claim=batch.token), result)
 
-    def _report(self, row: OutboxJob, verdict: Verdict) -> None:
-        """Report a verdict to the log, the counters and the signals."""
+    def _report(self, row: OutboxJob, result: RowResult) -> None:
+        """Report a result to the log, the counters and the signals."""
         task = registry.get(row.task)
-        if verdict.word == "refused":
+        if result.outcome is RowOutcome.REFUSED:
             not_sent["refused"] += 1
-            logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, verdict.error)
-            emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(verdict.error))
-        elif verdict.outcome in GONE:
-            not_sent[verdict.outcome] += 1
+            logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, result.error)
+            emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(result.error))
+        elif result.reply in GONE:
+            not_sent[result.reply] += 1
             logger.error(
                 "%s of queue %s was not scheduled: %s",
                 row.job_id,
                 row.queue,
-                GONE[verdict.outcome],
+                GONE[Outcome(result.reply)],
                 extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
             )
-            if verdict.outcome != "ignored":
+            if result.reply != Outcome.IGNORED:
                 emit(
                     job_not_sent,
                     task,
                     verb="schedule",
                     id=row.job_id,
                     queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[verdict.outcome]}"),
+                    error=IdTaken(f"id {row.job_id!r}: {GONE[Outcome(result.reply)]}"),
                 )
-        elif verdict.outcome in ("cancelled", "stopping"):
-            emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome)
-        elif verdict.word == "sent" and verdict.outcome not in ("", "known") and row.sent_at is None:
-            emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome, due=row.due)
+        elif result.reply in ("cancelled", "stopping"):
+            emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
+        elif result.outcome is RowOutcome.SENT and result.reply not in ("", Outcome.KNOWN) and row.sent_at is None:
+            emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=result.reply, due=row.due)
 
 
-def _now(verdict: Verdict, told: OutboxJob, state: str, moved_by: uuid.UUID | None) -> Verdict:
-    """Return the verdict for a row that may have changed since it was sent to Redis."""
-    if verdict.word == "gone" or (state == told.state and (moved_by == told.moved_by or verdict.word != "sent")):
-        return verdict
-    if verdict.word == "sent" and state == told.state == State.UNSENT:
-        return Verdict("moved", outcome=verdict.outcome)  # it was rescheduled while it was being sent
+def _now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> RowResult:
+    """Return the result for a row that may have changed since it was sent to Redis."""
+    if result.outcome is RowOutcome.GONE or (
+        state == sent.state and (moved_by == sent.moved_by or result.outcome is not RowOutcome.SENT)
+    ):
+        return result
+    if result.outcome is RowOutcome.SENT and state == sent.state == State.UNSENT:
+        return RowResult(RowOutcome.MOVED, reply=result.reply)  # it was rescheduled while it was being sent
     return FREE
 
 
-def _grouped(verdicts: dict[int, Verdict]) -> Iterator[tuple[Verdict, list[int]]]:
-    """Yield the verdicts, each with the rows that share it."""
-    groups: dict[Verdict, list[int]] = {}
-    for pk, verdict in verdicts.items():
-        groups.setdefault(Verdict(verdict.word, verdict.error, verdict.tries), []).append(pk)
+def _grouped(results: dict[int, RowResult]) -> Iterator[tuple[RowResult, list[int]]]:
+    """Yield the results, each with the rows that share it."""
+    groups: dict[RowResult, list[int]] = {}
+    for pk, result in results.items():
+        groups.setdefault(RowResult(result.outcome, result.error, result.tries), []).append(pk)
     yield from groups.items()

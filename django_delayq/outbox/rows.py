@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from ..core.job import Generation, NewJob
 from ..core.records.packed import pack_job
+from ..core.requests import request_for
 from .due import DueTime, RowDue, delay_age
 
 if TYPE_CHECKING:
@@ -108,6 +109,26 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
             table(alias).bulk_create(made, batch_size=CHUNK)
 
 
+def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
+    """Insert a row for each job; return False if the same repeatable request has inserted them before."""
+    from ..models import InboxEntry
+
+    if not news[0].repeatable:
+        insert(alias, queue, news)
+        return True
+    key = uuid.UUID(bytes=request_for(news))
+    entry = InboxEntry(key=key, queue=queue, job_id=news[0].id, task=news[0].task)
+    try:
+        with transaction.atomic(using=alias):
+            entry.save(using=alias, force_insert=True)
+            insert(alias, queue, news)
+    except IntegrityError:
+        if not InboxEntry.objects.using(alias).filter(pk=key).exists():
+            raise
+        return False
+    return True
+
+
 def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
     """Delete rows that these jobs replace, so that they are not sent (again).
 
@@ -156,7 +177,7 @@ def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
     """Return the rows that a claim holds now."""
-    mine = table(alias).filter(key__in=keys, claim=token).annotate(age=delay_age())
+    mine = of_claim(alias, token, keys).annotate(age=delay_age())
     found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
     now = time.monotonic()
     return {
@@ -170,30 +191,16 @@ def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
 
 
-def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_by: uuid.UUID | None = None) -> int:
-    """Mark claimed rows as sent to Redis.
-
-    Args:
-        moved_by: for moved rows, the last reschedule that was sent to Redis.
-
-    Returns:
-        Number of claimed rows that were not changed since they were sent.
-    """
-    mine = table(alias).filter(key__in=keys, claim=token)
-    mine = mine.filter(state="unsent") if moved_by is None else mine.filter(state="moved", moved_by=moved_by)
-    return mine.update(state="sent", claim=None, claimed_until=None, sent_at=Now(), checked_at=Now(), tries=0, error="")
-
-
-def drop(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Delete claimed rows that are not needed any more."""
-    table(alias).filter(key__in=keys, claim=token).delete()
+def of_claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
+    """Return rows, as far as the claim still holds them."""
+    return table(alias).filter(key__in=keys, claim=token)
 
 
 def release(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
     """Release claimed rows that Redis certainly has not stored, so that others may send them at once."""
     states = table(alias).model.State
     moved_back = Case(When(state=states.MOVED, then=Value(states.UNSENT)), default=F("state"))
-    table(alias).filter(key__in=keys, claim=token).update(claim=None, claimed_until=None, state=moved_back)
+    of_claim(alias, token, keys).update(claim=None, claimed_until=None, state=moved_back)
 
 
 # -- rows of one id --------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from ..core.job import Generation
 from ..core.task import Task
 from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
-from . import durability, fast_path, rows
+from . import durability, rows
 from .due import DueTime
+from .producer import SendingTime, ask, call_patiently
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -131,16 +132,17 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
         if not target.found:
             return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
         # Who sleeps from here on must not cancel what is scheduled under this id later.
-        until = fast_path.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
+        sending_time = SendingTime(broker)
+        rows.claim_cancelled(target.alias, token, list(target.found))
         answer = live.cancel(
             target.id,
             task=target.task_name,
-            not_after_ms=until,
+            not_after_ms=sending_time.deadline_ms(),
             generation=target.generation,
             request=target.request,
         )
         if answer == "late":
-            fast_path.haste(broker).clock.forget()
+            sending_time.distrust_clock()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
         return answer
 
@@ -204,7 +206,7 @@ def _tell(
 
     def send() -> R | Left:
         try:
-            answer = fast_path.patiently(tell) if patiently else fast_path.ask(tell, kept=bool(target.found))
+            answer = call_patiently(tell) if patiently else ask(tell, kept=bool(target.found))
         except IdTaken:
             _note(target, lambda: note(None))  # the live job of this id is of another task
             raise

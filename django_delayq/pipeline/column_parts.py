@@ -166,7 +166,7 @@ def whole(seconds: float) -> float | int:
 
 
 def canonical(said: dict[str, Any]) -> bytes:
-    """Encode the options of a job as ``joboptions.py`` does."""
+    """Encode the options of a job as ``core/job_options.py`` does."""
     return json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

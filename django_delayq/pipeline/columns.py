@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
-from ..core.job import NewJob, Payload, pack_body
+from ..core.job import RAW, NewJob, Payload, pack_body
 from ..core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.sending.runs import Run
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
@@ -23,7 +23,7 @@ from . import cells
 from . import column_parts as parts
 from .cells import Bad
 from .column_parts import BYTES, each, raw, row_values
-from .write_options import NOW, RAW, WriteOptions
+from .write_options import NOW, WriteOptions
 
 _U16: Final = Struct("<H")
 _MOST_OPTIONS: Final = 65_535
@@ -169,7 +169,7 @@ class Packer:
     # -- options stored with a job ------------------------------------------------------------------------------------
 
     def _option_texts(self, columns: dict[str, pa.Array], dues: pa.Array, bad: Bad) -> bytes | list[bytes]:
-        """Return canonical JSON as ``joboptions.py`` writes it: one text for all jobs, or one per job."""
+        """Return canonical JSON as ``core/job_options.py`` writes it: one text for all jobs, or one per job."""
         read: dict[str, list[Any]] = {}
         if "max_attempts" in columns:
             read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)

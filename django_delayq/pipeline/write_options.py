@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from ..core import codec
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_queue_name, check_task_name, short, suggest
-from ..core.job import DEFAULT_PRIORITY, PRIORITIES
+from ..core.job import DEFAULT_PRIORITY, PRIORITIES, RAW
 from ..core.options import (
     CONFLICTS,
     DEFAULT_MAX_PAYLOADS,
@@ -98,8 +98,6 @@ COLUMNS: Final = (
     "timeout",
 )
 KINDS: Final = ("python", "pull")
-#: name under which the bytes of a pull queue are stored
-RAW: Final = "raw"
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
 NOW: Final = "now"

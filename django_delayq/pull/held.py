@@ -15,7 +15,7 @@ from ..core import flusher
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
-from ..core.job import PRIORITIES, Job, Settlement, Undecodable, ack
+from ..core.job import PRIORITIES, RAW, Job, Settlement, Undecodable, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from ..core.shards import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
-
-#: name in place of a task's for the bytes in a pull queue
-RAW: Final = "raw"
 
 
 class HeldJob:

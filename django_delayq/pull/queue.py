@@ -7,40 +7,33 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from .. import connections
+from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
-from ..core.job import NewJob, new_id, new_key
-from ..core.records.frames import generation_of
+from ..core.job import NewJob
+from ..core.job_options import JOB_OPTIONS
 from ..core.sending.chunks import CHUNK
-from ..core.task import Task
 from ..core.times import delay_ms_of
-from ..outbox import fast_path
+from ..outbox.producer import ask, call_patiently
 from ..scheduling.handle import JobHandle
-from ..scheduling.options import JOB_OPTIONS, JobOptions, due, due_ms_here
+from ..scheduling.plans import job_rules
+from ..scheduling.sending import Prepared, send
+from ..settings import context_links
 from ..settings.conf import SETTING, check_installed, conf
-from ..signals import emit, job_scheduled
-from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
+from ..transactions import ON_COMMIT, in_transaction
 from ..worker.run import NEVER
 from .coordinator import hub
-from .held import RAW, HeldJob, check_ttr
+from .held import HeldJob, check_ttr
 from .search import Search, Terms
 
 if TYPE_CHECKING:
     from ..core.operations.inspector import Counts, JobView
 
 Wait = float | timedelta | None
-
-
-def _raw() -> None:
-    """Do nothing: placeholder for the function of jobs with raw bytes."""
-
-
-#: task name of raw bytes; never registered, so that no worker runs them
-_RAW_TASK: Final = Task(_raw, name=RAW)
 
 
 class Queue:
@@ -138,23 +131,9 @@ class Queue:
         check_installed()
         name = self._only("put")
         new = _new_job(_bytes_of(body), options)
-        handle = JobHandle(new.id, name, ON_COMMIT, due_ms_here(new))
-        handle.generation = generation_of(new)
-        asked_at, late = time.monotonic(), in_transaction(using_db)
-        _check_kind(name, patiently=late)
-
-        def send() -> None:
-            if late and new.delay_ms:  # the due time is fixed at the call
-                new.delay_ms = max(0, new.delay_ms - int((time.monotonic() - asked_at) * 1000))
-            ask = fast_path.ask if late else fast_path.patiently
-            handle.outcome = ask(lambda broker: broker.queue(name).schedule(new))
-            handle.generation = generation_of(new)
-            emit(job_scheduled, None, id=handle.id, queue=name, outcome=handle.outcome, due=handle.due)
-
-        def failed(error: Exception) -> None:
-            handle.outcome, handle.error = "not_sent", error
-
-        now_or_on_commit(send, CallDescription("schedule", name, new.id), using=using_db, failed=failed)
+        handle = JobHandle(new.id, name, ON_COMMIT, new.due_ms_here, using_db=using_db)
+        _check_kind(name, patiently=in_transaction(using_db))
+        send(Prepared(new, handle))
         return handle
 
     # -- inspect and pause -------------------------------------------------------------------------------------------
@@ -215,20 +194,7 @@ def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
             raise TypeError(
                 f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} Known options: {', '.join(JOB_OPTIONS)}"
             )
-    rare, given = JobOptions(_RAW_TASK), options.get("id")
-    due_ms, delay_ms = due(options.get("delay"), options.get("at"))
-    new = NewJob(
-        new_id() if given is None else check_id(given),
-        RAW,
-        body,
-        due_ms,
-        delay_ms,
-        options=rare.bytes,
-        key=new_key(),
-        fresh=given is None,
-    )
-    rare.apply(new, options)
-    return new
+    return RawJobBuilder(job_rules(), context_links.collect()).build((body,), {}, options)
 
 
 def _check_kind(name: str, *, patiently: bool) -> None:
@@ -237,8 +203,8 @@ def _check_kind(name: str, *, patiently: bool) -> None:
     With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
     """
     try:
-        ask = fast_path.ask if patiently else fast_path.patiently
-        known = ask(lambda broker: broker.existing(name))
+        call = ask if patiently else call_patiently
+        known = call(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:
             raise

@@ -21,6 +21,7 @@ from django.db import transaction
 
 from ..core import codec
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
+from ..core.inputs import score_text
 from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
 from ..core.operations.views import JobView
 from ..core.queue import Queue
@@ -29,7 +30,6 @@ from ..core.task import Task, registry
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Entry, Row, member_of
 from ..outbox import rows as outbox
-from ..scheduling.merged import score_text
 from ..settings.conf import conf
 from .actions import delay_ms_of_action
 

@@ -51,7 +51,7 @@ class Task(core.Task, Generic[P, R]):
             TypeError: unknown option.
             InvalidJob: an option that plain tasks do not have.
         """
-        from .options import check_option_names
+        from ..core.job_options import check_option_names
 
         check_option_names(options, self)
         return Using(self, options)
@@ -85,7 +85,7 @@ class MergedTask(core.Task, Generic[R]):
             TypeError: unknown option.
             InvalidJob: an option that merged tasks do not have.
         """
-        from .options import check_option_names
+        from ..core.job_options import check_option_names
 
         check_option_names(options, self)
         return MergedUsing(self, options)

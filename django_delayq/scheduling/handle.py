@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -15,6 +15,8 @@ from ..transactions import OnCommit
 #: outcome when Redis is unavailable: the database has stored the change, and the relay will send it to Redis
 Left = Literal["outbox"]
 Delay = float | timedelta
+#: outcome of the handle that a schedule middleware receives for an entry of schedule_many
+COLLECTED: Final = "collected"
 
 
 class JobHandle:

@@ -1,53 +1,92 @@
-"""Delivery of checked jobs to Redis: at once, after the commit, or through the outbox."""
+"""Sending of built jobs: at once, after the commit, or beside a row of the outbox.
+
+``schedule()``, the pull queue and the HTTP API all send here. Redis is called by :class:`..core.sending.sender.Sender`
+only, and rows are sent by :mod:`..outbox.fast_path`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Final
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core.job import NewJob
+from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
-from ..outbox.fast_path import OUTBOX, OutgoingJob
+from ..outbox.fast_path import OutgoingJob, Result
+from ..outbox.producer import ask
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
+
+if TYPE_CHECKING:
+    from ..connections import DjangoBroker
 
 #: number of jobs of schedule_many that are checked, then sent, together
 CHUNK: Final = 5_000
 
 
-def send(task: Task, new: NewJob, handle: JobHandle) -> None:
-    """Send one job and store the outcome in the handle.
+class Prepared(NamedTuple):
+    """Built job with the handle of its call."""
+
+    new: NewJob
+    handle: JobHandle
+
+
+def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
+    """Send one job and store the outcome in its handle.
+
+    Args:
+        job: the job.
+        broker: receives the job at once, unless it is durable. None = the process's broker, after the commit if a
+            transaction is open.
 
     Raises:
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis, unless the job is sent after a commit.
             For a durable job only IdTaken, because the relay handles all other errors.
     """
-    late = in_transaction(handle.using_db)
-    if not (late or handle.durable):
-        handle.outcome = connections.queue(handle.queue).schedule(new)
-        handle.generation = generation_of(new)
+    new, handle = job
+    if broker is None and in_transaction(handle.using_db):
+        _send_after_commit(job)
+        return
+    if handle.durable:
+        _send_beside_row(job)
     else:
-        outgoing = _outgoing(handle.queue, new, durable=handle.durable)
+        queue = connections.queue(handle.queue) if broker is None else broker.queue(handle.queue)
+        handle.outcome = queue.schedule(new)
         handle.generation = generation_of(new)
-        if handle.durable:
-            handle.outcome = OUTBOX
-            rows.insert(handle.alias, handle.queue, [new])
-        if late:
-            LateJob(task, handle, outgoing).wait(handle.using_db)
-            return
-        (result,) = fast_path.send(handle.alias, [outgoing])
-        if result.error is not None:
-            handle.outcome, handle.error = "not_sent", result.error
-            raise result.error
-        handle.outcome, handle.generation = result.outcome, generation_of(new)
-    _tell_scheduled(task, handle)
+    _notify(handle)
+
+
+def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
+    """Send jobs in order, with one round trip for consecutive ones of a queue, and store the outcomes in the handles.
+
+    An open transaction is not waited for.
+
+    Args:
+        broker: receives the jobs that are not durable.
+
+    Raises:
+        QueueFull, QueueUnavailable: Redis accepted no more; earlier jobs may be stored.
+    """
+    for (queue, durable, _), run in groupby(jobs, key=_company):
+        some = list(run)
+        news = [job.new for job in some]
+        if durable:
+            results = _send_durable(some[0].handle.alias, queue, news)
+        else:
+            opened = broker.queue(queue)
+            results = [Result.of(opened, *pair) for pair in zip(news, opened.schedule_many(news), strict=True)]
+        for job, result in zip(some, results, strict=True):
+            _settle(job, result)
+    for job in jobs:
+        if job.handle.error is None:
+            _notify(job.handle)
 
 
 def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None) -> dict[str, int]:
@@ -61,7 +100,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
-            log_refused(what, fast_path.ask(lambda broker: broker.queue(queue).count_many(ready)))
+            log_refused(what, ask(lambda broker: broker.queue(queue).count_many(ready)))
 
         now_or_on_commit(deliver, what, using=using)
         counts[ON_COMMIT] += len(chunk)
@@ -74,29 +113,29 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
     what = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
+        if not in_transaction(using):
+            counts += Counter(result.outcome for result in _send_durable(alias, queue, chunk))
+            continue
         outgoing = [_outgoing(queue, new, durable=True) for new in chunk]
         rows.insert(alias, queue, chunk)
-        if not in_transaction(using):
-            counts += Counter(result.outcome for result in fast_path.send(alias, outgoing))
-            continue
 
         def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
             log_refused(what, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
 
         now_or_on_commit(deliver, what, using=using)
-        counts[OUTBOX] += len(chunk)
+        counts[Outcome.OUTBOX] += len(chunk)
     return dict(counts)
 
 
 class LateJob(OnCommitCall):
     """Schedule call that waits for the commit."""
 
-    __slots__ = ("_handle", "_outgoing", "_task")
+    __slots__ = ("_job", "_outgoing")
 
-    def __init__(self, task: Task, handle: JobHandle, outgoing: OutgoingJob) -> None:
-        super().__init__(_nothing, CallDescription("schedule", handle.queue, handle.id, task))
-        self._task = task
-        self._handle = handle
+    def __init__(self, job: Prepared, outgoing: OutgoingJob) -> None:
+        handle = job.handle
+        super().__init__(_nothing, CallDescription("schedule", handle.queue, handle.id, handle.task))
+        self._job = job
         self._outgoing = outgoing
 
     def travels_with(self, first: OnCommitCall) -> bool:
@@ -104,20 +143,47 @@ class LateJob(OnCommitCall):
 
     def deliver(self, batch: Sequence[LateJob]) -> None:
         """Send the jobs of ``batch``. An error of one job does not affect the others."""
-        results = fast_path.send(self._handle.alias, [late._outgoing for late in batch])
+        results = fast_path.send(self._job.handle.alias, [late._outgoing for late in batch])
         for late, result in zip(batch, results, strict=True):
-            late._heard(result)
-
-    def _heard(self, result: fast_path.Result) -> None:
-        if result.error is not None:
-            self.failed(result.error)
-            return
-        self._handle.outcome, self._handle.generation = result.outcome, generation_of(self._outgoing.new)
-        _tell_scheduled(self._task, self._handle)
+            _settle(late._job, result)
+            if result.error is None:
+                _notify(late._job.handle)
+            else:
+                late.failed(result.error)
 
     def failed(self, error: Exception) -> None:
-        self._handle.outcome, self._handle.error = "not_sent", error
+        """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
+        handle = self._job.handle
+        handle.outcome, handle.error = Outcome.NOT_SENT, error
         super().failed(error)
+
+
+def _send_beside_row(job: Prepared) -> None:
+    (result,) = _send_durable(job.handle.alias, job.handle.queue, [job.new])
+    _settle(job, result)
+    if result.error is not None:
+        job.handle.outcome = Outcome.NOT_SENT
+        raise result.error
+
+
+def _send_after_commit(job: Prepared) -> None:
+    new, handle = job
+    outgoing = _outgoing(handle.queue, new, durable=handle.durable)
+    handle.generation = generation_of(new)
+    if handle.durable:
+        handle.outcome = Outcome.OUTBOX
+        rows.insert(handle.alias, handle.queue, [new])
+    LateJob(job, outgoing).wait(handle.using_db)
+
+
+def _send_durable(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
+    outgoing = [_outgoing(queue, new, durable=True) for new in news]
+    if rows.insert_once(alias, queue, news):
+        return fast_path.send(alias, outgoing)
+    # This very request has written them before. A row that is gone by now was sent.
+    left = rows.states(alias, [job.key for job in outgoing if job.key is not None])
+    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in left]))
+    return [next(results) if job.key in left else Result(Outcome.CREATED) for job in outgoing]
 
 
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
@@ -127,10 +193,25 @@ def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
     return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
 
 
+def _company(job: Prepared) -> tuple[str, bool, str]:
+    """Return the group key of a job: jobs with the same key are sent together.
+
+    Rows of different tasks are written one after the other.
+    """
+    handle = job.handle
+    return handle.queue, handle.durable, job.new.task if handle.durable else ""
+
+
+def _settle(job: Prepared, result: Result) -> None:
+    handle = job.handle
+    handle.outcome, handle.error = result.outcome, result.error
+    handle.generation = generation_of(job.new)
+
+
 def _nothing() -> None:
     return None
 
 
-def _tell_scheduled(task: Task, handle: JobHandle) -> None:
-    if job_scheduled.receivers and handle.outcome != OUTBOX:
-        emit(job_scheduled, task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)
+def _notify(handle: JobHandle) -> None:
+    if job_scheduled.receivers and handle.outcome != Outcome.OUTBOX:
+        emit(job_scheduled, handle.task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)

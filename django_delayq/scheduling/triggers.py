@@ -15,8 +15,8 @@ from django.dispatch import Signal
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
+from ..core.job_options import check_option_names
 from ..core.task import Task
-from .options import check_option_names
 from .verbs import cancel, find_task, schedule_call
 
 __all__ = ["Trigger", "cancel_on", "schedule_on"]

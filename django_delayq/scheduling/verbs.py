@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.job import NewJob, new_key
+from ..core.job_options import OPTIONS, check_option_names
+from ..core.outcome import Outcome
 from ..core.task import Task
 from ..outbox import durability, verbs
 from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
+from .entries import EntryReader, explicit
 from .handle import Delay, JobHandle, Left
-from .merged import MergedJobs
 from .middleware import Scheduling, chain
-from .options import OPTIONS, check_option_names, due, due_ms_here
-from .records import NewJobs, explicit
-from .sending import send, send_many, send_many_durable
+from .plans import READY, Plan, job_rules, plan_of
+from .sending import Prepared, send, send_many, send_many_durable
 from .targets import find_job, find_task
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "JobHandle",
     "cancel",
-    "check_option_names",
     "find_task",
     "get_job",
     "reschedule",
@@ -48,8 +47,6 @@ __all__ = [
     "schedule_many",
 ]
 
-#: outcome of the handle that a schedule middleware receives for an entry of schedule_many
-COLLECTED: Final = "collected"
 _PACKAGE: Final = __name__.partition(".")[0]
 _warned_of_event_loop = False
 
@@ -109,41 +106,39 @@ def schedule(
         if arguments or named:
             raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")
         arguments, named = explicit(args, kwargs)
-    return schedule_call(find_task(task), arguments, named, options)
+    return schedule_call(task if isinstance(task, Task) else find_task(task), arguments, named, options)
 
 
 def schedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`schedule`."""
-    check_installed()
     if _get_running_loop() is not None:  # checked here, because most calls are made without a loop
         _mind_event_loop("schedule")
-    around = chain()
-    if around is None:
-        return _schedule(task, arguments, named, options)
-    handle: JobHandle = around(Scheduling(task, arguments, named, dict(options), many=False, end=_end))
-    return handle
+    plan = None if "queue" in options or "durable" in options else READY.get(task)
+    if plan is None:
+        check_installed()
+        around = chain()
+        if around is not None:
+            handle: JobHandle = around(Scheduling(task, arguments, named, dict(options), many=False, end=_end))
+            return handle
+        plan = plan_of(task, options)
+    return _schedule(plan, arguments, named, options)
 
 
 def _end(scheduling: Scheduling) -> JobHandle:
-    check_option_names(scheduling.options)
-    return _schedule(find_task(scheduling.task), scheduling.args, scheduling.kwargs, scheduling.options)
+    options = scheduling.options
+    check_option_names(options)
+    return _schedule(plan_of(find_task(scheduling.task), options), scheduling.args, scheduling.kwargs, options)
 
 
-def _maker(task: Task, options: Mapping[str, Any]) -> NewJobs:
-    return MergedJobs(task, options) if task.options.merge else NewJobs(task, options)
-
-
-def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
-    maker = _maker(task, options)
-    job = maker.make(arguments, named, options)
-    job.key = job.key or new_key()
-    using, durable = options.get("using_db"), durability.is_durable(task, options, maker.queue)
-    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task, durable=durable, using_db=using)
-    if durable:
+def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
+    new, using = plan.builder.build(arguments, named, options), options.get("using_db")
+    if plan.durable:
         durability.check(using)
-    send(task, job, handle)
+    task, due_ms = plan.builder.task, new.due_ms_here
+    handle = JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using)
+    send(Prepared(new, handle))
     return handle
 
 
@@ -176,15 +171,11 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         raise TypeError(f"schedule_many takes a list of dicts, one for each job, not {short(jobs)}")
     if "id" in options:
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
-    maker = _maker(found, options)
-    made = maker.make_many(jobs, _collected)
-    way = send_many_durable if durability.is_durable(found, options, maker.queue) else send_many
-    counts = way(found, maker.queue, made, options.get("using_db"))
-    return counts | {"skipped": maker.skipped} if maker.skipped else counts
-
-
-def _collected(job: NewJob, queue: str) -> JobHandle:
-    return JobHandle(job.id, queue, COLLECTED, due_ms_here(job))
+    plan = plan_of(found, options, many=True)
+    reader = EntryReader(plan, options)
+    way = send_many_durable if plan.durable else send_many
+    counts = way(found, plan.queue, reader.read(jobs), options.get("using_db"))
+    return counts | {Outcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
 def cancel(
@@ -236,7 +227,7 @@ def reschedule(
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
     job = find_job(target, id, task, queue, using_db)
-    due_ms, delay_ms = due(delay, at)
+    due_ms, delay_ms = job_rules().due(delay, at)
     asked_at = time.monotonic()
 
     def tell(broker: DjangoBroker) -> bool:

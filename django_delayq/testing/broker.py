@@ -8,6 +8,7 @@ from typing import Final
 
 from ..connections import DjangoBroker
 from ..core.job import NewJob
+from ..core.outcome import Outcome
 from ..core.queue import Queue
 from ..settings.conf import Conf, conf
 from .faults import reachable
@@ -15,7 +16,7 @@ from .server import MemoryServer
 from .times import Clock
 
 #: outcomes after which the requested job waits
-_WAITING: Final = ("created", "merged", "replaced")
+_WAITING: Final = (Outcome.CREATED, Outcome.MERGED, Outcome.REPLACED)
 
 
 class MemoryQueue(Queue):
@@ -23,13 +24,13 @@ class MemoryQueue(Queue):
 
     broker: MemoryBroker
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> str:
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> Outcome:
         """See :meth:`Queue.schedule`."""
         outcome = super().schedule(*self._timed([new]), not_after_ms=not_after_ms)
         self._run_at_once({new.id} if outcome in _WAITING else {})
         return outcome
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[Outcome]:
         """See :meth:`Queue.schedule_many`."""
         jobs = list(self._timed(news))
         outcomes = super().schedule_many(jobs, not_after_ms=not_after_ms)

@@ -66,8 +66,8 @@ def _set_down(broker: MemoryBroker, *, down: bool) -> Iterator[None]:
 
 def _reassure(broker: MemoryBroker) -> None:
     """Close the outbox's circuit breaker, so that it does not wait before it uses this broker again."""
-    from ..outbox.fast_path import haste
+    from ..outbox.producer import producer_state
 
-    breaker = haste(broker).breaker
+    breaker = producer_state(broker).breaker
     if breaker.open:
         breaker.succeeded()

@@ -11,8 +11,7 @@ from django_delayq.core.job import Job
 from django_delayq.core.operations.inspector import JobView
 from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
-from django_delayq.scheduling.merged import MergedJobs
-from django_delayq.scheduling.records import NewJobs
+from django_delayq.scheduling.plans import plan_of
 
 _ERROR = b'{"class":"OSError","message":"token=abc","traceback":""}'
 
@@ -44,8 +43,8 @@ def secret(*args: Any) -> None:
 
 def put(broker: Broker, one: Task, *args: Any, kwargs: dict[str, Any] | None = None, **options: Any) -> None:
     """A job as schedule() stores it, but at once: a test stands inside a transaction."""
-    maker = (MergedJobs if one.options.merge else NewJobs)(one, {"queue": "errands"})
-    broker.queue("errands").schedule(maker.make(args, kwargs or {}, options))
+    builder = plan_of(one, {"queue": "errands"}).builder
+    broker.queue("errands").schedule(builder.build(args, kwargs or {}, options))
 
 
 def reserve(broker: Broker, ident: str) -> Job:

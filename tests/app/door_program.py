@@ -17,7 +17,7 @@ django.setup()
 from django.db import transaction  # noqa: E402
 
 from django_delayq import schedule, schedule_many  # noqa: E402
-from django_delayq.outbox import rows  # noqa: E402
+from django_delayq.outbox import fast_path, rows  # noqa: E402
 from tests.app.deeds import note, sync  # noqa: E402
 
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     if step == "claimed":
         die_behind("claim")
     if step == "told":
-        rows.sent = die
+        fast_path.write = die
     with transaction.atomic():
         if step == "committed":
             transaction.on_commit(die)

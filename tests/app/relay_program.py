@@ -16,8 +16,9 @@ django.setup()
 
 from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
+from django_delayq.outbox.protocol import RowResult  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
-from django_delayq.outbox.sender import OutboxSender, Verdict  # noqa: E402
+from django_delayq.outbox.sender import OutboxSender  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
 
 
@@ -25,13 +26,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalTeller(OutboxSender):
+class MortalSender(OutboxSender):
     """Its part in that."""
 
-    def tell(self, hand: ClaimedBatch) -> Any:
+    def send(self, hand: ClaimedBatch) -> Any:
         if Mortal.step == "claimed":
             die()
-        yield from super().tell(hand)
+        yield from super().send(hand)
         if Mortal.step == "told":
             die()
 
@@ -41,13 +42,13 @@ class Mortal(Relay):
 
     step = ""
 
-    def _write(self, hand: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
-        super()._write(hand, verdict, pks)
+    def _write(self, hand: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
+        super()._write(hand, result, pks)
         if self.step == "marked":
             die()
 
-    def _settle(self, hand: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
-        super()._settle(hand, verdicts)
+    def _settle(self, hand: ClaimedBatch, results: dict[int, RowResult]) -> None:
+        super()._settle(hand, results)
         if self.step == "committed":
             die()
 
@@ -55,6 +56,6 @@ class Mortal(Relay):
 if __name__ == "__main__":
     Mortal.step = sys.argv[1]
     relay = Mortal(conf.conf(), Outbox("default"), connections.broker())
-    relay._teller = MortalTeller(conf.conf(), connections.broker())
+    relay._sender = MortalSender(conf.conf(), connections.broker())
     while relay.run() == 0.0:
         pass

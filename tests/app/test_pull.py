@@ -32,6 +32,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.records import keys
 from django_delayq.core.records.keys import wake_key
+from django_delayq.core.sending.sender import Sender
 from django_delayq.core.task import Task, registry
 from django_delayq.pull import HeldJob, coordinator
 from django_delayq.pull.coordinator import Question, hub
@@ -752,3 +753,19 @@ def test_what_is_in_hand_when_the_process_ends_goes_back() -> None:
 def test_a_raw_job_is_of_no_registered_task() -> None:
     assert isinstance(note, Task)
     assert registry.get("raw") is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_puts_of_a_transaction_share_a_round_trip(feed: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    send = Sender.schedule_many
+
+    def counted(self: Sender, news: Any, **options: Any) -> Any:
+        calls.append(len(news))
+        return send(self, news, **options)
+
+    monkeypatch.setattr(Sender, "schedule_many", counted)
+    with transaction.atomic():
+        handles = [feed.put(b"x", id=f"put-{n}") for n in range(3)]
+    assert calls == [3]
+    assert [handle.outcome for handle in handles] == ["created"] * 3

@@ -16,7 +16,8 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
 from django_delayq.outbox import relay as module
-from django_delayq.outbox.relay import BUSY, IDLE, PAUSES
+from django_delayq.outbox.protocol import PAUSES
+from django_delayq.outbox.relay import BUSY, IDLE
 from django_delayq.transactions import not_sent
 
 from .outbox_stage import QUEUE, Stage, State

@@ -152,10 +152,10 @@ def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
     row = stage.write("order-5")
     relay = stage.relay()
     hand = relay._outbox.claim(10, stage.broker)
-    verdicts = dict(relay._teller.tell(hand))
+    results = dict(relay._sender.send(hand))
     with locked(stage, row.pk) as release:
         monkeypatch.setattr(module.time, "sleep", lambda seconds: release() if seconds else None)
-        relay._settle(hand, verdicts)
+        relay._settle(hand, results)
         monkeypatch.undo()
     assert stage.rows() == {"order-5": State.SENT}
     assert [outcome for _, _, outcome in offered] == ["created"]
@@ -197,7 +197,7 @@ def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
 
 def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CLAIM", 0.3)
-    monkeypatch.setattr(claims, "TELLING", 0.25)
+    monkeypatch.setattr(claims, "SENDING", 0.25)
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
     stage.move(row.due_ms + 60_000)
     stage.write("order-5")
@@ -214,9 +214,9 @@ def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypat
     stage.broker.queue(QUEUE).reschedule("moved", delay_ms=5_000)
     before = stage.broker.inspector.get(QUEUE, "moved")
     assert before is not None
-    verdicts = dict(sleeper._teller.tell(hand))
-    sleeper._settle(hand, verdicts)
-    assert {verdict.word for verdict in verdicts.values()} == {"free"}
+    results = dict(sleeper._sender.send(hand))
+    sleeper._settle(hand, results)
+    assert {result.outcome for result in results.values()} == {"free"}
     after = stage.broker.inspector.get(QUEUE, "moved")
     assert after is not None
     assert after.due_ms == before.due_ms

@@ -18,8 +18,8 @@ from django_delayq.core.sending.runs import Run
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
-from django_delayq.scheduling.merged import MergedJobs
-from django_delayq.scheduling.records import NewJobs
+from django_delayq.scheduling.entries import EntryReader
+from django_delayq.scheduling.plans import plan_of
 
 OPENED = int(time.time() * 1000)
 RUN = Run("a run", "q", ((0, 4),), OPENED)
@@ -57,8 +57,8 @@ def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
 
 def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, Entry]:
     """Return what ``schedule_many`` would send, with the key of the bulk load."""
-    maker = (MergedJobs if task.options.merge else NewJobs)(task, {"on_conflict": "ignore", **common})
-    (new,) = maker.make_many([entry], lambda new, queue: None)
+    options = {"on_conflict": "ignore", **common}
+    (new,) = EntryReader(plan_of(task, options, many=True), options).read([entry])
     new.key = b""
     if new.payload is not None:
         new.payload.key = b""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...scheduling.options import due
+from ...scheduling.plans import job_rules
 from .base import EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
 
@@ -30,7 +30,7 @@ class DueSerializer(Resource):
         if "delay" in attrs:
             return {**attrs, "due": (None, attrs["delay"])}
         try:
-            return {**attrs, "due": due(None, attrs["at"])}
+            return {**attrs, "due": job_rules().due(None, attrs["at"])}
         except InvalidJob as error:
             raise serializers.ValidationError({"at": [str(error)]}) from None
 

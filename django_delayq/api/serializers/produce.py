@@ -13,11 +13,10 @@ from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_fiel
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...core.inputs import check_task_name, short
+from ...core.inputs import check_task_name, score_text, short
 from ...core.job import PRIORITIES
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
 from ...core.times import delay_ms_of
-from ...scheduling.merged import score_text
 from ...settings.conf import conf
 from ..values import moment_of
 from .base import Resource, one_of

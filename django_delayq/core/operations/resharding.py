@@ -69,6 +69,7 @@ from .inspector import Counts
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..queue import Queue
+    from ..sending.sender import Sender
 
 log = logging.getLogger("django_delayq.core.epochs")
 
@@ -199,7 +200,7 @@ class Epochs:
 
     # -- for callers -------------------------------------------------------------------------------------------------
 
-    def meet(self, queue: Queue, epoch: int, patience: Patience, *, create: bool) -> bool:
+    def meet(self, queue: Sender, epoch: int, patience: Patience, *, create: bool) -> bool:
         """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
 
         Args:

@@ -47,10 +47,12 @@ class Connection:
         self.cluster = source.cluster
         #: address without any secret, for logs and messages
         self.display_url = source.display_url
+        #: pool of the only server; None on a cluster
+        self.only_pool: BoundedPool | None = None
         if not source.cluster:
             # Created here and not by the first of many threads. A cluster's client reads the slots when it is created,
             # so it is left to the first use.
-            self._pool = cast(redis.Redis, self.client).connection_pool
+            self.only_pool = cast(BoundedPool, cast(redis.Redis, self.client).connection_pool)
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
@@ -99,19 +101,10 @@ class Connection:
         Raises:
             SlotNotCoveredError: no node is known that holds it.
         """
-        if not self.cluster:
-            return cast(BoundedPool, self._pool)
+        if self.only_pool is not None:
+            return self.only_pool
         client: Any = self.client
         return cast(BoundedPool, client.get_redis_connection(client.get_node_from_key(key)).connection_pool)
-
-    def exchange(self, key: bytes, packed: bytes, until: float) -> Any:
-        """Return the reply to a packed command, with retries (on a cluster without). It ends at ``until``."""
-        pool = self.pool(key)
-        link = pool.take(until)
-        try:
-            return link.exchange(packed)
-        finally:
-            pool.release(link)
 
     def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         """Run a script by its source, wherever its keys are now.

@@ -79,8 +79,7 @@ class _Gathering:
             self._lost(places, error)
             return
 
-        def attempt() -> None:
-            link.send_packed_command([packed])
+        def read() -> None:
             for place in places:
                 try:
                     self._found[place] = link.read_response()
@@ -88,7 +87,7 @@ class _Gathering:
                     self._found[place] = error
 
         try:
-            link.call(attempt)
+            link.exchange(packed, read)
         except REDIS_ERRORS as error:
             self._lost(places, error)
         finally:

@@ -91,7 +91,8 @@ class CallRetry(Retry):
 
     def __init__(self, policy: Retry, patience: float) -> None:
         super().__init__(policy._backoff, policy._retries, policy._supported_errors)
-        self._patience = patience
+        #: time limit of a call in seconds
+        self.patience = patience
         #: end (monotonic) of the call in progress; None = its patience counts from its first attempt
         self.until: float | None = None
         #: True while the connection connects, which is part of an attempt and never retried by itself
@@ -108,7 +109,7 @@ class CallRetry(Retry):
         if self.connecting:
             return do()
         if self.until is None:
-            self.until = time.monotonic() + self._patience
+            self.until = time.monotonic() + self.patience
         failures = 0
         try:
             while True:
@@ -117,14 +118,18 @@ class CallRetry(Retry):
                 except self._supported_errors as error:
                     failures += 1
                     fail(error, failures) if with_failure_count else fail(error)
-                    pause = self._pause(error, failures)
+                    pause = self.pause(error, failures)
                     if pause is None or (is_retryable is not None and not is_retryable(error)):
                         raise
                 time.sleep(pause)
         finally:
             self.until = None
 
-    def _pause(self, error: Exception, failures: int) -> float | None:
+    def retries(self, error: BaseException) -> bool:
+        """Return True for an error after which the same command may be sent again."""
+        return isinstance(error, self._supported_errors)
+
+    def pause(self, error: BaseException, failures: int) -> float | None:
         """Return the seconds to wait before the next attempt; None = there is none."""
         if failures > self._retries or isinstance(error, _HOPELESS):
             return None
@@ -180,33 +185,44 @@ class Link(_Base):
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a packed command; connect first if necessary."""
+        self._make_ready()
+        super().send_packed_command(command, check_health)
+
+    def _make_ready(self) -> None:
+        """Connect if necessary, and limit the socket to the time that is left."""
         if self._sock is None:
             self.connect()
         if self._limited:
             self._limit_socket()
         _thread.sent_at = time.monotonic()
-        super().send_packed_command(command, check_health)
 
     # --- for packed calls
 
-    def exchange(self, packed: bytes) -> Any:
-        """Send a packed command and return its reply, with retries."""
+    def exchange(self, packed: bytes, read: Callable[[], Any] | None = None) -> Any:
+        """Send packed commands and return the reply, with retries.
 
-        def attempt() -> Any:
-            self.send_packed_command([packed])
-            return self.read_response()
-
-        return self.call(attempt)
-
-    def call(self, attempt: Callable[[], T]) -> T:
-        """Return the result of ``attempt``, with retries; close the connection if half a reply may be left on it."""
-        try:
-            return self.retry.call_with_retry(attempt, lambda _error: self.disconnect())
-        except redis_errors.ResponseError:
-            raise
-        except BaseException:
-            self.disconnect()
-            raise
+        Args:
+            read: reads the reply, or those of several commands; None = the reply of one command.
+        """
+        failures = 0
+        if self.retry.until is None:
+            self.limit(time.monotonic() + self.retry.patience)
+        while True:
+            try:
+                self._make_ready()
+                super().send_packed_command([packed])
+                return self.read_response() if read is None else read()
+            except BaseException as error:
+                if not self.retry.retries(error):
+                    if not isinstance(error, redis_errors.ResponseError):
+                        self.disconnect()  # half a reply may be left on it
+                    raise
+                self.disconnect()
+                failures += 1
+                pause = self.retry.pause(error, failures)
+                if pause is None:
+                    raise
+            time.sleep(pause)
 
     def send_before(self, packed: bytes, until: float) -> None:
         """Send a packed command, once. It ends at ``until`` (monotonic)."""

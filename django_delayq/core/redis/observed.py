@@ -26,10 +26,10 @@ class ObservedScripts(Scripts):
         # A repeated call counts as one call, so the second attempt must not be made by this object.
         self._plain = Scripts(connection, test_clock=test_clock)
 
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         """See :meth:`Scripts.call`."""
         began_at = time.perf_counter()
-        return self._timed(name, lambda: self._plain.call(name, keys, *args), began_at)
+        return self._timed(name, lambda: self._plain.call(name, keys, *args, until=until), began_at)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call, see :meth:`Scripts.begin`; the measured time ends when the reply is read."""

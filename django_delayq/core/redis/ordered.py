@@ -50,8 +50,8 @@ class _OrderedScripts(Scripts):
         """See :meth:`Scripts.loaded`."""
         return self._behind.loaded(name)
 
-    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
-        return self._behind._call(name, keys, args, until)
+    def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        return self._behind._repeat(name, keys, args, until)
 
 
 class _SharedConnections:

@@ -130,7 +130,9 @@ class BoundedPool(ConnectionPool):
         if link is None:
             until = time.monotonic() + self.limits.patience if until is None else until
             link = self._wait(place, until)
-        self._prepare(link, until)
+        if until is not None:
+            link.limit(until)
+        self._renew(link)
         return link
 
     def take_spare(self, until: float) -> Link | None:
@@ -147,7 +149,8 @@ class BoundedPool(ConnectionPool):
                 return None
             link = self._free()
         if link is not None:
-            self._prepare(link, until)
+            link.limit(until)
+            self._renew(link)
         return link
 
     def begin(self, packed: bytes, until: float) -> Pending | None:
@@ -194,9 +197,8 @@ class BoundedPool(ConnectionPool):
                 ) from None
             raise
 
-    def _prepare(self, link: Link, until: float | None) -> None:
-        if until is not None:
-            link.limit(until)
+    def _renew(self, link: Link) -> None:
+        """Close a connection that is too old."""
         if self.limits.max_age is not None and time.monotonic() >= link.old_at:
             link.disconnect()  # it reconnects before it sends
             self._close_old()

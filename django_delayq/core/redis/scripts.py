@@ -158,13 +158,35 @@ class Scripts:
         self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
 
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
+
+        Args:
+            until: end (monotonic) of the call; None = ``patience`` of the connection from now.
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
         """
-        return self._call(name, keys, args, time.monotonic() + self._connection.patience)
+        until = time.monotonic() + self._connection.patience if until is None else until
+        try:
+            sha, source = self.loaded(name)
+            try:
+                pool = self._connection.only_pool
+                if pool is None:
+                    pool = self._connection.pool(keys[0])
+                link = pool.take(until)
+                try:
+                    return link.exchange(self._command(sha, keys, args))
+                finally:
+                    pool.release(link)
+            except NoScriptError:
+                pass  # EVAL loads and runs on the node that answers, inside one command
+            except _ELSEWHERE:
+                if not self._connection.cluster:
+                    raise
+            return self._connection.run(source, keys, *args, until=until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call and return a function that waits for its reply; the function must be called.
@@ -185,24 +207,13 @@ class Scripts:
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)
-            return self._call(name, keys, args, until)
+            return self._repeat(name, keys, args, until)
 
         return finish
 
-    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
-        """Run a script; give up at ``until`` (monotonic)."""
-        try:
-            sha, source = self.loaded(name)
-            try:
-                return self._connection.exchange(keys[0], self._command(sha, keys, args), until)
-            except NoScriptError:
-                pass  # EVAL loads and runs on the node that answers, inside one command
-            except _ELSEWHERE:
-                if not self._connection.cluster:
-                    raise
-            return self._connection.run(source, keys, *args, until=until)
-        except REDIS_ERRORS as error:
-            raise_clear(error)
+    def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        """Make a call again that was begun and lost."""
+        return Scripts.call(self, name, keys, *args, until=until)
 
     def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))

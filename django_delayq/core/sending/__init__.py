@@ -1,4 +1,4 @@
-"""Sender of many jobs, in chunks (:mod:`.chunks`) or as a bulk load that can be resumed (:mod:`.runs`).
+"""Sender of jobs (:mod:`.sender`), of many in chunks (:mod:`.chunks`); bulk loads that can be resumed (:mod:`.runs`).
 
 Imported by ``core.queue``, ``scheduling`` and ``pipeline``.
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
 from ..operations.resharding import Patience
+from ..outcome import MOVED_LETTER
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
 from ..redis.ordered import in_order
@@ -18,12 +19,11 @@ from ..redis.scripts import Reply
 from ..requests import request_for
 
 if TYPE_CHECKING:
-    from ..queue import Queue
+    from .sender import Sender
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 1 << 20
 IN_FLIGHT: Final = 2
-MOVED: Final = "v"
 #: outcomes whose reply carries the key of a generation, if requested
 _WITH_KEY: Final = frozenset("mig")
 
@@ -74,7 +74,7 @@ class ChunkSender:
         keys: fill in ``NewJob.joined``.
     """
 
-    def __init__(self, queue: Queue, not_after_ms: float | None = None, *, keys: bool = False) -> None:
+    def __init__(self, queue: Sender, not_after_ms: float | None = None, *, keys: bool = False) -> None:
         self._queue = queue
         self._keys = b"1" if keys else b""
         self._scripts = queue.broker.scripts
@@ -182,13 +182,13 @@ class ChunkSender:
             met = [entry[1] for entry, letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(met):
                 new.joined = keys[16 * place : 16 * place + 16]
-        if MOVED in letters:
+        if MOVED_LETTER in letters:
             for entry, letter in zip(entries, letters, strict=True):
-                if letter == MOVED:
+                if letter == MOVED_LETTER:
                     self._asked[entry[0]] = self._asked.get(entry[0], frozenset()) | {number}
                     self._moved.append(entry)
-            entries = [entry for entry, letter in zip(entries, letters, strict=True) if letter != MOVED]
-            letters = letters.replace(MOVED, "")
+            entries = [entry for entry, letter in zip(entries, letters, strict=True) if letter != MOVED_LETTER]
+            letters = letters.replace(MOVED_LETTER, "")
         else:
             self._patience = None
         places = [entry[0] for entry in entries]

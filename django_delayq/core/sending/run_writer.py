@@ -12,13 +12,14 @@ from zlib import crc32
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
 from ..operations.resharding import Patience
+from ..outcome import MOVED_LETTER, OF_LETTER, Outcome
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..redis.ordered import in_order
 from ..redis.scripts import clear_errors
 from .chunks import CHUNK_BYTES, IN_FLIGHT
 from .run_limits import Limits, RunStopped, Throttle, Wait
-from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
+from .runs import OPEN, Run, epochs_of, groups_of, ledger_key, read_run
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -36,9 +37,6 @@ __all__ = [
     "write_all",
 ]
 
-_REFUSED: Final = "fp"
-_MOVED: Final = "v"
-_NAMED: Final = "et"
 _CLOSED: Final = "X"
 #: maximum number of refused ids that are listed
 MOST_NAMED: Final = 100
@@ -368,7 +366,7 @@ class RunWriter:
                 sent = self._made(sent.number, sent.shape, sent.group, refused, sent)
             else:
                 wait = wait or Wait(self._limits.patience, self._stop)
-                wait.rest(full or self._refusal(letters[0]))
+                wait.rest(full or self._refusal(OF_LETTER[letters[0]]))
             self._call(sent, self._broker.scripts.begin)
 
     def _answer(self, sent: _Sent) -> tuple[str, QueueFull | None]:
@@ -377,7 +375,7 @@ class RunWriter:
             reply = sent.reply()
         except QueueFull as error:
             return "f", error
-        letters = _MOVED if reply is None else reply.decode()
+        letters = MOVED_LETTER if reply is None else reply.decode()
         if letters == _CLOSED:
             raise self._closed(self.run)
         return letters, None
@@ -386,28 +384,29 @@ class RunWriter:
         """Count final outcomes, send rows of closed shards on, and return the refused rows that have to be retried."""
         rows = sent.rows
         if len(letters) == 1:
-            if letters in _REFUSED:
+            of_all = OF_LETTER[letters]
+            if of_all.is_refusal_for_now:
                 return rows
-            if letters != _MOVED and letters not in _NAMED:
-                self.written.counts[OUTCOMES[letters]] += len(rows)
+            if of_all.is_final and not of_all.is_final_refusal:
+                self.written.counts[of_all] += len(rows)
                 return Rows()
             letters *= len(rows)
         refused, moved = [], []
         for place, letter in zip(range(len(rows)), letters, strict=True):
-            if letter in _REFUSED:
+            outcome = OF_LETTER[letter]
+            if outcome.is_refusal_for_now:
                 refused.append(place)
-            elif letter == _MOVED:
+            elif outcome is Outcome.MOVED:
                 moved.append(place)
             else:
-                self._count(rows.ids[place], letter)
+                self._count(rows.ids[place], outcome)
         if moved:
             self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, rows.pick(moved), sent)
         return rows.pick(refused)
 
-    def _count(self, ident: bytes, letter: str) -> None:
-        outcome = OUTCOMES[letter]
+    def _count(self, ident: bytes, outcome: Outcome) -> None:
         self.written.counts[outcome] += 1
-        if letter in _NAMED and len(self.written.refused) < MOST_NAMED:
+        if outcome.is_final_refusal and len(self.written.refused) < MOST_NAMED:
             self.written.refused.append((ident.decode(errors="replace"), outcome))
 
     def _epoch_behind(self, epoch: int) -> tuple[int, int]:
@@ -427,9 +426,9 @@ class RunWriter:
                 patience = patience or Patience()
                 self._broker.epochs.meet(self._queue, epoch, patience, create=True)
 
-    def _refusal(self, letter: str) -> DelayQError:
+    def _refusal(self, outcome: Outcome) -> DelayQError:
         waited = f"run {self.run.id!r} waited {self._limits.patience:g} s"
-        if letter == "p":
+        if outcome is Outcome.PAUSED:
             return QueuePaused(
                 f"queue {self.run.queue!r} is paused for new jobs, and {waited} for it; resume it and "
                 "go on with the run"

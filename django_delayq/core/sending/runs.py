@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
 from ..inputs import check_int, short
+from ..outcome import OF_LETTER
 from ..records import layout as layouts
 from ..records.keys import number_of, runs_key
 from ..redis.scripts import clear_errors
@@ -56,22 +57,8 @@ MOST_ID: Final = 200
 MOST_GROUPS: Final = 4096
 #: how long a closed ledger rejects senders that were left behind
 CLOSED_MS: Final = 86_400_000
-#: names of the letters of the scripts
-OUTCOMES: Final[Mapping[str, str]] = {
-    "c": "created",
-    "m": "merged",
-    "r": "replaced",
-    "i": "ignored",
-    "g": "gated",
-    "e": "exists",
-    "t": "taken",
-    "k": "known",
-    "f": "full",
-    "p": "paused",
-    "v": "moved",
-}
-#: final outcomes: each row of a load gets one of them, once
-_COUNTED: Final = tuple(letter for letter in OUTCOMES if letter not in "fpv")
+#: letters of final outcomes: each row of a load gets one of them, once
+_COUNTED: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
 
 
 class RunDiffers(InvalidJob):
@@ -314,7 +301,7 @@ def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
 
 
 def _add(counts: Counter[str], found: Iterable[tuple[str, bytes | None]]) -> None:
-    counts.update({OUTCOMES[letter]: int(times) for letter, times in found if times})
+    counts.update({OF_LETTER[letter]: int(times) for letter, times in found if times})
 
 
 def _check(run_id: str, chunk: int) -> None:

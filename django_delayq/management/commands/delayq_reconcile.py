@@ -90,7 +90,8 @@ class Command(DelayQCommand):
 
         Returns:
             Counts by word: marks (ends stored), kept (ends that wait, because another process has claimed the row),
-            lost (sent again), waiting (dry run only), and the words of :class:`~django_delayq.outbox.relay.Verdict`.
+            lost (sent again), waiting (dry run only), and the words of
+            :class:`~django_delayq.outbox.protocol.RowOutcome`.
         """
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
         counts: Counter[str] = Counter()

@@ -1,24 +1,21 @@
-"""Options of a schedule call: their names, the kinds of tasks they apply to, and their encoding in the job."""
+"""Options of one job: their names, the kinds of tasks they apply to, their checks, and their encoding in the job."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from django.conf import settings
-from django.utils import timezone
+from .errors import InvalidJob
+from .inputs import check_choice, check_int, short, suggest
+from .job import PRIORITIES, NewJob
+from .options import CONFLICTS, DUE_POLICIES, backoff_of
+from .task import Task
+from .times import delay_ms_of
 
-from ..core.errors import InvalidJob
-from ..core.inputs import check_choice, check_int, check_queue_name, short, suggest
-from ..core.job import PRIORITIES, NewJob
-from ..core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from ..core.task import Task
-from ..core.times import delay_ms_of, due_of
-from ..settings import context_links
-from ..settings.conf import conf
+if TYPE_CHECKING:
+    from .builder import JobRules
 
 #: options of one job
 JOB_OPTIONS: Final = (
@@ -38,8 +35,6 @@ JOB_OPTIONS: Final = (
 MERGED_OPTIONS: Final = ("payload", "score")
 #: options of a schedule call
 OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
-#: options that most calls have; other options take the slower path
-COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
@@ -84,57 +79,22 @@ def check_kind(task: Task, options: Mapping[str, Any]) -> None:
             )
 
 
-def queue_of(task: Task, options: Mapping[str, Any]) -> str:
-    """Return the name of the queue that a call with these options uses.
-
-    Raises:
-        InvalidJob: the name is not valid for a queue, or no worker would ever reserve a job from that queue.
-    """
-    given = options.get("queue")
-    if given is None:
-        return task.options.queue
-    name = check_queue_name(given)
-    if conf().queue(name).kind == "pull":
-        raise InvalidJob(
-            f"queue {name!r} is of kind pull, so no worker would run the job; use Queue({name!r}).put(…), "
-            f"or another queue"
-        )
-    return name
-
-
-def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
-    """Return ``(due_ms, delay_ms)``, of which one is None.
-
-    Raises:
-        InvalidJob: the time is implausible.
-    """
-    if at is None:
-        return None, 0 if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
-    use_tz = settings.USE_TZ
-    return due_of(
-        delay=delay,
-        at=at,
-        use_tz=use_tz,
-        tz=None if use_tz else timezone.get_default_timezone(),
-        allow_far=conf().allow_far,
-    )
-
-
-def due_ms_here(new: NewJob) -> int:
-    """Return the due time by this machine's clock, in Unix ms."""
-    return new.due_ms if new.due_ms is not None else int(time.time() * 1000) + (new.delay_ms or 0)
-
-
 class JobOptions:
-    """Encoder of the less common options, created once for each call, and of values shared by all jobs of a call.
+    """Encoder of the less common options of one task's jobs.
 
     Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
     ``expires_in_ms`` (from the due time on) and ``context``, as canonical JSON.
+
+    Args:
+        task: the task.
+        rules: rules of the deployment.
+        context: values for the context of every job.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, rules: JobRules, context: Mapping[str, Any]) -> None:
         self._task = task
-        self._linked = context_links.collect()
+        self._rules = rules
+        self._linked = context
         self._base: dict[str, Any] = {}
         if task.options.expires is not None:
             self._base["expires_in_ms"] = delay_ms_of(task.options.expires, what="expires")
@@ -177,7 +137,7 @@ class JobOptions:
         expires = options.get("expires")
         if expires is not None:
             said.pop("expires_in_ms", None)
-            said.update(_expiry(expires, new))
+            said.update(_expiry(expires, new, self._rules))
         if self._linked and options.get("context") is not None:
             said["context"] = {**self._linked, **said["context"]}
         return _encoded(said)
@@ -220,24 +180,24 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
 }
 
 
-def _expiry(expires: object, new: NewJob) -> dict[str, int]:
+def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
     """Return the expiry as a moment, or as a time counted from the due time."""
     if not isinstance(expires, datetime):
         if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
             raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
-        in_ms = delay_ms_of(expires, allow_far=conf().allow_far, what="expires")
+        in_ms = delay_ms_of(expires, allow_far=rules.allow_far, what="expires")
         if in_ms == 0:
             raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
         return {"expires_in_ms": in_ms}
-    if settings.USE_TZ and expires.utcoffset() is None:
+    if rules.zone is None and expires.utcoffset() is None:
         raise InvalidJob(
             f"expires={expires.isoformat()} has no time zone; use django.utils.timezone.now() or make_aware()"
         )
     try:
-        moment, _ = due(None, expires)
+        moment, _ = rules.due(None, expires)
     except InvalidJob as error:
         raise InvalidJob(str(error).replace("at=", "expires=", 1)) from None
-    if moment is None or moment <= due_ms_here(new):
+    if moment is None or moment <= new.due_ms_here:
         raise InvalidJob(f"expires={expires.isoformat()} is not after the due time, so the job would never run")
     return {"expires_ms": moment}
 

@@ -1,0 +1,182 @@
+"""Sender of new jobs to a queue: the one way by which a job reaches Redis, except for bulk loads with a ledger.
+
+A call that got no reply is repeated by :mod:`..redis`; its request id makes that harmless, and the script's reply tells
+stored, refused, full and late apart (:class:`~..outcome.Outcome`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from zlib import crc32
+
+from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
+from ..job import NewJob, new_key
+from ..operations.resharding import Patience
+from ..outcome import MOVED_LETTER, OF_LETTER, Outcome, count_outcomes
+from ..records.frames import pack_deadline, pack_new
+from ..records.keys import MAX_SHARDS, Shard, number_of
+from ..requests import request_for
+from ..shards import Shards
+from .chunks import ChunkSender
+
+T = TypeVar("T")
+
+
+class Sender(Shards):
+    """Sender of new jobs to the shards of one queue, and lookup of the shards in which an id may live."""
+
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> Outcome:
+        """Schedule one job.
+
+        Args:
+            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = no limit.
+
+        Returns:
+            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or payload,
+            is live, gated or in the morgue, or has ended and its mark was not acknowledged yet); or late.
+
+        Raises:
+            IdTaken: the live job of this id belongs to another task, or ``on_conflict="error"`` met a live job.
+            InvalidJob: the id is empty or longer than 255 bytes.
+            QueueFull: the queue or the id has no room, or Redis has no memory left.
+            QueuePaused: the queue takes no new jobs now.
+        """
+        # A durable job may have been sent before, by a process that died before it got the reply.
+        if new.fresh and new.payload is None and not_after_ms is None and not new.durable:
+            # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
+            new.key = new.key or new_key()
+            keys = self.home(new.id).fresh_keys[new.priority]
+            if self.broker.scripts.call("schedule_fresh", keys, new.key, b"", pack_new(new)):
+                return Outcome.CREATED
+        return self.accepted(self._schedule_one(new, not_after_ms=not_after_ms), new)
+
+    def schedule_tick(self, new: NewJob, tick_ms: int) -> Outcome:
+        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
+
+        See :meth:`schedule`.
+
+        Args:
+            tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.
+
+        Returns:
+            An outcome of :meth:`schedule_many`, or fired: this tick was fired before.
+        """
+        return self._schedule_one(new, b"%d" % tick_ms)
+
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[Outcome]:
+        """Schedule many jobs, in chunks of at most 250 of one shard.
+
+        Args:
+            news: the jobs.
+            not_after_ms: see :meth:`schedule`; it applies to each chunk as a whole.
+
+        Returns:
+            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
+                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
+        """
+        outcomes: dict[int, str] = {}
+        for places, letters in ChunkSender(self, not_after_ms, keys=True).send(news):
+            outcomes.update(zip(places, letters, strict=True))
+        return [OF_LETTER[outcomes[place]] for place in range(len(outcomes))]
+
+    def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
+        """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
+
+        See :meth:`schedule_many`.
+        """
+        return count_outcomes(letters for _, letters in ChunkSender(self, not_after_ms).send(news))
+
+    def accepted(self, outcome: Outcome, new: NewJob) -> Outcome:
+        """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
+        if outcome.is_refusal:
+            raise self.refusal(outcome, new)
+        return outcome
+
+    def refusal(self, outcome: Outcome, new: NewJob) -> DelayQError:
+        """Return the error for a job whose outcome of :meth:`schedule_many` was taken, exists, full or paused."""
+        if outcome is Outcome.TAKEN:
+            return IdTaken(
+                f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
+                f"give {new.task!r} ids of its own"
+            )
+        if outcome is Outcome.EXISTS:
+            return IdTaken(
+                f"a job with id {new.id!r} already lives in queue {self.name!r}; "
+                "use on_conflict='replace' or 'ignore', or cancel it first"
+            )
+        if outcome is Outcome.PAUSED:
+            return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
+        if new.payload is not None:
+            return QueueFull(
+                f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
+                f"({new.max_payloads}); let the workers catch up, or raise the limit"
+            )
+        return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
+
+    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> Outcome:
+        entry, deadline = pack_new(new), pack_deadline(not_after_ms)
+        request = request_for((new,)) if new.repeatable else None
+
+        def ask(number: int) -> str | None:
+            reply: bytes = self.call("schedule", number, entry, b"0", tick, deadline, b"1", request=request)
+            new.joined = reply[1:]
+            letter = chr(reply[0])
+            return None if letter == MOVED_LETTER else letter
+
+        letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
+        return OF_LETTER[letter or MOVED_LETTER]
+
+    # -- shards of an id ----------------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the present epoch."""
+        return int(self.layout["shards"])
+
+    def home(self, ident: str) -> Shard:
+        """Return the shard for new jobs of this id."""
+        present = self.present
+        return present[crc32(ident.encode()) % len(present)]
+
+    def shard_of(self, ident: str) -> int:
+        """Return the number of the shard for new jobs of this id."""
+        return self.home(ident).number
+
+    def homes(self, ident: str) -> tuple[int, ...]:
+        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
+        crc = crc32(ident.encode())
+        return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
+
+    def reload(self) -> bool:
+        """Read the layout again; return True if the set of shards has changed."""
+        before = self.epochs
+        self.broker.read_layout(self.name)
+        return self.epochs != before
+
+    def visit(
+        self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
+    ) -> T | None:
+        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`.operations.resharding`).
+
+        Args:
+            ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
+            create: re-create a deleted queue.
+            fresh: the id was generated just now, so it is live nowhere.
+
+        Returns:
+            The result of ``ask``; None if the queue was deleted.
+        """
+        asked: set[int] = set()
+        patience: Patience | None = None
+        while True:
+            homes = self.homes(ident)
+            for number in homes[-1:] if fresh else homes:
+                if number not in asked:
+                    answer = ask(number)
+                    if answer is not None:
+                        return answer
+                    asked.add(number)
+            patience = patience or Patience()
+            if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
+                return None

@@ -1,0 +1,137 @@
+"""Calls of Redis while a request waits: with a short timeout, a circuit breaker, and a copy of Redis's clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from .. import connections
+from ..core.errors import DelayQError, QueuePaused, QueueUnavailable
+from ..worker.current import running
+from . import rows
+from .breaker import Breaker
+
+if TYPE_CHECKING:
+    from ..connections import DjangoBroker
+    from ..core.broker import Broker
+
+#: ms between the deadline and the end of the claim: for clocks that run at different speeds
+MARGIN: Final = 250.0
+#: seconds after which Redis's clock is read again
+CLOCK_AGE: Final = 60.0
+
+T = TypeVar("T")
+
+
+class Clock:
+    """Redis's clock as an offset to ``time.monotonic()``; never ahead of it."""
+
+    __slots__ = ("_asked_at", "_behind_ms")
+
+    def __init__(self) -> None:
+        self._asked_at = float("-inf")
+        self._behind_ms = 0.0
+
+    def at(self, moment: float, broker: Broker) -> float:
+        """Return Redis's time in ms at a moment of ``time.monotonic()``."""
+        if time.monotonic() - self._asked_at > CLOCK_AGE:
+            told = broker.now_ms()
+            self._asked_at = time.monotonic()
+            self._behind_ms = told - self._asked_at * 1000
+        return moment * 1000 + self._behind_ms
+
+    def forget(self) -> None:
+        """Discard the offset because Redis's clock was changed, or it is another Redis."""
+        self._asked_at = float("-inf")
+
+
+class ProducerState:
+    """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
+
+    __slots__ = ("__weakref__", "breaker", "clock")
+
+    def __init__(self) -> None:
+        self.breaker = Breaker()
+        self.clock = Clock()
+
+
+_known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
+_lock: Final = threading.Lock()
+
+
+def producer_state(broker: Broker) -> ProducerState:
+    """Return the state for this broker's Redis."""
+    with _lock:
+        return _known.setdefault(broker, ProducerState())
+
+
+def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
+    """Call ``call`` with the broker with a short timeout.
+
+    Inside a running job the process's broker is used instead, unless the database has stored the change (``kept``).
+
+    Args:
+        kept: the database has stored it, too, so the relay will send what is not sent now.
+
+    Raises:
+        QueueUnavailable: Redis did not answer, or did not answer a moment ago and was not called.
+    """
+    if not kept and running.get() is not None:
+        return call_patiently(call)
+    broker = connections.swift_broker()
+    breaker = producer_state(broker).breaker
+    if not breaker.allows():
+        raise QueueUnavailable(
+            "Redis did not answer a moment ago, so it was not asked; this is tried again after a few seconds"
+        )
+    try:
+        answer = call(broker)
+    except QueueUnavailable as error:
+        # A paused queue is a reply, too.
+        breaker.succeeded() if isinstance(error, QueuePaused) else breaker.failed()
+        raise
+    except DelayQError:
+        breaker.succeeded()
+        raise
+    breaker.succeeded()
+    return answer
+
+
+def call_patiently(call: Callable[[DjangoBroker], T]) -> T:
+    """Call ``call`` with the process's broker, for callers that prefer a longer wait to no reply."""
+    return call(connections.broker())
+
+
+class SendingTime:
+    """Time in which commands for rows may be sent: while the claim on them, which begins now, lasts.
+
+    Args:
+        broker: receives the commands.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable, so nothing should be claimed.
+    """
+
+    __slots__ = ("_broker", "_clock", "_until")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._clock = producer_state(broker).clock
+        self._clock.at(0, broker)
+        self._until = time.monotonic() + rows.CLAIM
+
+    @property
+    def is_over(self) -> bool:
+        """True if the claim has ended."""
+        return time.monotonic() >= self._until
+
+    def deadline_ms(self) -> float:
+        """Return the deadline of the commands: ms, on Redis's clock."""
+        return self._clock.at(self._until, self._broker) - MARGIN
+
+    def distrust_clock(self) -> None:
+        """Read Redis's clock again: a command was late although the claim lasts."""
+        self._clock.forget()
