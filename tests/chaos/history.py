@@ -21,7 +21,8 @@ class Promise:
     id: str
     #: due time of the last acknowledged schedule or reschedule; 0 = at once
     due: float = 0.0
-    #: outcome of an acknowledged cancel
+    #: reply to a cancel: cancelled, stopping (its attempt may still succeed, or end it), "unknown" if none came, or "" if
+    #: none was sent
     cancel: str = ""
     cancelled_at: float = 0.0
     #: the job ends in the morgue instead of succeeding
@@ -57,7 +58,7 @@ def _of_job(promise: Promise, starts: list[Mapping[str, Any]], ended: bool, buri
     cancelled = promise.cancel == "cancelled"
     if cancelled and any(start["at"] > promise.cancelled_at for start in starts):
         yield f"{promise.id}: started after its cancellation was acknowledged"
-    if not cancelled and not (buried if promise.doomed else ended):
+    if not promise.cancel and not (buried if promise.doomed else ended):
         yield f"{promise.id}: acknowledged and lost ({len(starts)} starts)"
     if buried and not promise.doomed:
         yield f"{promise.id}: in the morgue, though no attempt of it failed for good"

@@ -54,6 +54,8 @@ def test_a_history_in_which_all_was_kept_has_no_violations() -> None:
         Promise("a", due=1.0),
         Promise("b", cancel="cancelled", cancelled_at=1.0),
         Promise("c", cancel="unknown"),
+        Promise("e", cancel="unknown"),
+        Promise("f", cancel="stopping"),
         Promise("d", doomed=True),
     ]
     trace = [start(1.0, due=1.0), start(2.0, due=1.0, token=2), END, {**END, "id": "c"}]

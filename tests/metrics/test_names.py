@@ -203,7 +203,9 @@ def test_every_counter_of_the_scripts_is_exported() -> None:
     source = "\n".join(path.read_text() for path in scripts.rglob("*.lua"))
     counted = set(re.findall(r"\bcount\('(\w+)'", source))
     counted |= set(re.findall(r"'HINCRBY', KEYS\[3\], '(\w+)'", source))
-    counted |= set(re.findall(r"= '(\w+)'", re.findall(r"COUNTERS = \{(.*?)\}", source)[0]))
+    verbs = re.findall(r"'(\w+)' =", (scripts / "end_failed.lua").read_text())  # the script counts under its verb
+    assert len(verbs) == 2
+    counted |= set(verbs)
     for name in ("fail", "release", "bury", "expire", "lib/settle"):
         counted |= set(re.findall(r"return '([a-z]{5,})'", (scripts / f"{name}.lua").read_text()))
 
