@@ -302,14 +302,12 @@ class MetricsConf:
 class PipelineConf:
     """``DELAYQ["PIPELINE"]``: the data pipeline on Spark (:mod:`django_delayq.pipeline`)."""
 
-    #: folder (or URL that Spark can write to) of the history and of Spark's checkpoints
+    #: folder (or URL that Spark and deltalake can write to) of the history and of Spark's checkpoints
     root: str = ".delayq/history"
     #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
     master: str = "local[*,4]"
     #: Spark's own options, added to and overriding the defaults of a session
     conf: Mapping[str, str] = field(default_factory=dict)
-    #: format of the tables of the history: "parquet", or "delta" (needs the package deltalake)
-    format: str = "parquet"
     #: name of the history's cursor in the streams of events; two deployments that read the same Redis need two names
     consumer: str = "history"
     #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others
@@ -326,7 +324,6 @@ class PipelineConf:
             value = getattr(self, name)
             if not (isinstance(value, str) and value):
                 raise Misconfigured(f"{name} must be a text, got {short(value)}")
-        choice("format", self.format, ("parquet", "delta"))
         for name in ("conf", "sla"):
             if not isinstance(getattr(self, name), Mapping):
                 raise Misconfigured(f"{name} must be a dict, got {short(getattr(self, name))}")
