@@ -213,4 +213,5 @@ def _removed(file: LiveFile, data_change: bool) -> RemoveAction:
 
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the values of a file's partitions, from its path in the table."""
-    return dict(part.split("=", 1) for part in path.split("/")[1:-1])  # type: ignore[misc]
+    pairs = (part.partition("=") for part in path.split("/")[1:-1])
+    return {name: value for name, _, value in pairs}
