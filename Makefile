@@ -5,6 +5,7 @@
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
 # make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
+# make chaos    workers under kills, Redis restarts and cut connections for a minute, and a check of what happened (ARGS="--seconds 300")
 # make bench    every figure of the README, beside the peers in the same run (about 20 minutes)
 # make clean     remove everything that the above made
 
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults check bench clean
+.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults chaos check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -52,6 +53,9 @@ test-all: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.faults $(ARGS)
+
+chaos: $(VENV)/.dev
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

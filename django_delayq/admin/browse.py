@@ -86,44 +86,44 @@ def count_at(counts: Counts, place: str) -> int:
     return number
 
 
-def browse(broker: Broker, wish: BrowseQuery, counts: Sequence[Counts]) -> Listing:
+def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> Listing:
     """Return one page.
 
     Args:
         broker: the broker to query.
-        wish: the query.
+        query: the query.
         counts: of all queues, so that empty ones are skipped.
 
     Raises:
         InvalidJob: the cursor or the order is invalid.
     """
-    begin, _, cursor = wish.cursor.partition(":")
-    names = [wish.queue] if wish.queue else sorted(one.queue for one in counts if count_at(one, wish.place))
+    begin, _, cursor = query.cursor.partition(":")
+    names = [query.queue] if query.queue else sorted(one.queue for one in counts if count_at(one, query.place))
     listing = Listing()
     give_up = time.monotonic() + PATIENCE
     for place, name in enumerate(names):
-        if begin and not wish.queue and name < begin:
+        if begin and not query.queue and name < begin:
             continue
         behind = cursor if name == begin else ""
         while True:
             page = broker.inspector.page(
                 name,
-                _index_of(wish.place),
-                wish.by,
+                _index_of(query.place),
+                query.by,
                 cursor=behind,
-                limit=_room(wish, listing),
-                reverse=wish.reverse,
+                limit=_room(query, listing),
+                reverse=query.reverse,
                 most_bytes=MOST_BYTES,
             )
-            listing.jobs += [view for view in page.jobs if wish.place != "gated" or view.gated_due_ms is not None]
+            listing.jobs += [view for view in page.jobs if query.place != "gated" or view.gated_due_ms is not None]
             behind = page.cursor
-            listing.cut_off = wish.place == "gated" and time.monotonic() > give_up
-            if not behind or listing.cut_off or len(listing.jobs) >= wish.limit:
+            listing.cut_off = query.place == "gated" and time.monotonic() > give_up
+            if not behind or listing.cut_off or len(listing.jobs) >= query.limit:
                 break
         if behind:
             listing.cursor = f"{name}:{behind}"
             return listing
-        if len(listing.jobs) >= wish.limit and place + 1 < len(names):
+        if len(listing.jobs) >= query.limit and place + 1 < len(names):
             listing.cursor = f"{names[place + 1]}:"
             return listing
     return listing
@@ -133,30 +133,30 @@ def _index_of(place: str) -> str:
     return "reserved" if place == "gated" else place
 
 
-def _room(wish: BrowseQuery, listing: Listing) -> int:
+def _room(query: BrowseQuery, listing: Listing) -> int:
     """Return the number of jobs to request from the inspector.
 
     Only some of the reserved jobs have gated content, so a page of gated ones may need several requests. Such a page
     may exceed the limit slightly, because jobs that were read must not be read again.
     """
-    return wish.limit if wish.place == "gated" else wish.limit - len(listing.jobs)
+    return query.limit if query.place == "gated" else query.limit - len(listing.jobs)
 
 
 # -- search ----------------------------------------------------------------------------------------------------------
 
 
-def look_for(broker: Broker, wish: BrowseQuery, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
+def look_for(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
     """Return jobs with this id, then those containing the text, until the time or the list is used up.
 
     Args:
         broker: the broker to query.
-        wish: the query, with the text.
+        query: the query, with the text.
         counts: of all queues, so that empty queues and places are skipped.
         patience: seconds.
     """
-    mine = [one for one in counts if wish.queue in ("", one.queue) and _places_of(one)]
+    mine = [one for one in counts if query.queue in ("", one.queue) and _places_of(one)]
     give_up = time.monotonic() + patience
-    needle = TextSearch(wish.text, give_up)
+    search = TextSearch(query.text, give_up)
     listing = Listing()
     known: set[tuple[str, str, bytes]] = set()
 
@@ -167,18 +167,18 @@ def look_for(broker: Broker, wish: BrowseQuery, counts: Sequence[Counts], *, pat
             listing.jobs.append(view)
 
     try:
-        for view in _by_id(broker, [one.queue for one in mine], needle, wish.text):
+        for view in _by_id(broker, [one.queue for one in mine], search, query.text):
             add(view)
         for one in mine:
-            needle.hurry()
-            for view in broker.inspector.search(one.queue, needle, places=_places_of(one), limit=MOST_FOUND + 1):
+            search.hurry()
+            for view in broker.inspector.search(one.queue, search, places=_places_of(one), limit=MOST_FOUND + 1):
                 add(view)
                 if len(listing.jobs) > MOST_FOUND:
                     raise GaveUp
     except GaveUp:
         listing.cut_off = True
     listing.jobs = listing.jobs[:MOST_FOUND]
-    listing.looked_at = needle.looked_at
+    listing.looked_at = search.looked_at
     return listing
 
 
@@ -186,13 +186,13 @@ def _places_of(counts: Counts) -> list[str]:
     return [place for place in SEARCHED if count_at(counts, place)]
 
 
-def _by_id(broker: Broker, names: Sequence[str], needle: TextSearch, text: str) -> Iterator[JobView]:
+def _by_id(broker: Broker, names: Sequence[str], search: TextSearch, text: str) -> Iterator[JobView]:
     try:
         ident = check_id(text)
     except InvalidJob:
         return
     for name in names:
-        needle.hurry()
+        search.hurry()
         found = broker.inspector.get(name, ident)
         if found is not None:
             yield found

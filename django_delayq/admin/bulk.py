@@ -57,7 +57,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
     readonly_fields = ("what", "which", "delay", "ordered_by", "ordered")
 
     class Media:
-        js: ClassVar = ("django_delayq/progress.js",)
+        js: ClassVar = ("django_delayq/live.js",)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return True with ``view_bulkaction``, or for one's own action."""

@@ -14,7 +14,7 @@ from ..status import Change, RunningJob, Snapshot, compare, take
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
 
-__all__ = ["LOOKS", "SPANS", "DashboardSnapshot", "Looks", "running"]
+__all__ = ["SNAPSHOTS", "SPANS", "DashboardSnapshot", "SnapshotCache", "running"]
 
 #: seconds for which a snapshot, or a failure of Redis, is shared
 SHARED: Final = 0.9
@@ -53,7 +53,7 @@ class DashboardSnapshot:
         return max(SHORTEST_MS, round(self.cost_ms * PAUSE))
 
 
-class Looks:
+class SnapshotCache:
     """Snapshot cache of this process: one thread takes a snapshot, concurrent ones share it."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Looks:
         self._error: tuple[float, DelayQError] | None = None
         self._earlier: list[tuple[float, Snapshot]] = []
 
-    def look(self, broker: DjangoBroker, span: str = "") -> DashboardSnapshot:
+    def latest(self, broker: DjangoBroker, span: str = "") -> DashboardSnapshot:
         """Return a snapshot that is at most ``SHARED`` seconds old.
 
         Raises:
@@ -77,21 +77,21 @@ class Looks:
                 self._broker = broker
                 self._forget()
             now = time.monotonic()
-            for kept, (at, look) in self._kept.items():
+            for kept, (at, snapshot) in self._kept.items():
                 if now - at < SHARED and span in ("", kept):
-                    return look
+                    return snapshot
             # Threads that waited for a failed snapshot fail at once instead of waiting again.
             if self._error is not None and now - self._error[0] < SHARED:
                 raise self._error[1]
             try:
-                found = self._look(broker, span)
+                found = self._take(broker, span)
             except DelayQError as error:
                 self._error = time.monotonic(), error
                 raise
             self._kept[span] = time.monotonic(), found
             return found
 
-    def _look(self, broker: DjangoBroker, span: str) -> DashboardSnapshot:
+    def _take(self, broker: DjangoBroker, span: str) -> DashboardSnapshot:
         began = time.monotonic()
         bars, step = SPANS.get(span, (0, 0))
         horizon = [step * (place + 1) for place in range(bars)]
@@ -110,7 +110,7 @@ class Looks:
         return compare(before, snapshot) if before is not None else None
 
 
-LOOKS: Final = Looks()
+SNAPSHOTS: Final = SnapshotCache()
 
 
 def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:

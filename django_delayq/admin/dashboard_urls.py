@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
@@ -10,25 +10,24 @@ if TYPE_CHECKING:
 
     from .redis_pages import RedisPages
 
-__all__ = ["ANY", "Addresses"]
-
-#: placeholder for a queue or a job in a URL pattern for the script; the admin quotes none of its letters
-ANY: Final = "DQ-ANY"
+__all__ = ["DashboardUrls"]
 
 
-class Addresses:
+class DashboardUrls:
     """URLs of the queue pages and the job pages.
 
     Attributes:
         see_jobs: True if the user may view jobs.
+        may_pause: True if the user may pause queues.
     """
 
     def __init__(self, pages: RedisPages, request: HttpRequest) -> None:
         label = pages.opts.app_label
         self._pages = pages
         self._queues = request.user.has_perm(f"{label}.view_queueentry")
-        self._verbs = self._queues and request.user.has_perm(f"{label}.pause_queueentry")
+        self.may_pause: bool = self._queues and request.user.has_perm(f"{label}.pause_queueentry")
         self.see_jobs: bool = request.user.has_perm(f"{label}.view_livejob")
+        self._jobs = pages.url_of("livejob", "changelist") if self.see_jobs else ""
 
     def queue(self, name: str) -> str:
         """Return the URL of a queue's page."""
@@ -36,25 +35,14 @@ class Addresses:
 
     def verb(self, verb: str, name: str) -> str:
         """Return the URL that pauses or resumes a queue."""
-        return self._pages.url_of("queueentry", verb, name) if self._verbs else ""
+        return self._pages.url_of("queueentry", verb, name) if self.may_pause else ""
 
-    def jobs(self, queue: str = "", place: str = "") -> str:
-        """Return the URL of the job list of a queue, or of all, at a place."""
-        base = self._pages.url_of("livejob", "changelist") if self.see_jobs else ""
-        asked = urlencode({name: value for name, value in (("queue", queue), ("place", place)) if value})
-        return f"{base}?{asked}" if base and asked else base
+    def jobs(self, place: str, queue: str = "") -> str:
+        """Return the URL of the job list that contains the jobs of a place, of a queue or of all."""
+        listed = "waiting" if place in ("delayed", "ready") else place
+        query = {"queue": queue, "place": listed} if queue else {"place": listed}
+        return f"{self._jobs}?{urlencode(query)}" if self._jobs else ""
 
-    def job(self, name: str) -> str:
-        """Return the URL of a job's page; ``name`` is ``<queue>/<id>``."""
-        return self._pages.url_of("livejob", "change", name) if self.see_jobs else ""
-
-    @property
-    def patterns(self) -> dict[str, str]:
-        """URL patterns for the script, which replaces ``ANY`` with a name."""
-        return {
-            "queue_url": self.queue(ANY),
-            "pause_url": self.verb("pause", ANY),
-            "resume_url": self.verb("resume", ANY),
-            "jobs_url": self.jobs(),
-            "job_url": self.job(ANY),
-        }
+    def job(self, queue: str, ident: str) -> str:
+        """Return the URL of a job's page."""
+        return self._pages.url_of("livejob", "change", f"{queue}/{ident}") if self.see_jobs else ""

@@ -23,7 +23,7 @@ from ..repair.edit import MOST_PAYLOADS
 from . import formatting
 from .forms import CallForm, EditForm, PayloadsForm
 from .job_actions import JobActionsMixin, told
-from .redis_state import RedisState, look_at
+from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -56,19 +56,19 @@ class EditMixin(JobActionsMixin):
         if not self.has_edit_permission(request):
             raise PermissionDenied
         row = self.object_or_404(request, object_id)
-        look = look_at(row, most=MOST_PAYLOADS + 1)
-        refusal = _refusal(look)
-        if refusal or look.view is None:
+        state = read_state(row, most=MOST_PAYLOADS + 1)
+        refusal = _refusal(state)
+        if refusal or state.view is None:
             self.message_user(request, refusal, messages.ERROR)
             return HttpResponseRedirect(self.address("change", row.pk))
-        form = _form(look.view, look.payloads, row.task, request.POST if request.method == "POST" else None)
+        form = _form(state.view, state.payloads, row.task, request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
             outcomes = self._retry(request, row, form)
             if outcomes is not None:
                 level, words = told(outcomes)
                 self.message_user(request, words, level)
                 return HttpResponseRedirect(self.address("changelist"))
-        context = {"form": form, "row": row, "original": row, "look": look, "back": self.address("change", row.pk)}
+        context = {"form": form, "row": row, "original": row, "state": state, "back": self.address("change", row.pk)}
         return self.render(request, "edit.html", _("Retry with other content"), context)
 
     def _retry(self, request: HttpRequest, row: Any, form: EditForm) -> dict[str, int] | None:
@@ -104,23 +104,23 @@ def _value(edited: Any) -> Any:
         raise ValueError(_("This is nested too deep.")) from None
 
 
-def _refusal(look: RedisState) -> str:
+def _refusal(state: RedisState) -> str:
     """Return why there is nothing to edit; empty if there is."""
-    if look.view is None:
-        return _("There is nothing to edit: %(state)s.") % {"state": look.words}
-    if look.view.state == "reserved":
+    if state.view is None:
+        return _("There is nothing to edit: %(state)s.") % {"state": state.words}
+    if state.view.state == "reserved":
         return _("It is running now. Wait until that run has ended.")
-    if look.total > MOST_PAYLOADS:
-        return _("It has %(n)d payloads, which is too much for a form.") % {"n": look.total}
-    size = len(look.view.job.args) + sum(len(payload.data) for payload in look.payloads)
+    if state.total > MOST_PAYLOADS:
+        return _("It has %(n)d payloads, which is too much for a form.") % {"n": state.total}
+    size = len(state.view.job.args) + sum(len(payload.data) for payload in state.payloads)
     if size > _MOST_BYTES:
         return _("Its content takes %(n)d bytes, which is too much for a form.") % {"n": size}
     try:
-        if look.view.job.merged:
-            for payload in look.payloads:
+        if state.view.job.merged:
+            for payload in state.payloads:
                 formatting.loaded(payload.data)
         else:
-            formatting.split_call(look.view.job.args)
+            formatting.split_call(state.view.job.args)
     except ValueError:
         return _("What is stored is no JSON, so there is no form for it.")
     return ""

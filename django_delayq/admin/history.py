@@ -18,8 +18,9 @@ from ..history.names import known_tasks
 from ..history.paging import Page, page
 from ..history.series import summary
 from ..models.history import HourlyStat
-from .history_picture import charts, failing, foretold, rates, rows_of, tiles
+from .history_charts import charts
 from .history_query import HistoryQuery
+from .history_view import failing, foretold, rates, rows_of, tiles
 from .redis_pages import RedisPages
 
 __all__ = ["HourlyStatAdmin"]
@@ -58,57 +59,57 @@ class HourlyStatAdmin(RedisPages):
 
     def page_view(self, request: HttpRequest) -> HttpResponse:
         """Render charts, tables and the forecast."""
-        asked = HistoryQuery.of(request.GET)
-        found = summary(asked.wish, asked.period)
+        query = HistoryQuery.of(request.GET)
+        found = summary(query.series, query.period)
         names = known_tasks()
-        listed = self.listed(request, asked)
+        listed = self.listed(request, query)
         context = {
-            "asked": asked,
+            "query": query,
             "found": found,
-            "periods": [(name, label, self.link(asked, period=name)) for name, label in PERIODS.items()],
-            "queues": _with(sorted({queue for queue, _task in names}), asked.queue),
-            "tasks": _with(sorted({task for queue, task in names if task and asked.queue in ("", queue)}), asked.task),
+            "periods": [(name, label, self.link(query, period=name)) for name, label in PERIODS.items()],
+            "queues": _with(sorted({queue for queue, _task in names}), query.queue),
+            "tasks": _with(sorted({task for queue, task in names if task and query.queue in ("", queue)}), query.task),
             "tiles": tiles(found.total),
             "charts": charts(found),
-            "rates": rates(found, asked),
-            "failing": failing(found, asked),
-            "forecast": self.ahead(asked),
+            "rates": rates(found, query),
+            "failing": failing(found, query),
+            "forecast": self.ahead(query),
             "columns": COLUMNS,
             "rows": rows_of(listed.rows),
-            "newer_url": f"?{asked.query(before=listed.newer)}" if listed.newer else "",
-            "older_url": f"?{asked.query(after=listed.older)}" if listed.older else "",
-            "file_url": f"{self.url('file')}?{asked.query()}",
+            "newer_url": f"?{query.urlencode(before=listed.newer)}" if listed.newer else "",
+            "older_url": f"?{query.urlencode(after=listed.older)}" if listed.older else "",
+            "file_url": f"{self.url('file')}?{query.urlencode()}",
         }
         return self.render(request, "history", capfirst(str(self.opts.verbose_name_plural)), context)
 
     def file_view(self, request: HttpRequest) -> Any:
         """Return the hours of the page as CSV."""
-        asked = HistoryQuery.of(request.GET)
-        if asked.problem:
-            return HttpResponseBadRequest(asked.problem, content_type="text/plain; charset=utf-8")
-        return csvfile.response(request, asked.wish.rows(HourlyStat._default_manager.all()))
+        query = HistoryQuery.of(request.GET)
+        if query.problem:
+            return HttpResponseBadRequest(query.problem, content_type="text/plain; charset=utf-8")
+        return csvfile.response(request, query.series.rows(HourlyStat._default_manager.all()))
 
-    def ahead(self, asked: HistoryQuery) -> dict[str, Any]:
+    def ahead(self, query: HistoryQuery) -> dict[str, Any]:
         """Return the forecast, or the error if Redis is unavailable."""
         try:
             broker = connections.hurried_broker(connections.PATIENCE)
-            queues = [one for one in broker.queues() if asked.queue in ("", one.name)]
+            queues = [one for one in broker.queues() if query.queue in ("", one.name)]
             return foretold(forecast(broker, queues))
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return {"down": str(error)}
 
-    def listed(self, request: HttpRequest, asked: HistoryQuery) -> Page:
+    def listed(self, request: HttpRequest, query: HistoryQuery) -> Page:
         """Return a page of the table; the first one if the URL names none."""
-        rows = asked.wish.rows(HourlyStat._default_manager.all())
+        rows = query.series.rows(HourlyStat._default_manager.all())
         try:
             return page(rows, LIMIT, after=request.GET.get("after", ""), before=request.GET.get("before", ""))
         except ValueError:
             return page(rows, LIMIT)
 
-    def link(self, asked: HistoryQuery, **other: str) -> str:
+    def link(self, query: HistoryQuery, **other: str) -> str:
         """Return the URL of the page with another named period."""
-        query = asked.query(**{"from": "", "to": "", **other})
-        return f"?{query}" if query else self.url("changelist")
+        parameters = query.urlencode(**{"from": "", "to": "", **other})
+        return f"?{parameters}" if parameters else self.url("changelist")
 
 
 def _with(names: list[str], chosen: str) -> list[str]:

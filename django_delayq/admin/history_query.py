@@ -57,11 +57,11 @@ class HistoryQuery:
             return cls(queue, task, USUAL, since, until, named(USUAL), problem)
 
     @property
-    def wish(self) -> SeriesQuery:
+    def series(self) -> SeriesQuery:
         """Row filter of the query."""
         return SeriesQuery(self.queue, self.task, self.period)
 
-    def query(self, **other: Any) -> str:
+    def urlencode(self, **other: Any) -> str:
         """Return the query string of the same page with some parameters replaced, without a question mark."""
         words = {"queue": self.queue, "task": self.task, "period": "" if self.name == USUAL else self.name}
         if not self.name:

@@ -18,7 +18,7 @@ from ..models.history import PipelineRun
 from . import formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter
-from .words import duration
+from .numbers import duration
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -87,7 +87,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     class Media:
         css: ClassVar = {"all": ("django_delayq/history.css",)}
-        js: ClassVar = ("django_delayq/progress.js",)
+        js: ClassVar = ("django_delayq/live.js",)
 
     def get_urls(self) -> list[Any]:
         """Return the URLs, with that of the progress fragment."""

@@ -26,9 +26,9 @@ from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
 from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, look_for
-from .looks import JobLook, payload_look
+from .job_view_model import JobViewModel, payload_view_model
+from .numbers import moment
 from .redis_pages import RedisPages
-from .words import moment
 
 __all__ = ["LiveJobAdmin", "register"]
 
@@ -111,28 +111,28 @@ class LiveJobAdmin(RedisPages):
         """Render a page of jobs, or the results of a search."""
         broker = connections.broker()
         counts = broker.inspector.all_counts()
-        wish = wish_of(request)
+        query = query_of(request)
         try:
-            listing = look_for(broker, wish, counts) if wish.text else browse(broker, wish, counts)
+            listing = look_for(broker, query, counts) if query.text else browse(broker, query, counts)
         except InvalidJob as error:
             messages.warning(request, str(error))
             listing = Listing()
         now_ms = broker.now_ms()
-        mine = [one for one in counts if wish.queue in ("", one.queue)]
-        chosen = wish.by or PLACES[wish.place][0]
+        mine = [one for one in counts if query.queue in ("", one.queue)]
+        chosen = query.by or PLACES[query.place][0]
         context = {
-            "wish": wish,
+            "query": query,
             "listing": listing,
-            "looks": self.looks(listing.jobs, now_ms),
+            "items": self.items(listing.jobs, now_ms),
             "now": moment(now_ms, now_ms),
             "queues": [one.queue for one in counts],
-            "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
+            "queue_url": self.url_of("queueentry", "change", query.queue) if query.queue else "",
             "tabs": [
                 (
                     place,
                     name,
                     sum(count_at(one, place) for one in mine),
-                    self.link(wish, place=place, by="", reverse=None),
+                    self.link(query, place=place, by="", reverse=None),
                 )
                 for place, name in PLACE_NAMES.items()
             ],
@@ -140,32 +140,32 @@ class LiveJobAdmin(RedisPages):
                 (
                     ORDER_NAMES[by],
                     by == chosen,
-                    self.link(wish, by=by, reverse=not wish.reverse if by == chosen else None),
+                    self.link(query, by=by, reverse=not query.reverse if by == chosen else None),
                 )
-                for by in PLACES[wish.place]
+                for by in PLACES[query.place]
             ],
-            "next_url": self.link(wish, cursor=listing.cursor) if listing.cursor else "",
-            "first_url": self.link(wish) if wish.cursor else "",
+            "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
+            "first_url": self.link(query) if query.cursor else "",
             "patience": PATIENCE,
-            "limits": [(limit, self.link(wish, limit=limit)) for limit in LIMITS],
+            "limits": [(limit, self.link(query, limit=limit)) for limit in LIMITS],
         }
-        trail = [(wish.queue, "")] if wish.queue else []
+        trail = [(query.queue, "")] if query.queue else []
         return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
 
-    def looks(self, views: Sequence[JobView], now_ms: float) -> list[JobLook]:
+    def items(self, views: Sequence[JobView], now_ms: float) -> list[JobViewModel]:
         """Return view models of the jobs, all as of one moment."""
         lease_ms = connections.broker().lease_ms
-        return [JobLook(view, now_ms, lease_ms) for view in views]
+        return [JobViewModel(view, now_ms, lease_ms) for view in views]
 
-    def link(self, wish: BrowseQuery, **other: Any) -> str:
+    def link(self, query: BrowseQuery, **other: Any) -> str:
         """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
         words = {
-            "queue": wish.queue,
-            "place": wish.place,
-            "by": wish.by,
-            "limit": wish.limit,
-            "q": wish.text,
-            "reverse": wish.reverse,
+            "queue": query.queue,
+            "place": query.place,
+            "by": query.by,
+            "limit": query.limit,
+            "q": query.text,
+            "reverse": query.reverse,
             "cursor": "",
             **other,
         }
@@ -190,15 +190,15 @@ class LiveJobAdmin(RedisPages):
             return self.gone(request, queue, ident)
         others = graves if view.state != "morgue" else [one for one in graves if one.job.key != view.job.key]
         now_ms = broker.now_ms()
-        look, *earlier = self.looks([view, *others[:GRAVES]], now_ms)
+        item, *earlier = self.items([view, *others[:GRAVES]], now_ms)
         page = whole_number(request.GET.get("payloads", ""), 1)
         payloads = view.payloads if view.state == "morgue" else broker.inspector.payloads(queue, ident)
         begin = (page - 1) * PAYLOADS
         page_of = islice(payloads if view.job.merged else (), begin, begin + PAYLOADS)
         context = {
-            "look": look,
+            "item": item,
             "now": moment(now_ms, now_ms),
-            "payloads": [payload_look(one) for one in page_of],
+            "payloads": [payload_view_model(one) for one in page_of],
             "payloads_begin": begin,
             "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
             "payloads_before": page - 1,
@@ -208,7 +208,7 @@ class LiveJobAdmin(RedisPages):
             "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
             "may_cancel": self.may(request, "cancel") and view.state != "morgue",
-            **{f"{verb}_url": self.url(verb, look.name) for verb in ("run", "reschedule", "cancel")},
+            **{f"{verb}_url": self.url(verb, item.name) for verb in ("run", "reschedule", "cancel")},
         }
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, "")]
         return self.render(request, "live_job", ident, context, trail=trail)
@@ -297,13 +297,13 @@ class LiveJobAdmin(RedisPages):
         view = broker.inspector.get(queue, ident)
         if view is None or view.state == "morgue":
             return self.gone(request, queue, ident)
-        look = self.looks([view], broker.now_ms())[0]
-        job_url = self.url("change", look.name)
+        item = self.items([view], broker.now_ms())[0]
+        job_url = self.url("change", item.name)
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, job_url), (title, "")]
-        return self.render(request, template, title, {"look": look, "job_url": job_url, **more}, trail=trail)
+        return self.render(request, template, title, {"item": item, "job_url": job_url, **more}, trail=trail)
 
 
-def wish_of(request: HttpRequest) -> BrowseQuery:
+def query_of(request: HttpRequest) -> BrowseQuery:
     """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     place = asked.get("place", "")

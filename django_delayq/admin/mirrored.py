@@ -19,7 +19,7 @@ from ..core.task import registry
 from . import formatting
 from .edit import EditMixin
 from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
-from .redis_state import RedisState, look_at
+from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -101,15 +101,17 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         row = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
         if row is not None and self.has_view_permission(request, row):
-            look = look_at(row)
-            row.delayq_look = look
+            state = read_state(row)
+            row.delayq_state = state
             request.delayq_row = row  # type: ignore[attr-defined]
             extra |= {
-                "look": look,
-                "look_facts": look.facts.items(),
+                "state": state,
+                "state_facts": state.facts.items(),
                 "row": row,
                 "buttons": self._buttons(request),
-                "edit_url": self.address("edit", row.pk) if look.view is not None and self.may(request, "edit") else "",
+                "edit_url": self.address("edit", row.pk)
+                if state.view is not None and self.may(request, "edit")
+                else "",
                 "history_url": self.address("history", row.pk),
                 "seen": formatting.ago(row.seen_at),
                 "checkbox": ACTION_CHECKBOX_NAME,
@@ -161,9 +163,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Return the arguments of the call."""
         if row.merged:
             return gettext("a merged job: its payloads are its arguments")
-        look: RedisState | None = getattr(row, "delayq_look", None)
-        if look is not None and look.view is not None:
-            return formatting.call_table(row.task, look.view.job.args)
+        state: RedisState | None = getattr(row, "delayq_state", None)
+        if state is not None and state.view is not None:
+            return formatting.call_table(row.task, state.view.job.args)
         if row.args is None:
             return gettext("too large to be kept here, and no longer in Redis")
         return formatting.call_table(row.task, bytes(row.args))
@@ -171,12 +173,12 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("payloads"))
     def payloads(self, row: MirroredJob) -> SafeString | str:
         """Return the payloads of a merged job, from Redis."""
-        look: RedisState | None = getattr(row, "delayq_look", None)
+        state: RedisState | None = getattr(row, "delayq_state", None)
         if not row.merged:
             return "–"
-        if look is None or look.view is None:
+        if state is None or state.view is None:
             return gettext("%(n)d, no longer to be read from Redis") % {"n": row.payload_count}
-        return formatting.payload_table(look.payloads, look.total)
+        return formatting.payload_table(state.payloads, state.total)
 
     @admin.display(description=_("context"))
     def context(self, row: MirroredJob) -> SafeString | str:

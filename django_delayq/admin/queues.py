@@ -23,9 +23,9 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
-from .queue_looks import QueueLook, workers_of
+from .numbers import moment
+from .queue_view_model import QueueViewModel, workers_of
 from .redis_pages import RedisPages
-from .words import moment
 
 __all__ = ["QueueEntryAdmin", "register"]
 
@@ -74,18 +74,18 @@ class QueueEntryAdmin(RedisPages):
             self.page(f"{one}purge/", self.purge_view, "purge", verb="purge", methods=both),
         ]
 
-    # -- looks -------------------------------------------------------------------------------------------------------
+    # -- pages -------------------------------------------------------------------------------------------------------
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Render the list of all queues."""
         broker = connections.broker()
         queues = {queue.name: queue for queue in broker.queues()}
         counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
-        looks = [QueueLook(queues[one.queue], one) for one in counts]
+        items = [QueueViewModel(queues[one.queue], one) for one in counts]
         now_ms = broker.now_ms()
         places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
         context = {
-            "looks": looks,
+            "items": items,
             "totals": [sum(getattr(one, place) for one in counts) for place in places],
             "workers": workers_of(broker, now_ms),
             "now": moment(now_ms, now_ms),
@@ -97,11 +97,11 @@ class QueueEntryAdmin(RedisPages):
         """Render one queue."""
         queue = found(object_id)
         broker, inspector = queue.broker, queue.broker.inspector
-        look = QueueLook(queue, inspector.counts(queue.name))
+        item = QueueViewModel(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]
         context = {
-            "look": look,
+            "item": item,
             "now": moment(now_ms, now_ms),
             "shards": [
                 (*divmod(number, MAX_SHARDS), number, counts)
@@ -112,12 +112,12 @@ class QueueEntryAdmin(RedisPages):
             "jobs": [
                 (name, number, self.jobs_url(queue.name, place))
                 for name, number, place in (
-                    (_("delayed"), look.counts.delayed, "waiting"),
-                    (_("ready"), look.counts.ready, "waiting"),
-                    (_("reserved"), look.counts.reserved, "reserved"),
-                    (_("gated"), look.counts.gated, "gated"),
-                    (_("failed"), look.counts.failed, "failed"),
-                    (_("in the morgue"), look.counts.morgue, "morgue"),
+                    (_("delayed"), item.counts.delayed, "waiting"),
+                    (_("ready"), item.counts.ready, "waiting"),
+                    (_("reserved"), item.counts.reserved, "reserved"),
+                    (_("gated"), item.counts.gated, "gated"),
+                    (_("failed"), item.counts.failed, "failed"),
+                    (_("in the morgue"), item.counts.morgue, "morgue"),
                 )
             ],
             "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
@@ -218,8 +218,8 @@ class QueueEntryAdmin(RedisPages):
 
     def ask(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
-        look = QueueLook(queue, queue.broker.inspector.counts(queue.name))
-        context = {"look": look, "queue_url": self.url("change", queue.name), **more}
+        item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
+        context = {"item": item, "queue_url": self.url("change", queue.name), **more}
         trail = [(queue.name, context["queue_url"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
 

@@ -18,7 +18,7 @@ from . import formatting
 if TYPE_CHECKING:
     from ..models import FailedJob, MirroredJob
 
-__all__ = ["RedisState", "look_at"]
+__all__ = ["RedisState", "read_state"]
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class RedisState:
     answered: bool = True
 
 
-def look_at(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYLOADS) -> RedisState:
+def read_state(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYLOADS) -> RedisState:
     """Return the state of a row's job in Redis, or that Redis is unavailable.
 
     Args:
@@ -68,9 +68,9 @@ def look_at(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYLOAD
         words, kind = _("in the morgue"), "plain"
         if is_live:
             words, kind = _("in the morgue, while another job of this id is live"), "late"
-        look = RedisState(words, kind, buried, buried.payloads[:most], len(buried.payloads))
-        look.facts[_("buried")] = formatting.ago(formatting.from_ms(buried.buried_ms))
-        return look
+        state = RedisState(words, kind, buried, buried.payloads[:most], len(buried.payloads))
+        state.facts[_("buried")] = formatting.ago(formatting.from_ms(buried.buried_ms))
+        return state
     if is_live:
         return RedisState(_("gone; another job has this id now"), "bad")
     return RedisState(_("gone: it was run, cancelled or removed since"), "bad")
@@ -82,12 +82,12 @@ def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:
         "ready": _("due, waits for a worker"),
         "reserved": _("a worker has it now"),
     }.get(view.state, view.state)
-    look = RedisState(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
+    state = RedisState(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
-        look.facts[_("worker")] = view.job.worker or "–"
-        look.facts[_("its lease ends")] = formatting.until(formatting.from_ms(view.deadline_ms))
+        state.facts[_("worker")] = view.job.worker or "–"
+        state.facts[_("its lease ends")] = formatting.until(formatting.from_ms(view.deadline_ms))
     else:
-        look.facts[_("due")] = formatting.until(formatting.from_ms(view.due_ms))
+        state.facts[_("due")] = formatting.until(formatting.from_ms(view.due_ms))
     if view.gated_due_ms is not None:
-        look.facts[_("new content after this run")] = formatting.until(formatting.from_ms(view.gated_due_ms))
-    return look
+        state.facts[_("new content after this run")] = formatting.until(formatting.from_ms(view.gated_due_ms))
+    return state

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core import bulk
 from ..core.job import Generation
-from ..core.operations.sweep import Progress
+from ..core.operations.selection import Progress
 from ..core.queue import Queue
 from ..models import InboxEntry
 from ..outbox import durability, rows, verbs

@@ -18,7 +18,6 @@ from ..core.redis.faults import Backoff, classify
 from ..core.results import READY, RUNNING, SUCCESSFUL, Record, Results
 from ..signals import emit
 from ..worker.current import running
-from . import records
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge
 from .stored import LOST, Head, change, error_line, own_part, read_errors, result_of
@@ -195,7 +194,7 @@ class Attempt:
 
     @staticmethod
     def _results() -> Results:
-        return records.of(connections.broker())
+        return Results(connections.broker())
 
 
 def _home(alias: str) -> tuple[type[Any], BackendOptions]:

@@ -15,12 +15,12 @@ from django.utils import timezone
 
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
-from ..core.results import READY, Record
+from ..core.results import READY, Record, Results
 from ..outbox import durability, fast_path
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
-from . import lookup, options, records
+from . import lookup, options
 from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
 from .registration import adopt, known, priority_class, register
 from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_of
@@ -165,7 +165,7 @@ class DelayQBackend(BaseTaskBackend):
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
-                fast_path.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
+                fast_path.ask(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
             except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)

@@ -12,10 +12,10 @@ from django.utils import timezone
 
 from ..core.errors import DelayQError
 from ..core.job import Job
-from ..core.results import FAILED, READY, SUCCESSFUL
+from ..core.results import FAILED, READY, SUCCESSFUL, Results
 from ..outbox import fast_path
 from ..signals import job_cancelled
-from . import attempts, records
+from . import attempts
 from .backend import home
 from .errors import Gone
 from .options import BackendOptions
@@ -53,7 +53,7 @@ def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
         kept = home(sender.task.backend)[1] if isinstance(sender, FrameworkTask) else BackendOptions()
         ttl_ms, at = int(kept.result_ttl * 1000), timezone.now().isoformat()
         error = raised_nowhere(Gone, "it was cancelled")
-        fast_path.ask(lambda broker: records.of(broker).close(id, ttl_ms, at=at, error=error))
+        fast_path.ask(lambda broker: Results(broker).close(id, ttl_ms, at=at, error=error))
     except DelayQError as failed:  # without it only the time of the end is missing in the result
         logger.warning("%s: the end of a cancelled task could not be stored: %s", id, failed)
 

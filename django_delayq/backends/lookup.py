@@ -11,10 +11,9 @@ from django.conf import settings
 from .. import connections
 from ..core.operations.views import JobView
 from ..core.records.packed import unpack_job
-from ..core.results import FAILED, READY, RUNNING, Record
+from ..core.results import FAILED, READY, RUNNING, Record, Results
 from ..outbox import durability, rows
 from ..settings.conf import conf
-from . import records
 from .compat import TaskError, TaskResultDoesNotExist
 from .errors import Gone
 from .stored import (
@@ -45,7 +44,7 @@ def find(ident: object) -> AnyResult:
     """
     if not isinstance(ident, str) or not is_result_id(ident):
         raise TaskResultDoesNotExist(str(ident))
-    results = records.of(connections.broker())
+    results = Results(connections.broker())
     record = results.read(ident)
     view = next(_views(ident, record), None)
     if view is None and record is not None and not record.final:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db import connections as databases
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_queue_name, check_task_name, short, suggest
+from ..core.inputs import (
+    check_int,
+    check_known,
+    check_mapping,
+    check_queue_name,
+    check_task_name,
+    short,
+    suggest,
+)
 from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
-from ..settings.values import whole
 
 #: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1
@@ -71,7 +78,7 @@ def load(raw: Any, where: str) -> BackendOptions:
         raise Misconfigured(problem)
     known = dict(raw)
     if "result_ttl" in known:
-        known["result_ttl"] = _ttl(known["result_ttl"])
+        known["result_ttl"] = _ttl(where, known["result_ttl"])
     return BackendOptions(**known)
 
 
@@ -80,72 +87,54 @@ def problems(raw: object, where: str) -> Iterator[str]:
     if not isinstance(raw, Mapping):
         yield f"{where} must be a dict, got {short(raw)}"
         return
-    names = [one.name for one in fields(BackendOptions)]
     for name, value in raw.items():
-        if name not in names:
-            yield (
-                f"{where}: unknown key {short(name)}.{suggest(str(name).lower(), names)} "
-                f"Known keys: {', '.join(names)}."
-            )
-        else:
-            yield from _CHECKS[name](value, f"{where}[{name!r}]")
+        try:
+            check_known([name], _CHECKS)
+        except InvalidJob as error:
+            yield f"{where}: {error}"
+            continue
+        try:
+            _CHECKS[name](f"{where}[{name!r}]", value)
+        except (InvalidJob, Misconfigured) as error:
+            yield str(error)
 
 
-def _result_ttl(value: object, where: str) -> Iterator[str]:
+def _ttl(name: str, value: object) -> float:
     try:
-        _ttl(value)
+        seconds = seconds_of("result_ttl", value)
     except InvalidJob as error:
-        yield f"{where}: {error}"
-
-
-def _ttl(value: object) -> float:
-    seconds = seconds_of("result_ttl", value)
+        raise InvalidJob(f"{name}: {error}") from None
     if not 60 <= seconds <= 3650 * DAY:
-        raise InvalidJob(f"results are kept for 60 seconds to ten years, not {seconds:g} s")
+        raise InvalidJob(f"{name}: results are kept for 60 seconds to ten years, not {seconds:g} s")
     return seconds
 
 
-def _max_result_bytes(value: object, where: str) -> Iterator[str]:
-    try:
-        whole(where, value, 1, 64 * 1024 * 1024)
-    except Misconfigured as error:
-        yield str(error)
+def _max_result_bytes(name: str, value: object) -> None:
+    check_int(name, value, 1, 64 * 1024 * 1024)
 
 
-def _using_db(value: object, where: str) -> Iterator[str]:
+def _using_db(name: str, value: object) -> None:
     if value is not None and value not in list(databases):
-        yield f"{where} is {short(value)}, which is no alias in DATABASES.{suggest(str(value), databases)}"
+        raise InvalidJob(f"{name} is {short(value)}, which is no alias in DATABASES.{suggest(str(value), databases)}")
 
 
-def _defaults(value: object, where: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name in ("name", *OWN):
-            if name in value and name not in NOT_HERE:
-                yield f"{where}: {name!r} belongs to one task; put it into OPTIONS['tasks']"
-                return
-    yield from _options(value, where)
+def _defaults(name: str, value: object) -> None:
+    options = check_mapping(name, value, _EXAMPLE)
+    for own in ("name", *OWN):
+        if own in options and own not in NOT_HERE:
+            raise InvalidJob(f"{name}: {own!r} belongs to one task; put it into OPTIONS['tasks']")
+    build(options, name)
 
 
-def _tasks(value: object, where: str) -> Iterator[str]:
-    if not isinstance(value, Mapping):
-        yield f'{where} must be a dict like {{"shop.send_receipt": {{"max_attempts": 5}}}}, got {short(value)}'
-        return
-    for name, options in value.items():
-        yield from _options(options, f"{where}[{name!r}]")
+def _tasks(name: str, value: object) -> None:
+    for task, options in check_mapping(name, value, f'{{"shop.send_receipt": {_EXAMPLE}}}').items():
+        where = f"{name}[{task!r}]"
+        build(check_mapping(where, options, _EXAMPLE), where)
 
 
-def _options(value: object, where: str) -> Iterator[str]:
-    if not isinstance(value, Mapping):
-        yield f'{where} must be a dict of task options like {{"max_attempts": 5}}, got {short(value)}'
-        return
-    try:
-        build(value, where)
-    except Misconfigured as error:
-        yield str(error)
-
-
+_EXAMPLE: Final = '{"max_attempts": 5}'
 _CHECKS: Final = {
-    "result_ttl": _result_ttl,
+    "result_ttl": _ttl,
     "max_result_bytes": _max_result_bytes,
     "using_db": _using_db,
     "defaults": _defaults,
@@ -167,13 +156,9 @@ def build(said: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
     for name in said:
         if name in NOT_HERE:
             raise Misconfigured(f"{what}: the option {name!r} is not for Django's Tasks: {NOT_HERE[name]}")
-        if name not in TASK_OPTIONS:
-            raise Misconfigured(
-                f"{what}: unknown option {short(name)}.{suggest(str(name), TASK_OPTIONS)} "
-                f"Known options: {', '.join(TASK_OPTIONS)}."
-            )
     own = {name: value for name, value in said.items() if name != "name"}
     try:
+        check_known(said, TASK_OPTIONS, "option")
         if said.get("name") is not None:
             check_task_name(said["name"])
         if "queue" in placed:

@@ -43,6 +43,9 @@ class Broker:
         observe: called after every script call; see :meth:`observe`.
     """
 
+    #: class of its queues
+    queue_class: type[Queue] = Queue
+
     def __init__(
         self,
         connection: Connection,
@@ -179,7 +182,7 @@ class Broker:
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
-                queue = self._queues[name] = Queue(self, name, layout)
+                queue = self._queues[name] = self.queue_class(self, name, layout)
             elif queue.layout != layout:
                 queue.install(layout)
         return queue

@@ -1,8 +1,8 @@
-"""Bulk operations on the jobs of a queue, for operators.
+"""Bulk operations on the jobs of a queue, for operators: an action applied to a selection of jobs.
 
-Every verb works through the queue in chunks of at most 250 jobs, one script call each. It may run beside producers and
-workers at full load: other calls wait for one chunk at most. Each script checks again that a job still qualifies and
-changes it as a whole; no job is read first and removed later. Jobs that are buried, or fail, after the start of the
+Every verb works through its selection in chunks of at most 250 jobs, one script call each. It may run beside producers
+and workers at full load: other calls wait for one chunk at most. Each script checks again that a job still qualifies
+and changes it as a whole; no job is read first and removed later. Jobs that are buried, or fail, after the start of the
 call are left alone, so each verb ends whatever the workers do meanwhile.
 
 Every verb returns the number of jobs per outcome. It calls ``progress``, if given, after each chunk with the number of
@@ -13,33 +13,34 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from .errors import InvalidJob
-from .job import MAX_ID_BYTES
-from .operations.rehome import live_in_older
-from .operations.sweep import Act, Progress, last_score, look_at, sweep, told
-from .records.frames import bad_id
+from .operations import actions
+from .operations.actions import UNCOUNTED, Action, Name
+from .operations.morgue import Discard, Kick, Pace
+from .operations.selection import (
+    Progress,
+    ShardSnapshot,
+    Wanted,
+    every,
+    in_turn,
+    last_score,
+    name_of,
+    named,
+    shard_snapshots,
+)
 from .records.keys import DUE_KEYS, number_of
 from .sending.chunks import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue
 
-#: an id (its generation that was buried last), or an id and the key of a generation
-Wanted = str | tuple[str, bytes]
+#: numbers of jobs by outcome, and of jobs checked
+Step = tuple[Mapping[str, int], int]
 
-_KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": "moved"}
-_DISCARDED: Final = {"d": "discarded", "n": "gone"}
 _RUN_NOW: Final = struct.Struct("<dII")
-#: ids read from an iterable before they are processed
-_AT_ONCE: Final = 10_000
-#: jobs that one script call moves into the morgue or out of it: a few ms, for which all other calls have to wait
-_AT_A_TIME: Final = 100
 
 
 # -- the morgue ------------------------------------------------------------------------------------------------------
@@ -68,12 +69,7 @@ def kick_many(
     Raises:
         InvalidJob: a negative delay, or an invalid id.
     """
-    pace = _Pace.of(delay_ms, None, 0)
-
-    def act(number: int, graves: Sequence[bytes]) -> list[str]:
-        return _kick(queue, number, graves, pace, replace)
-
-    return _for_wanted(queue, wanted, act, lambda grave: _kick_over(queue, grave, pace, replace), progress)
+    return _on_named(queue, wanted, Kick(Pace.of(delay_ms), replace=replace), progress)
 
 
 def kick_all(
@@ -99,14 +95,9 @@ def kick_all(
     Raises:
         InvalidJob: a negative delay, or a pace that is not above 0.
     """
-    scene = look_at(queue)
-    pace = _Pace.of(delay_ms, per_second, max((shard.now_ms for shard in scene.values()), default=0))
-
-    def act(number: int, graves: Sequence[bytes]) -> list[str]:
-        return _kick(queue, number, graves, pace, replace)
-
-    until = {number: shard.moment for number, shard in scene.items()}
-    return sweep(queue, ("morgue",), until, act, sum(shard.morgue for shard in scene.values()), progress)
+    shards = shard_snapshots(queue)
+    pace = Pace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
+    return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
 
 
 def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress | None = None) -> dict[str, int]:
@@ -123,11 +114,7 @@ def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress |
     Raises:
         InvalidJob: an invalid id.
     """
-
-    def act(number: int, graves: Sequence[bytes]) -> list[str]:
-        return _discard(queue, number, graves)
-
-    return _for_wanted(queue, wanted, act, lambda grave: _discard_over(queue, grave), progress)
+    return _on_named(queue, wanted, Discard(), progress)
 
 
 def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
@@ -141,14 +128,20 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
     Returns:
         Number of jobs discarded.
     """
-    scene = look_at(queue)
     latest = float("inf") if before_ms is None else before_ms * 1000 - 1
-    until = {number: min(shard.moment, latest) for number, shard in scene.items()}
+    return _on_morgue(queue, shard_snapshots(queue), Discard(), progress, latest)
 
-    def act(number: int, graves: Sequence[bytes]) -> list[str]:
-        return _discard(queue, number, graves)
 
-    return sweep(queue, ("morgue",), until, act, sum(shard.morgue for shard in scene.values()), progress)
+def _on_morgue(
+    queue: Queue,
+    shards: Mapping[int, ShardSnapshot],
+    action: Action,
+    progress: Progress | None,
+    latest: float = float("inf"),
+) -> dict[str, int]:
+    chunks = every(queue, ("morgue",), lambda number: min(shards[number].moment, latest))
+    total = sum(shard.morgue for shard in shards.values())
+    return _count(_on_chunks(queue, chunks, lambda _: action), total, progress)
 
 
 # -- jobs that failed ------------------------------------------------------------------------------------------------
@@ -162,7 +155,7 @@ def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     Returns:
         Number of jobs killed.
     """
-    return _end_failed(queue, "kill", "killed", progress)
+    return _end_failed(queue, "killed", progress)
 
 
 def delete_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
@@ -171,17 +164,15 @@ def delete_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str
     Returns:
         Number of jobs deleted.
     """
-    return _end_failed(queue, "delete", "deleted", progress)
+    return _end_failed(queue, "deleted", progress)
 
 
-def _end_failed(queue: Queue, verb: str, outcome: str, progress: Progress | None) -> dict[str, int]:
-    scene = look_at(queue)
-    until = {number: shard.moment for number, shard in scene.items()}
-
-    def act(number: int, idents: Sequence[bytes]) -> list[str]:
-        return _remove(queue, number, idents, verb, outcome, until[number])
-
-    return sweep(queue, ("failed",), until, act, sum(shard.failed for shard in scene.values()), progress)
+def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str, int]:
+    shards = shard_snapshots(queue)
+    total = sum(shard.failed for shard in shards.values())
+    chunks = every(queue, ("failed",), lambda number: shards[number].moment)
+    ends = {number: actions.end_failed_before(verb, shard.moment) for number, shard in shards.items()}
+    return _count(_on_chunks(queue, chunks, ends.__getitem__), total, progress)
 
 
 # -- jobs that wait --------------------------------------------------------------------------------------------------
@@ -196,12 +187,9 @@ def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, i
     Returns:
         Number of jobs cancelled.
     """
-    scene = look_at(queue)
-
-    def act(number: int, idents: Sequence[bytes]) -> list[str]:
-        return _remove(queue, number, idents, "cancel", "cancelled", 0)
-
-    return sweep(queue, DUE_KEYS, None, act, sum(shard.waiting for shard in scene.values()), progress)
+    total = sum(shard.waiting for shard in shard_snapshots(queue).values())
+    action = actions.cancel_waiting()
+    return _count(_on_chunks(queue, every(queue, DUE_KEYS), lambda _: action), total, progress)
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
@@ -212,149 +200,87 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     Returns:
         Number of jobs moved.
     """
-    total = sum(shard.delayed for shard in look_at(queue).values())
-    moved = seen = 0
-    for number in queue.numbers:
-        for place, index in enumerate(DUE_KEYS):
-            until = last_score(queue, number, index)
-            last, looked_at = 0.0, CHUNK if until else 0
-            while looked_at == CHUNK:
-                frame = queue.call("run_now_many", number, place + 1, f"{last:.0f}", until, CHUNK)
-                last, looked_at, changed = _RUN_NOW.unpack(frame)
-                moved, seen = moved + changed, seen + looked_at
-                if progress and looked_at:
-                    progress(seen, total)
-    return {"moved": moved} if moved else {}
+    total = sum(shard.delayed for shard in shard_snapshots(queue).values())
+    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS]
+    return _count(in_turn(walks), total, progress)
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+def _run_now(queue: Queue, number: int, index: str) -> Iterator[Step]:
+    """Make the jobs of a class due now. The script selects them, because each place follows from the one before."""
+    until = last_score(queue, number, index)
+    last, checked = 0.0, CHUNK if until else 0
+    while checked == CHUNK:
+        frame = queue.call("run_now", number, DUE_KEYS.index(index) + 1, f"{last:.0f}", until, CHUNK)
+        last, checked, moved = _RUN_NOW.unpack(frame)
+        if checked:
+            yield {"moved": moved}, checked
 
 
-@dataclass(slots=True)
-class _Pace:
-    """Due times of kicked jobs: all after one delay, or spread at a fixed rate."""
-
-    ms: float
-    relative: bool
-    step: float
-
-    @classmethod
-    def of(cls, delay_ms: int, per_second: float | None, now_ms: int) -> _Pace:
-        if delay_ms < 0:
-            raise InvalidJob(f"a delay cannot be negative, this one is {delay_ms} ms; leave it out for now")
-        if per_second is None:
-            return cls(delay_ms, relative=True, step=0)
-        if not 0 < per_second < float("inf"):
-            raise InvalidJob(f"a pace is a number of jobs per second above 0, not {per_second}")
-        return cls(now_ms + delay_ms, relative=False, step=1000 / per_second)
-
-    def delay_ms(self, queue: Queue) -> int:
-        """Return the delay of the next job, counted from now."""
-        return int(self.ms if self.relative else max(0.0, self.ms - queue.broker.now_ms()))
+# -- jobs named in their shard ---------------------------------------------------------------------------------------
 
 
-def _for_wanted(
-    queue: Queue, wanted: Iterable[Wanted], act: Act, act_on_one: Callable[[bytes], str], progress: Progress | None
-) -> dict[str, int]:
-    queue.broker.read_layout(queue.name)
+def act_in_shard(queue: Queue, number: int, wanted: Sequence[Wanted], action: Action) -> list[str]:
+    """Apply an action to jobs in the shard where they were read.
+
+    Jobs that ran, were replaced or cancelled meanwhile, and new jobs under the same id, are left alone.
+
+    Args:
+        queue, number: the shard.
+        wanted: (id, key) of each.
+        action: one of :mod:`.operations.actions`.
+
+    Returns:
+        The outcome of each.
+    """
+    return action.in_shard(queue, number, [name_of(one) for one in wanted])
+
+
+# -- the loop --------------------------------------------------------------------------------------------------------
+
+
+def _count(steps: Iterable[Step], total: int | None, progress: Progress | None) -> dict[str, int]:
+    """Carry out the steps of an operation; return the number of jobs per outcome."""
     counts: Counter[str] = Counter()
     seen = 0
-    pending = iter(wanted)
-    while some := list(islice(pending, _AT_ONCE)):
-        graves = [_checked(one) for one in some]
-        if len(queue.epochs) > 1:
-            # The latest generation of an id is found only by comparing all its shards.
-            counts.update(act_on_one(grave) for grave in graves if not _split(grave)[1])
-            graves = [grave for grave in graves if _split(grave)[1]]
-        counts.update(_over_epochs(queue, graves, act))
-        seen += len(some)
+    for outcomes, checked in steps:
+        counts.update(outcomes)
+        seen += checked
         if progress:
-            progress(seen, seen)
-    return told(counts)
+            progress(seen, seen if total is None else total)
+    return {outcome: n for outcome, n in counts.items() if n and outcome != UNCOUNTED}
 
 
-def _over_epochs(queue: Queue, graves: list[bytes], act: Act) -> Iterator[str]:
-    """Return the outcomes, in no order. A record may lie where its id belonged before a reshard."""
+def _on_chunks(
+    queue: Queue, chunks: Iterable[tuple[int, Sequence[Name]]], action_for: Callable[[int], Action]
+) -> Iterator[Step]:
+    """Apply the action for a shard to each chunk of its jobs."""
+    for number, names in chunks:
+        yield Counter(action_for(number).in_shard(queue, number, names)), len(names)
+
+
+def _on_named(queue: Queue, wanted: Iterable[Wanted], action: Action, progress: Progress | None) -> dict[str, int]:
+    """Apply an action to named jobs, wherever they are."""
+    queue.broker.read_layout(queue.name)
+    steps = ((Counter(_in_all_epochs(queue, action, names)), len(names)) for names in named(wanted))
+    return _count(steps, None, progress)
+
+
+def _in_all_epochs(queue: Queue, action: Action, names: Sequence[Name]) -> Iterator[str]:
+    """Yield the outcomes, in no order. A morgue record may lie where its id belonged before a reshard."""
+    if len(queue.epochs) > 1:
+        # The latest generation of an id is found only by comparing all its shards.
+        yield from (action.anywhere(queue, ident.decode()) for ident, key in names if not key)
+        names = [name for name in names if name[1]]
     for epoch, shards in queue.epochs:
-        by_shard: dict[int, list[bytes]] = {}
-        for grave in graves:
-            by_shard.setdefault(number_of(epoch, crc32(_split(grave)[0]) % shards), []).append(grave)
-        graves = []
+        by_shard: dict[int, list[Name]] = {}
+        for name in names:
+            by_shard.setdefault(number_of(epoch, crc32(name[0]) % shards), []).append(name)
+        gone = []
         for number, mine in by_shard.items():
-            for start in range(0, len(mine), CHUNK):
-                chunk = mine[start : start + CHUNK]
-                for grave, outcome in zip(chunk, act(number, chunk), strict=True):
-                    if outcome == "gone":
-                        graves.append(grave)
-                    else:
-                        yield outcome
-    yield from ("gone" for _ in graves)
-
-
-def _checked(wanted: Wanted) -> bytes:
-    """Return the name of a morgue record; without a key it ends in the zero byte behind the id."""
-    ident, key = (wanted, b"") if isinstance(wanted, str) else wanted
-    encoded = ident.encode()
-    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
-        raise bad_id(encoded)
-    return encoded + b"\0" + key
-
-
-def _split(grave: bytes) -> tuple[bytes, bytes]:
-    ident, _, key = grave.partition(b"\0")
-    return ident, key
-
-
-def _entry(grave: bytes) -> bytes:
-    ident, key = _split(grave)
-    return b"%c%b%c%b" % (len(ident), ident, len(key), key)
-
-
-def _kick(queue: Queue, number: int, graves: Sequence[bytes], pace: _Pace, replace: bool) -> list[str]:
-    # An id that is live in an older epoch is put back there, so these are kicked one by one.
-    elsewhere = live_in_older(queue, number, [_split(grave)[0] for grave in graves])
-    if elsewhere:
-        quiet = iter(_kick(queue, number, [g for g in graves if _split(g)[0] not in elsewhere], pace, replace))
-        return [
-            _kick_over(queue, grave, pace, replace) if _split(grave)[0] in elsewhere else next(quiet)
-            for grave in graves
-        ]
-    outcomes: list[str] = []
-    while rest := graves[len(outcomes) :]:
-        frame = b"".join(map(_entry, rest[:_AT_A_TIME]))
-        letters = queue.call(
-            "kick_many", number, frame, pace.ms, b"1" if pace.relative else b"0", pace.step, b"1" if replace else b"0"
-        ).decode()
-        pace.ms += letters.count("k") * pace.step
-        outcomes += [_KICKED[letter] for letter in letters]
-    return [
-        outcome if outcome != "moved" else _kick_over(queue, grave, pace, replace)
-        for grave, outcome in zip(graves, outcomes, strict=True)
-    ]
-
-
-def _kick_over(queue: Queue, grave: bytes, pace: _Pace, replace: bool) -> str:
-    """Kick one job wherever it lies, if necessary from a closing shard into the present shard of its id."""
-    ident, key = _split(grave)
-    outcome = queue.kick(ident.decode(), key=key or None, delay_ms=pace.delay_ms(queue), replace=replace) or "gone"
-    if outcome == "kicked":
-        pace.ms += pace.step
-    return outcome
-
-
-def _discard(queue: Queue, number: int, graves: Sequence[bytes]) -> list[str]:
-    letters = queue.call("discard_many", number, b"".join(map(_entry, graves))).decode()
-    return [_DISCARDED[letter] for letter in letters]
-
-
-def _discard_over(queue: Queue, grave: bytes) -> str:
-    ident, key = _split(grave)
-    return "discarded" if queue.discard(ident.decode(), key=key or None) else "gone"
-
-
-def _remove(queue: Queue, number: int, idents: Sequence[bytes], verb: str, outcome: str, moment: float) -> list[str]:
-    letters = ""
-    while rest := idents[len(letters) :]:
-        frame = b"".join(b"%c%b" % (len(ident), ident) for ident in rest[:_AT_A_TIME])
-        letters += queue.call("remove_many", number, frame, verb, f"{moment:.0f}").decode()
-    return [outcome] * letters.count("d")
+            for name, outcome in zip(mine, action.in_shard(queue, number, mine), strict=True):
+                if outcome == "gone":
+                    gone.append(name)
+                else:
+                    yield outcome
+        names = gone
+    yield from ("gone" for _ in names)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, MAX_TASK_BYTES
@@ -102,13 +102,39 @@ def _check_text(value: str, what: str, limit: int) -> str:
     return value
 
 
-def check_int(name: str, value: object, low: int, high: int) -> int:
-    """Return ``value`` if it is an int (no bool) in ``low..high``; otherwise raise :class:`InvalidJob`."""
+def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return ``value`` if it is an int (no bool) from ``low`` to ``high`` (None = no limit).
+
+    Raises:
+        InvalidJob: it is not; the message names the range.
+    """
     if type(value) is not int:
         raise InvalidJob(f"{name} must be an int, not {type(value).__name__}: {short(value)}")
-    if not low <= value <= high:
-        raise InvalidJob(f"{name} must be {low} to {high}, got {short(value)}")
+    if value < low or (high is not None and value > high):
+        raise InvalidJob(f"{name} must be {_range(low, high)}, got {short(value)}")
     return value
+
+
+def check_number(name: str, value: object, low: float, high: float | None = None, *, unit: str = "seconds") -> float:
+    """Return ``value`` if it is a finite number (no bool) from ``low`` to ``high`` (None = no limit).
+
+    Args:
+        unit: of the number, for the message; "" = none.
+
+    Raises:
+        InvalidJob: it is not; the message names the range.
+    """
+    of = f" {unit}" if unit else ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kind = f"a number of{of}" if unit else "a number"
+        raise InvalidJob(f"{name} must be {kind}, not {type(value).__name__}: {short(value)}")
+    if not (low <= value < math.inf) or (high is not None and value > high):
+        raise InvalidJob(f"{name} must be {_range(low, high)}{of}, got {short(value)}")
+    return float(value)
+
+
+def _range(low: float, high: float | None) -> str:
+    return f"{low:g} or more" if high is None else f"{low:g} to {high:.10g}"
 
 
 def check_seconds(name: str, value: object) -> float:
@@ -133,3 +159,50 @@ def check_flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise InvalidJob(f"{name} must be True or False, got {short(value)}")
+
+
+def check_text(name: str, value: object) -> str:
+    """Return ``value`` if it is a text that is not empty; otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, str) and value:
+        return value
+    raise InvalidJob(f"{name} must be a text, got {short(value)}")
+
+
+def check_texts(name: str, value: object) -> tuple[str, ...]:
+    """Return a list or tuple of texts as a tuple; otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    raise InvalidJob(f"{name} must be a list of strings, got {short(value)}")
+
+
+def check_mapping(name: str, value: object, example: str) -> Mapping[Any, Any]:
+    """Return ``value`` if it is a mapping; otherwise raise :class:`InvalidJob` with an example of one."""
+    if isinstance(value, Mapping):
+        return value
+    raise InvalidJob(f"{name} must be a dict like {example}, got {short(value)}")
+
+
+def check_dotted_path(name: str, value: object) -> str:
+    """Return the dotted path of an importable object (``shop.hooks.begin``); otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, str) and "." in value and all(part.isidentifier() for part in value.split(".")):
+        return value
+    raise InvalidJob(f"{name} must be a dotted path like 'shop.module.name', got {short(value)}")
+
+
+def check_dotted_paths(name: str, value: object) -> tuple[str, ...]:
+    """Return a list or tuple of dotted paths as a tuple; otherwise raise :class:`InvalidJob`."""
+    return tuple(check_dotted_path(name, path) for path in check_texts(name, value))
+
+
+def check_known(names: Iterable[object], known: Iterable[str], what: str = "key") -> None:
+    """Check that every name is known.
+
+    Raises:
+        InvalidJob: one is not; the message suggests the nearest one and lists all.
+    """
+    allowed = list(known)
+    for name in names:
+        if name not in allowed:
+            word = str(name)
+            near = suggest(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
+            raise InvalidJob(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")

@@ -16,11 +16,11 @@ from .inputs import (
     check_choice,
     check_flag,
     check_int,
+    check_known,
     check_queue_name,
     check_seconds,
     check_task_name,
     short,
-    suggest,
 )
 from .job import DEFAULT_PRIORITY, PRIORITIES
 from .records.keys import MAX_SHARDS
@@ -214,13 +214,8 @@ class TaskOptions:
         Raises:
             Misconfigured: an unknown or invalid option; the message begins with ``what`` and suggests the right name.
         """
-        for name in (*options, *(defaults or ())):
-            if name not in OPTION_NAMES:
-                raise Misconfigured(
-                    f"{what}: unknown option {short(name)}.{suggest(str(name), OPTION_NAMES)} "
-                    f"Known options: {', '.join(OPTION_NAMES)}."
-                )
         try:
+            check_known((*options, *(defaults or ())), OPTION_NAMES, "option")
             return cls(**{**_fitting(defaults or {}, options), **options})
         except (InvalidJob, Misconfigured) as error:
             raise Misconfigured(f"{what}: {error}") from None

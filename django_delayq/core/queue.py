@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
-from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
-from .job import MAX_ID_BYTES, Generation, NewJob
-from .operations import rehome
+from .errors import DelayQError, IdTaken, QueueFull, QueuePaused
+from .job import Generation, NewJob
+from .operations import actions
+from .operations.morgue import Discard, Kick, Pace
 from .operations.resharding import Patience
 from .records import layout as layouts
-from .records.frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
+from .records.frames import pack_deadline, pack_known, pack_new
 from .records.keys import MAX_SHARDS, number_of
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
@@ -43,12 +44,6 @@ _OUTCOMES: Final = {
 }
 T = TypeVar("T")
 MOVED_REPLY: Final = MOVED.encode()
-
-
-def _check_id(ident: str) -> None:
-    encoded = ident.encode()
-    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
-        raise bad_id(encoded)
 
 
 class Queue(Shards):
@@ -333,9 +328,7 @@ class Queue(Shards):
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._answer(
-            "cancel", ident, task, pack_deadline(not_after_ms), *pack_generation(generation), request=request
-        )
+        return self._act(actions.cancel(task, not_after_ms), ident, task, generation, request)
 
     def reschedule(
         self,
@@ -358,11 +351,8 @@ class Queue(Shards):
             InvalidJob: neither or both are given.
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        if (due_ms is None) == (delay_ms is None):
-            raise InvalidJob("give either a delay or a due time")
-        ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
-        answer = self._answer("reschedule", ident, task, ms, relative, *pack_generation(generation), request=request)
-        return answer == "moved"
+        action = actions.reschedule(task, due_ms=due_ms, delay_ms=delay_ms)
+        return self._act(action, ident, task, generation, request) == "moved"
 
     def run_now(
         self, ident: str, *, task: str = "", generation: Generation | None = None, request: bytes | None = None
@@ -375,12 +365,11 @@ class Queue(Shards):
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        answer = self._answer("reschedule", ident, task, 0, b"now", *pack_generation(generation), request=request)
-        return answer == "moved"
+        return self._act(actions.run_now(task), ident, task, generation, request) == "moved"
 
     def locate(self, ident: str, generation: Generation) -> str:
         """Return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""."""
-        return self._of("locate", ident, ident.encode(), *pack_generation(generation), request=None).decode()
+        return actions.LOCATE.anywhere(self, ident, generation)
 
     def kick(
         self,
@@ -401,26 +390,19 @@ class Queue(Shards):
         Returns:
             kicked, live (a live job prevents it) or "" (no such record).
         """
-        _check_id(ident)
-        return rehome.kick(self, ident, key or b"", delay_ms, replace=replace, request=request)
+        kick = Kick(Pace(delay_ms, relative=True, step=0), replace=replace)
+        outcome = kick.anywhere(self, ident, Generation((key,)) if key else None, request=request)
+        return "" if outcome == "gone" else outcome
 
     def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
         """Delete a job from the morgue; return False if it is not there. For the arguments see :meth:`kick`."""
-        _check_id(ident)
-        return rehome.discard(self, ident, key or b"", request=request)
+        generation = Generation((key,)) if key else None
+        return Discard().anywhere(self, ident, generation, request=request) == "discarded"
 
-    def _answer(self, verb: str, ident: str, task: str, *args: object, request: bytes | None) -> str:
-        reply = self._of(verb, ident, ident.encode(), task.encode(), *args, request=request).decode()
-        if reply == "taken":
+    def _act(
+        self, action: actions.Action, ident: str, task: str, generation: Generation | None, request: bytes | None
+    ) -> str:
+        outcome = action.anywhere(self, ident, generation, request=request)
+        if outcome == "taken":
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
-        return reply
-
-    def _of(self, verb: str, ident: str, *args: object, request: bytes | None) -> bytes:
-        """Call a verb of one id in the shard where it lives; return ``b""`` if the queue was deleted."""
-        _check_id(ident)
-
-        def ask(number: int) -> bytes | None:
-            reply: bytes = self.call(verb, number, *args, request=request)
-            return None if reply == MOVED_REPLY else reply
-
-        return self.visit(ident, ask) or b""
+        return outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from ..core.records.frames import pack_id
+from ..core.operations.actions import live_ids
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -71,13 +71,8 @@ class LiveLookup:
 
 def _in_use(queue: Queue, idents: Sequence[str]) -> set[str]:
     """Return those ids that have live content."""
-    places: dict[int, set[str]] = {}
+    places: dict[int, set[bytes]] = {}
     for ident in idents:
         for number in queue.homes(ident):
-            places.setdefault(number, set()).add(ident)
-    found: set[str] = set()
-    for number, some in places.items():
-        asked = sorted(some)
-        answers = queue.call("living", number, b"".join(map(pack_id, asked)), request=b"")
-        found |= {ident for ident, answer in zip(asked, answers, strict=True) if answer == ord("1")}
-    return found
+            places.setdefault(number, set()).add(ident.encode())
+    return {ident.decode() for number, some in places.items() for ident in live_ids(queue, number, sorted(some))}

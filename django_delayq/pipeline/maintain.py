@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..core.bulk import discard_many, kick_many
+from ..core.bulk import act_in_shard, discard_many, kick_many
 from ..core.errors import InvalidJob
-from ..core.operations.mend import retry_failed
-from ..core.operations.named import cancel_named, move_named
+from ..core.operations import actions
 from ..core.queue import Queue
 from ..core.task import check_choice
 from .errors import PipelineError
@@ -134,9 +133,11 @@ def _act(queue: Queue, home: Home, names: Names, options: MaintainOptions) -> Ma
             told = kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace)
             return {_RETRIED.get(outcome, outcome): n for outcome, n in told.items()}
         case "retry":
-            return Counter(retry_failed(queue, number, names, delay_ms=options.delay_ms))
+            action = actions.retry_failed(options.delay_ms)
         case "cancel":
-            return Counter(cancel_named(queue, number, names))
+            action = actions.cancel_selected()
         case "discard":
             return discard_many(queue, names)
-    return Counter(move_named(queue, number, names, due_ms=options.due_ms, delay_ms=options.delay_ms))
+        case _:
+            action = actions.reschedule_selected(due_ms=options.due_ms, delay_ms=options.delay_ms)
+    return Counter(act_in_shard(queue, number, names, action))

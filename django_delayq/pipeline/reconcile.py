@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 
+from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
-from ..core.operations.named import cancel_named
+from ..core.operations.actions import cancel_selected
 from ..core.sending import runs
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import aside
@@ -264,8 +266,9 @@ class Reconciliation:
 
             def act(home: Home, names: Names) -> Mapping[str, int]:
                 queue = broker.known_queue(home[0])
-                outcomes = ["gone"] * len(names) if queue is None else cancel_named(queue, home[1], names)
-                return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
+                if queue is None:
+                    return {"gone": len(names)}
+                return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
 
             outcomes = act_on(still, act, total=orphans.total, progress=progress, stop=stop)
         return {**outcomes, **({"needed": needed} if needed else {})}

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from ..core import bulk
 from ..core.errors import InvalidJob
-from ..core.operations.mend import Named, end_failed, retry_failed
+from ..core.operations import actions
 from ..core.queue import Queue
 from ..core.times import delay_ms_of
 from ..mirror.index_mirror import IndexMirror
@@ -41,7 +41,7 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
         if group.place is MORGUE:
             counts = bulk.kick_many(queue, _named(group), delay_ms=delay_ms or 0, replace=replace)
             return Counter({_RETRIED.get(outcome, outcome): n for outcome, n in counts.items()})
-        return Counter(retry_failed(queue, group.number, _named(group), delay_ms=delay_ms))
+        return _on_failed(queue, group, actions.retry_failed(delay_ms))
 
     return _each(rows, act)
 
@@ -59,7 +59,7 @@ def discard(rows: Iterable[Row]) -> Counter[str]:
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
             return Counter(bulk.discard_many(queue, _named(group)))
-        return Counter(end_failed(queue, group.number, _named(group), "delete"))
+        return _on_failed(queue, group, actions.delete_failed())
 
     return _each(rows, act)
 
@@ -78,7 +78,7 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
-        counts = Counter(end_failed(queue, group.number, _named(group), "kill"))
+        counts = _on_failed(queue, group, actions.kill_failed())
         # One page only; the dispatcher copies the rest.
         next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
         return counts
@@ -108,5 +108,9 @@ def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> C
     return counts
 
 
-def _named(group: Group) -> list[Named]:
+def _on_failed(queue: Queue, group: Group, action: actions.Action) -> Counter[str]:
+    return Counter(bulk.act_in_shard(queue, group.number, _named(group), action))
+
+
+def _named(group: Group) -> list[tuple[str, bytes]]:
     return [(row.job_id, row.key.bytes) for row in group.rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..core.operations.sweep import Progress
+from ..core.operations.selection import Progress
 
 __all__ = ["Sweep"]
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from ..core.errors import Misconfigured
-from ..core.inputs import short, suggest
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import (
+    check_dotted_path,
+    check_dotted_paths,
+    check_flag,
+    check_int,
+    check_known,
+    check_mapping,
+    check_number,
+    check_queue_name,
+    check_texts,
+    short,
+)
 from ..core.options import TaskOptions
 from ..masking import Mask
+from .section import Section, key, section
 from .sections import (
     AdminConf,
     ApiConf,
@@ -30,65 +42,130 @@ from .sections import (
     QueueConf,
     WorkerConf,
 )
-from .values import dotted_path, flag, number, queue_name, strings, whole
 
 SETTING: Final = "DELAYQ"
 APP: Final = "django_delayq"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-T = TypeVar("T")
+
+
+def _redis(name: str, value: object) -> object:
+    if (isinstance(value, str) and value.strip()) or (isinstance(value, Mapping) and value):
+        return value
+    raise InvalidJob(
+        f"{name} must be the alias of a django-redis cache, a URL like redis://localhost:6379/0, or a dict with url, "
+        f"sentinels or cluster; got {short(value)}"
+    )
+
+
+def _prefix(name: str, value: object) -> str:
+    if isinstance(value, str) and _PREFIX.fullmatch(value):
+        return value
+    raise InvalidJob(f"{name} must be 1 to 64 letters, digits, '_', '.', ':' or '-' (no braces); got {short(value)}")
+
+
+def _queues(name: str, value: object) -> Mapping[str, QueueConf]:
+    entries = check_mapping(name, value, '{"orders": {"shards": 5}}')
+    return {_queue_name(name, queue): QueueConf.read(f"{name}[{queue!r}]", entry) for queue, entry in entries.items()}
+
+
+def _queue_name(name: str, queue: object) -> str:
+    try:
+        return check_queue_name(queue)
+    except InvalidJob as error:
+        raise InvalidJob(f"{name}: {error}") from None
+
+
+def _tasks_module(name: str, value: object) -> str:
+    if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
+        return value
+    raise InvalidJob(f"{name} must be a module name like 'tasks', got {short(value)}")
+
+
+def _task_defaults(name: str, value: object) -> Mapping[str, Any]:
+    options = check_mapping(name, value, '{"max_attempts": 5}')
+    TaskOptions.check_defaults(options, what=name)
+    return dict(options)
+
+
+def _context(name: str, value: object) -> Mapping[str, str]:
+    variables = check_mapping(name, value, '{"trace": "shop.tracing.trace_id"}')
+    for variable in variables:
+        if not (isinstance(variable, str) and variable.isidentifier()):
+            raise InvalidJob(f"{name}: the name {short(variable)} must be like that of a Python variable")
+    return {variable: check_dotted_path(f"{name}[{variable!r}]", path) for variable, path in variables.items()}
+
+
+def _folder(name: str, value: object) -> str:
+    path = value.__fspath__() if hasattr(value, "__fspath__") else value
+    if isinstance(path, str) and path:
+        return path
+    raise InvalidJob(f"{name} must be the path of a folder, got {short(value)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conf:
+class Conf(Section):
     """``settings.DELAYQ``, with the keys in lower case."""
 
     #: alias of a django-redis cache, a URL, or a dict (url, or sentinels, or cluster); None = the embedded Redis
-    redis: str | Mapping[str, Any] | None = None
+    redis: str | Mapping[str, Any] | None = key(None, _redis)
     #: folder of the embedded Redis's data and socket; None = its own default
-    embedded_dir: str | None = None
+    embedded_dir: str | None = key(None, _folder)
     #: first part of every key in Redis
-    prefix: str = "delayq"
+    prefix: str = key("delayq", _prefix)
     #: queue name → shards, kind
-    queues: Mapping[str, QueueConf] = field(default_factory=dict)
+    queues: Mapping[str, QueueConf] = key({}, _queues)
     #: defaults of delayq_worker, overridden by its command line
-    worker: WorkerConf = WorkerConf()
+    worker: WorkerConf = key(WorkerConf(), section, WorkerConf)
     #: dotted paths of the middleware around each attempt, outermost first
-    middleware: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = key((), check_texts)
     #: dotted paths of the middleware around each schedule call, outermost first
-    schedule_middleware: tuple[str, ...] = ()
+    schedule_middleware: tuple[str, ...] = key((), check_texts)
     #: functions of the project that a worker calls
-    hooks: HooksConf = HooksConf()
+    hooks: HooksConf = key(HooksConf(), section, HooksConf)
     #: name in a job's context → dotted path of the ContextVar stored under it
-    context: Mapping[str, str] = field(default_factory=dict)
+    context: Mapping[str, str] = key({}, _context)
     #: dotted paths of project types that jobs may carry (see codec_types)
-    codec_types: tuple[str, ...] = ()
+    codec_types: tuple[str, ...] = key((), check_dotted_paths)
     #: the stream of finished attempts
-    events: EventsConf = EventsConf()
+    events: EventsConf = key(EventsConf(), section, EventsConf)
     #: durable jobs between the database and Redis
-    outbox: OutboxConf = OutboxConf()
+    outbox: OutboxConf = key(OutboxConf(), section, OutboxConf)
     #: records of @exactly_once
-    inbox: InboxConf = InboxConf()
+    inbox: InboxConf = key(InboxConf(), section, InboxConf)
     #: the pages of django.contrib.admin
-    admin: AdminConf = AdminConf()
+    admin: AdminConf = key(AdminConf(), section, AdminConf)
     #: the HTTP API
-    api: ApiConf = ApiConf()
+    api: ApiConf = key(ApiConf(), section, ApiConf)
     #: metrics for Prometheus and OpenTelemetry
-    metrics: MetricsConf = MetricsConf()
+    metrics: MetricsConf = key(MetricsConf(), section, MetricsConf)
     #: the data pipeline on Spark
-    pipeline: PipelineConf = PipelineConf()
+    pipeline: PipelineConf = key(PipelineConf(), section, PipelineConf)
     #: the tables of failed jobs and of the morgue
-    mirror: MirrorConf = MirrorConf()
+    mirror: MirrorConf = key(MirrorConf(), section, MirrorConf)
     #: name of the task module (or package) that is imported from every installed app
-    tasks_module: str = "tasks"
+    tasks_module: str = key("tasks", _tasks_module)
     #: default options of every @task
-    task_defaults: Mapping[str, Any] = field(default_factory=dict)
+    task_defaults: Mapping[str, Any] = key({}, _task_defaults)
     #: largest encoded arguments of one job, in bytes
-    max_args_bytes: int = 1024 * 1024
+    max_args_bytes: int = key(1024 * 1024, check_int, 1, 512 * 1024 * 1024)
     #: seconds without a heartbeat after which a holder loses its jobs
-    lease: float = 15.0
+    lease: float = key(15.0, check_number, 1, 3600)
     #: accept due times more than ten years ahead
-    allow_far: bool = False
+    allow_far: bool = key(False, check_flag)
+
+    @classmethod
+    def label(cls, name: str) -> str:
+        """Return the path of a setting."""
+        return f"{SETTING}[{name.upper()!r}]"
+
+    def check_together(self) -> None:
+        """Refuse a heartbeat that is too slow for the lease."""
+        if self.worker.heartbeat * 3 > self.lease:
+            raise InvalidJob(
+                f"{SETTING}: three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
+                f"{self.lease:g} s, so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
+            )
 
     def queue(self, name: str) -> QueueConf:
         """Return the settings of one queue."""
@@ -103,22 +180,12 @@ def load(raw: object) -> Conf:
     """
     if not isinstance(raw, Mapping):
         raise Misconfigured(f"{SETTING} must be a dict, got {short(raw)}")
-    known = {f.name.upper(): f.name for f in fields(Conf)}
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in known:
-            raise Misconfigured(
-                f"{SETTING}: unknown key {short(key)}.{suggest(str(key).upper(), known)} "
-                f"Known keys: {', '.join(known)}."
-            )
-        values[known[key]] = _READERS[key](value)
-    made = Conf(**values)
-    if made.worker.heartbeat * 3 > made.lease:
-        raise Misconfigured(
-            f"{SETTING}: three heartbeats of {made.worker.heartbeat:g} s do not fit into a LEASE of {made.lease:g} s, "
-            f"so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
-        )
-    return made
+    known = {one.name.upper(): one.name for one in fields(Conf)}
+    try:
+        check_known(raw, known)
+    except InvalidJob as error:
+        raise Misconfigured(f"{SETTING}: {error}") from None
+    return Conf(**{known[name]: value for name, value in raw.items()})
 
 
 _conf: Conf | None = None
@@ -184,113 +251,3 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.settings.conf")
-
-
-# --- readers: one per key, each raising Misconfigured with the path of the wrong value
-
-
-def _section(cls: type[T], value: object, path: str) -> T:
-    if not isinstance(value, Mapping):
-        raise Misconfigured(f"{path} must be a dict, got {short(value)}")
-    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    for key in value:
-        if key not in known:
-            raise Misconfigured(
-                f"{path}: unknown key {short(key)}.{suggest(str(key).lower(), known)} Known keys: {', '.join(known)}."
-            )
-    try:
-        return cls(**value)
-    except Misconfigured as error:
-        raise Misconfigured(f"{path}: {error}") from None
-
-
-def _redis(value: object) -> object:
-    if value is None or (isinstance(value, str) and value.strip()) or (isinstance(value, Mapping) and value):
-        return value
-    raise Misconfigured(
-        f"{SETTING}['REDIS'] must be the alias of a django-redis cache, a URL like redis://localhost:6379/0, or a dict "
-        f"with url, sentinels or cluster; got {short(value)}"
-    )
-
-
-def _prefix(value: object) -> str:
-    if isinstance(value, str) and _PREFIX.fullmatch(value):
-        return value
-    raise Misconfigured(
-        f"{SETTING}['PREFIX'] must be 1 to 64 letters, digits, '_', '.', ':' or '-' (no braces); got {short(value)}"
-    )
-
-
-def _queues(value: object) -> Mapping[str, QueueConf]:
-    path = f"{SETTING}['QUEUES']"
-    if not isinstance(value, Mapping):
-        raise Misconfigured(f'{path} must be a dict like {{"orders": {{"shards": 5}}}}, got {short(value)}')
-    return {
-        queue_name(name, f"{path}: "): _section(QueueConf, entry, f"{path}[{name!r}]") for name, entry in value.items()
-    }
-
-
-def _tasks_module(value: object) -> str:
-    if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
-        return value
-    raise Misconfigured(f"{SETTING}['TASKS_MODULE'] must be a module name like 'tasks', got {short(value)}")
-
-
-def _task_defaults(value: object) -> Mapping[str, Any]:
-    path = f"{SETTING}['TASK_DEFAULTS']"
-    if not isinstance(value, Mapping):
-        raise Misconfigured(f'{path} must be a dict of task options like {{"max_attempts": 5}}, got {short(value)}')
-    TaskOptions.check_defaults(value, what=path)
-    return dict(value)
-
-
-def _context(value: object) -> Mapping[str, str]:
-    path = f"{SETTING}['CONTEXT']"
-    if not isinstance(value, Mapping):
-        raise Misconfigured(f'{path} must be a dict like {{"trace": "shop.tracing.trace_id"}}, got {short(value)}')
-    for name in value:
-        if not (isinstance(name, str) and name.isidentifier()):
-            raise Misconfigured(f"{path}: the name {short(name)} must be like that of a Python variable")
-    return {name: dotted_path(f"{path}[{name!r}]", entry) for name, entry in value.items()}
-
-
-def _codec_types(value: object) -> tuple[str, ...]:
-    path = f"{SETTING}['CODEC_TYPES']"
-    return tuple(dotted_path(path, entry) for entry in strings(path, value))
-
-
-def _embedded_dir(value: object) -> str | None:
-    if value is None:
-        return None
-    if hasattr(value, "__fspath__"):
-        value = value.__fspath__()
-    if isinstance(value, str) and value:
-        return value
-    raise Misconfigured(f"{SETTING}['EMBEDDED_DIR'] must be the path of a folder, got {short(value)}")
-
-
-_READERS: Final[dict[str, Callable[[object], Any]]] = {
-    "REDIS": _redis,
-    "EMBEDDED_DIR": _embedded_dir,
-    "PREFIX": _prefix,
-    "QUEUES": _queues,
-    "WORKER": lambda value: _section(WorkerConf, value, f"{SETTING}['WORKER']"),
-    "MIDDLEWARE": lambda value: strings(f"{SETTING}['MIDDLEWARE']", value),
-    "SCHEDULE_MIDDLEWARE": lambda value: strings(f"{SETTING}['SCHEDULE_MIDDLEWARE']", value),
-    "HOOKS": lambda value: _section(HooksConf, value, f"{SETTING}['HOOKS']"),
-    "CONTEXT": _context,
-    "CODEC_TYPES": _codec_types,
-    "ADMIN": lambda value: _section(AdminConf, value, f"{SETTING}['ADMIN']"),
-    "API": lambda value: _section(ApiConf, value, f"{SETTING}['API']"),
-    "METRICS": lambda value: _section(MetricsConf, value, f"{SETTING}['METRICS']"),
-    "PIPELINE": lambda value: _section(PipelineConf, value, f"{SETTING}['PIPELINE']"),
-    "EVENTS": lambda value: _section(EventsConf, value, f"{SETTING}['EVENTS']"),
-    "OUTBOX": lambda value: _section(OutboxConf, value, f"{SETTING}['OUTBOX']"),
-    "INBOX": lambda value: _section(InboxConf, value, f"{SETTING}['INBOX']"),
-    "MIRROR": lambda value: _section(MirrorConf, value, f"{SETTING}['MIRROR']"),
-    "TASKS_MODULE": _tasks_module,
-    "TASK_DEFAULTS": _task_defaults,
-    "MAX_ARGS_BYTES": lambda value: whole(f"{SETTING}['MAX_ARGS_BYTES']", value, 1, 512 * 1024 * 1024),
-    "LEASE": lambda value: number(f"{SETTING}['LEASE']", value, 1, 3600),
-    "ALLOW_FAR": lambda value: flag(f"{SETTING}['ALLOW_FAR']", value),
-}

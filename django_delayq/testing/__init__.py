@@ -15,8 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .blocks import DelayQTestCase, fake_queue, immediate
     from .broker import MemoryBroker
-    from .doors import (
+    from .fake import Fake
+    from .functions import (
         arun_due,
         assert_scheduled,
         clock,
@@ -28,9 +30,8 @@ if TYPE_CHECKING:
         scheduled_jobs,
         travel,
     )
-    from .fake import DelayQTestCase, Fake, fake_queue, immediate
-    from .looking import ScheduledJob
-    from .running import Ran, RunReport
+    from .jobs import ScheduledJob
+    from .report import Ran, RunReport
 
 __all__ = [
     "DelayQTestCase",
@@ -54,21 +55,21 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "DelayQTestCase": "fake",
+    "DelayQTestCase": "blocks",
+    "fake_queue": "blocks",
+    "immediate": "blocks",
     "Fake": "fake",
-    "fake_queue": "fake",
-    "immediate": "fake",
     "MemoryBroker": "broker",
-    "ScheduledJob": "looking",
-    "Ran": "running",
-    "RunReport": "running",
+    "ScheduledJob": "jobs",
+    "Ran": "report",
+    "RunReport": "report",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME.get(name, 'doors')}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME.get(name, 'functions')}"), name)
     return value
 
 

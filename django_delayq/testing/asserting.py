@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.codec import decode, decode_args, encode, encode_args
 from ..core.errors import InvalidJob
-from .looking import ScheduledJob, check_state
+from .jobs import ScheduledJob, check_state
 from .times import datetime_of, ms_of_delta, ms_of_moment
 
 #: default tolerance for a due time
@@ -18,7 +18,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
+class _Condition:
     """Condition on one attribute of a job."""
 
     name: str
@@ -45,20 +45,20 @@ class Expectation:
     ) -> None:
         self.what = what
         self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
-        self._wishes: list[_Query] = []
+        self._conditions: list[_Condition] = []
         if args is not None:
-            self._wish_value("args", list(args), lambda value: decode_args(encode_args(tuple(value), {}))[0])
+            self._expect_value("args", list(args), lambda value: decode_args(encode_args(tuple(value), {}))[0])
         if kwargs is not None:
-            self._wish_value("kwargs", dict(kwargs), lambda value: decode_args(encode_args((), value))[1])
+            self._expect_value("kwargs", dict(kwargs), lambda value: decode_args(encode_args((), value))[1])
         if id is not None:
-            self._wish_value("id", str(id), None)
+            self._expect_value("id", str(id), None)
         if queue is not None:
-            self._wish_value("queue", queue, None)
+            self._expect_value("queue", queue, None)
         if delay is not None:
             span = timedelta(milliseconds=ms_of_delta(delay))
-            self._wish_near("delay", span, lambda job: job.delay)
+            self._expect_near("delay", span, lambda job: job.delay)
         if at is not None:
-            self._wish_near("at", datetime_of(ms_of_moment(at)), lambda job: job.due)
+            self._expect_near("at", datetime_of(ms_of_moment(at)), lambda job: job.due)
         for name, value in more.items():
             if name not in _MORE:
                 raise TypeError(
@@ -67,27 +67,29 @@ class Expectation:
                 )
             if name == "state":
                 check_state(value)
-            self._wish_value(name, value, _stored if name == "payloads" else None)
+            self._expect_value(name, value, _stored if name == "payloads" else None)
 
-    def _wish_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
-        self._wishes.append(
-            _Query(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name))
+    def _expect_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
+        self._conditions.append(
+            _Condition(
+                name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name)
+            )
         )
 
-    def _wish_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
-        self._wishes.append(_Query(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
+    def _expect_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
+        self._conditions.append(_Condition(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
 
     def misses(self, job: ScheduledJob) -> list[str]:
         """Return descriptions of the attributes of a job that differ from the expected ones."""
         return [
-            f"{wish.name} is {_text(wish.has(job))}, not {_text(wish.wanted)}"
-            for wish in self._wishes
-            if not wish.is_met(job)
+            f"{condition.name} is {_text(condition.has(job))}, not {_text(condition.wanted)}"
+            for condition in self._conditions
+            if not condition.is_met(job)
         ]
 
     def __str__(self) -> str:
-        wishes = ", ".join(f"{wish.name}={_text(wish.wanted)}" for wish in self._wishes)
-        return f"{self.what} with {wishes}" if wishes else self.what
+        conditions = ", ".join(f"{condition.name}={_text(condition.wanted)}" for condition in self._conditions)
+        return f"{self.what} with {conditions}" if conditions else self.what
 
 
 _MORE: Final = ("payloads", "context", "priority", "state", "failures")

@@ -1,36 +1,30 @@
-"""Replacement of the process's broker by an in-memory one: ``fake_queue()``, ``immediate()`` and ``DelayQTestCase``."""
+"""In-memory queue of a test, with its assertions, its clock and its failures."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 import threading
-import unittest
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from types import FrameType, TracebackType
-from typing import Any, Final, TypeVar
+from types import FrameType
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
-from .. import connections
+from ..core.queue import Queue
 from ..core.task import Task
-from ..outbox import durability
 from ..scheduling.targets import find_task
 from ..settings.conf import conf
-from . import books
 from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker
 from .faults import Error, Faults, outage
-from .looking import ScheduledJob, hint_of_commit, jobs_of, late_verbs, names_of
-from .queue import MemoryQueue
-from .running import Runner, RunReport
+from .jobs import ScheduledJob, hint_of_commit, jobs_of, late_verbs, names_of
+from .report import RunReport
+from .running import Runner
 from .times import Clock, Moment, ms_of_delta, ms_of_moment
 
 Until = datetime | timedelta | float | None
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: maximum depth of nested schedule calls under immediate()
 DEPTH: Final = 50
@@ -85,6 +79,7 @@ class Fake:
 
     def assert_scheduled(
         self,
+        /,
         task: Task | str,
         *,
         args: Sequence[Any] | None = None,
@@ -119,15 +114,15 @@ class Fake:
         found = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
         return found[0] if found else None
 
-    def refute_scheduled(self, task: Task | str, **wishes: Any) -> None:
+    def refute_scheduled(self, /, task: Task | str, **expected: Any) -> None:
         """Fail if a matching job is scheduled; arguments as for :meth:`assert_scheduled`."""
-        found = self._of(task, wishes)
+        found = self._of(task, expected)
         if not found:
             find_task(task)  # a misspelled name must not pass
-        check_not_scheduled(Expectation(_name(task), **wishes), found)
+        check_not_scheduled(Expectation(_name(task), **expected), found)
 
-    def _of(self, task: Task | str, wishes: Mapping[str, Any]) -> list[ScheduledJob]:
-        return self.scheduled_jobs(task, state="morgue" if wishes.get("state") == "morgue" else None)
+    def _of(self, task: Task | str, expected: Mapping[str, Any]) -> list[ScheduledJob]:
+        return self.scheduled_jobs(task, state="morgue" if expected.get("state") == "morgue" else None)
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -160,7 +155,7 @@ class Fake:
             return self.clock.now_ms
         return ms_of_moment(until) if isinstance(until, datetime) else self.clock.now_ms + ms_of_delta(until)
 
-    def run_at_once(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
+    def run_at_once(self, queue: Queue, idents: Sequence[str]) -> None:
         """Run jobs that were just scheduled, for ``immediate()``."""
         if queue.kind != "python":
             return
@@ -203,6 +198,8 @@ class Fake:
 
     def immediate(self) -> AbstractContextManager[Fake]:
         """Return a block in which jobs run when they are scheduled; see :class:`immediate`."""
+        from .blocks import immediate
+
         return immediate(_on=self)
 
     def close(self) -> None:
@@ -225,7 +222,8 @@ def _is_committing(frame: FrameType | None) -> bool:
 
 # -- the active queue -------------------------------------------------------------------------------------------------
 
-_active: Final[list[Fake]] = []
+#: in-memory queues of the blocks that were entered, the innermost last
+actives: Final[list[Fake]] = []
 
 
 def active() -> Fake:
@@ -234,124 +232,8 @@ def active() -> Fake:
     Raises:
         RuntimeError: none is active.
     """
-    if not _active:
+    if not actives:
         raise RuntimeError(
             "no in-memory queue is active: use `with fake_queue():`, DelayQTestCase or the pytest fixture delayq_fake"
         )
-    return _active[-1]
-
-
-class fake_queue:
-    """In-memory queue with a clock that moves only on request: ``with fake_queue() as fake:`` or ``@fake_queue()``.
-
-    Until the block ends, the in-memory broker replaces that of the whole process. As a decorator it accepts functions
-    and coroutine functions; classes inherit from :class:`DelayQTestCase` instead.
-
-    Args:
-        at: time at which the clock is frozen (aware ``datetime`` or Unix seconds); None = the machine's current time.
-        time_machine: move ``timezone.now()`` along with the clock; needs the package time-machine.
-    """
-
-    def __init__(self, at: Moment | None = None, *, time_machine: bool = False) -> None:
-        self._options: dict[str, Any] = {"at": at, "time_machine": time_machine}
-        self._stack: list[tuple[Fake, Any, Any]] = []
-
-    def __enter__(self) -> Fake:
-        fake = Fake(**self._options)
-        # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._stack.append((fake, connections.stand_in(fake.broker), durability.know(None)))
-        _active.append(fake)
-        return fake
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        fake, before, known = self._stack.pop()
-        _active.remove(fake)
-        connections.stand_in(before)
-        durability.know(known)
-        fake.close()
-
-    def __call__(self, function: F) -> F:
-        if isinstance(function, type):
-            raise TypeError("fake_queue() decorates functions; let the class inherit from DelayQTestCase instead")
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def around(*args: Any, **kwargs: Any) -> Any:
-                with self:
-                    return await function(*args, **kwargs)
-
-        else:
-
-            @functools.wraps(function)
-            def around(*args: Any, **kwargs: Any) -> Any:
-                with self:
-                    return function(*args, **kwargs)
-
-        return around  # type: ignore[return-value]
-
-
-class immediate(fake_queue):
-    """Block in which ``schedule()`` runs the job before it returns, or on commit in a transaction; delays are ignored.
-
-    Exceptions of the job are raised by ``schedule()``. If the job runs after a commit (or is durable), where an
-    exception would be swallowed, it is raised when the block ends. Inside ``fake_queue()`` its jobs and its clock are
-    used. This mode is enabled only by an explicit call.
-    """
-
-    def __init__(self, at: Moment | None = None, *, time_machine: bool = False, _on: Fake | None = None) -> None:
-        super().__init__(at, time_machine=time_machine)
-        self._on = _on
-        self._blocks: list[tuple[Fake, Any, bool]] = []
-
-    def __enter__(self) -> Fake:
-        own = self._on is None and not _active
-        fake = super().__enter__() if own else self._on or active()
-        self._blocks.append((fake, fake.broker.on_scheduled, own))
-        fake.broker.on_scheduled = fake.run_at_once
-        return fake
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        fake, before, own = self._blocks.pop()
-        fake.broker.on_scheduled = before
-        books.settle(fake.broker)
-        if own:
-            super().__exit__(kind, error, trace)
-        errors, fake.errors = fake.errors, []
-        if error is None and errors:
-            raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
-
-
-class DelayQTestCase:
-    """Mixin for test classes of Django and unittest: ``class OrderTests(DelayQTestCase, TestCase)``; must come first.
-
-    Each test has its own in-memory queue, ``self.delayq``; the class's set-up (``setUpTestData``) has another one.
-
-    Attributes:
-        delayq: the :class:`Fake` of the test.
-        delayq_options: arguments of :class:`fake_queue`.
-    """
-
-    delayq: Fake
-    delayq_options: Mapping[str, Any] = {}
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        """Give the set-up of the class a queue of its own."""
-        fake = fake_queue(**cls.delayq_options)
-        fake.__enter__()
-        cls.addClassCleanup(fake.__exit__, None, None, None)  # type: ignore[attr-defined]
-        super().setUpClass()  # type: ignore[misc]
-
-    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
-        """Run the test with its set-up and tear-down in a queue of its own."""
-        with fake_queue(**self.delayq_options) as self.delayq:
-            return super().run(result)  # type: ignore[misc, no-any-return]
-
-    def debug(self) -> None:
-        """Run the test without collecting a result."""
-        with fake_queue(**self.delayq_options) as self.delayq:
-            super().debug()  # type: ignore[misc]
+    return actives[-1]

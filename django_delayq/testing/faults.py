@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.task import Task
@@ -16,25 +16,23 @@ if TYPE_CHECKING:
 
 Error = BaseException | type[BaseException]
 
-DOWN = "Redis cannot be used now: redis_down() of django_delayq.testing plays that it is away"
-
 
 class Faults:
     """Exceptions that the next attempts of tasks raise."""
 
     def __init__(self) -> None:
-        self._ordered: dict[str, deque[Error]] = {}
+        self._errors: dict[str, deque[Error]] = {}
 
     def order(self, task: Task | str, error: Error, times: int = 1) -> None:
         """Make the next ``times`` attempts of ``task`` raise ``error`` instead of calling its function."""
         name = find_task(task).name
         if not (isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))):
             raise TypeError(f"fail_next() wants an exception, not {error!r}")
-        self._ordered.setdefault(name, deque()).extend([error] * times)
+        self._errors.setdefault(name, deque()).extend([error] * times)
 
     def strike(self, run: Run) -> None:
         """Raise the injected error for the task of this attempt, if there is one."""
-        ordered = self._ordered.get(run.task.name) if run.task is not None else None
+        ordered = self._errors.get(run.task.name) if run.task is not None else None
         if ordered:
             error = ordered.popleft()
             raise error if isinstance(error, BaseException) else error()
@@ -43,12 +41,27 @@ class Faults:
 @contextmanager
 def outage(broker: MemoryBroker) -> Iterator[None]:
     """Make every call raise QueueUnavailable during the block."""
-    before, broker.down = broker.down, DOWN
+    try:
+        with _set_down(broker, down=True):
+            yield
+    finally:
+        broker.has_unsent = True
+        _reassure(broker)
+
+
+def reachable(broker: MemoryBroker) -> AbstractContextManager[None]:
+    """Return a block in which a test can look at the queue even during an outage."""
+    return _set_down(broker, down=False)
+
+
+@contextmanager
+def _set_down(broker: MemoryBroker, *, down: bool) -> Iterator[None]:
+    server = broker.server
+    before, server.down = server.down, down
     try:
         yield
     finally:
-        broker.down, broker.owes = before, True
-        _reassure(broker)
+        server.down = before
 
 
 def _reassure(broker: MemoryBroker) -> None:

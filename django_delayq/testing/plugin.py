@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def delayq_fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
     """In-memory queue of ``django_delayq.testing`` in place of Redis, with a clock that moves only on request."""
-    from .fake import fake_queue
+    from .blocks import fake_queue
 
     with fake_queue(**_options(request)) as fake:
         yield fake

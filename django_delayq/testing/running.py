@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-from asgiref.sync import async_to_sync
-
-from ..core.errors import DelayQError, LeakedTransaction, Verdict
+from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
+from ..core.queue import Queue
 from ..core.records.layout import PAUSED_OUT
 from ..core.task import registry
 from ..runtime import wiring
@@ -20,21 +19,19 @@ from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import Hooks, decision
 from ..worker.batch import Batcher
-from ..worker.eventloop import EventLoop
-from ..worker.execution import Execution
 from ..worker.pace import Pace
 from ..worker.run import Run, trusted
 from ..worker.shard_selector import Source
-from . import books
+from . import dispatching
+from .agenda import Entry
+from .execution import RecordingExecution
 from .guard import Guard
-from .state import CLASSES, ms_of
+from .report import Ran, RunReport
 from .times import datetime_of
 
 if TYPE_CHECKING:
     from .broker import MemoryBroker
     from .faults import Faults
-    from .queue import MemoryQueue
-    from .shard import Shard
 
 #: worker name of jobs that a test runs
 HOLDER: Final = "test"
@@ -42,201 +39,134 @@ HOLDER: Final = "test"
 MANY: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One attempt at a job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
-
-    task: str
-    id: str
-    queue: str
-    attempt: int
-    outcome: str
-    due: datetime
-    #: time of the in-memory clock
-    at: datetime
-    error: BaseException | None = None
-    #: delay until the next attempt
-    retry_in: timedelta | None = None
-
-    def __str__(self) -> str:
-        why = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
-        again = f", again in {self.retry_in}" if self.retry_in is not None else ""
-        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{again}){why}"
-
-
-@dataclass(slots=True)
-class RunReport:
-    """Result of ``run_due()``. Its length is the number of attempts."""
-
-    runs: list[Ran] = field(default_factory=list)
-    #: number of jobs that had expired and were removed
-    expired: int = 0
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.runs)) or "nothing was run"
-
-    def of(self, *outcomes: str) -> list[Ran]:
-        """Return the attempts with one of these outcomes."""
-        return [ran for ran in self.runs if ran.outcome in outcomes]
-
-    @property
-    def succeeded(self) -> list[Ran]:
-        """Attempts whose handler returned."""
-        return self.of("succeeded")
-
-    @property
-    def failed(self) -> list[Ran]:
-        """Counted attempts that failed, final ones included."""
-        return self.of("failed", "timeout", "exhausted")
-
-    @property
-    def buried(self) -> list[Ran]:
-        """Attempts that ended in the morgue."""
-        return self.of("exhausted", "buried", "undecodable", "poison")
-
-
-class _CallersLoop(EventLoop):
-    """Event loop that runs coroutines in the calling thread.
-
-    Their ``sync_to_async`` code also runs in this thread, so that it works in the transaction of the test.
-    """
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
-        async def outcome() -> Any:
-            return await coroutine
-
-        return async_to_sync(outcome)()
-
-
-class _Execution(Execution):
-    """Execution of the worker that also records the exceptions of handlers."""
-
-    def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
-        super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
-        self.notifier = self._teller
-        self._faults = faults
-        self._inner = self._call
-        self._call = self._watched
-        self.raised: list[BaseException] = []
-
-    def _watched(self, run: Run) -> Any:
-        try:
-            return self._inner(run)
-        except BaseException as error:
-            self.raised.append(error)
-            raise
-
-    def _handler(self, run: Run) -> Any:
-        self._faults.strike(run)
-        return super()._handler(run)
-
-
 class Runner:
     """Runner for the jobs of one in-memory broker."""
 
     def __init__(self, broker: MemoryBroker, faults: Faults) -> None:
         self._broker = broker
+        self._agenda = broker.server.agenda
         self._faults = faults
         self._batcher = Batcher(registry)
-        self._made: tuple[Conf, _Execution] | None = None
+        self._made: tuple[Conf, RecordingExecution] | None = None
+        #: due entries of paused queues
+        self._paused: list[Entry] = []
 
     # -- selection ---------------------------------------------------------------------------------------------------
 
     def run_due(self, until_ms: int, *, max_jobs: int | None, raise_errors: bool) -> RunReport:
         """See :func:`django_delayq.testing.run_due`."""
         refuse_event_loop()
-        books.keep(self._broker)
+        dispatching.dispatch(self._broker)
         try:
             return self._run_due(until_ms, max_jobs, raise_errors)
         finally:
-            books.keep(self._broker)
+            dispatching.dispatch(self._broker)
 
     def _run_due(self, until_ms: int, max_jobs: int | None, raise_errors: bool) -> RunReport:
         report = RunReport()
         clock = self._broker.clock
         self._reap()
         while max_jobs is None or len(report) < max_jobs:
-            shard = self._next(clock.now_ms)
-            if shard is None:
-                moment = self._next_moment_ms(clock.now_ms)
+            entry = self._next()
+            if entry is None:
+                moment = self._next_moment_ms()
                 if moment is None or moment > until_ms:
                     break
                 clock.reach(moment)
                 self._reap()
                 continue
             if max_jobs is None and len(report) >= MANY:
+                self._agenda.put_back([entry])
                 raise RuntimeError(
                     f"run_due() has run {MANY} jobs and {report.runs[-1].task} is due again: does a task schedule "
                     "itself? Give a smaller until=, or say max_jobs="
                 )
-            self._run_first(shard, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
+            self._run_entry(entry, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
         else:
             return report
         clock.reach(until_ms)
         return report
 
-    def _served(self) -> list[Shard]:
-        kinds = {queue.name: queue.kind for queue in self._broker.queues()}
-        return [
-            shard
-            for shard in self._broker.stores()
-            if kinds.get(shard.queue) == "python" and not shard.rules.flags & PAUSED_OUT
-        ]
+    def _next(self) -> Entry | None:
+        """Take the next due entry of a queue that is neither paused nor a pull queue."""
+        self._agenda.put_back([entry for entry in self._paused if not self._is_paused(entry)])
+        self._paused = [entry for entry in self._paused if self._is_paused(entry)]
+        while (entry := self._agenda.take()) is not None:
+            queue = self._broker.existing(entry.queue)
+            if queue is None or queue.kind != "python":
+                continue
+            if not self._is_paused(entry):
+                break
+            self._paused.append(entry)
+        return entry
 
-    def _next(self, now_ms: int) -> Shard | None:
-        """Return the shard with the next job: the most urgent class first, then the earliest due time."""
-        best: tuple[int, int] | None = None
-        chosen = None
-        for shard in self._served():
-            for class_ in range(CLASSES):
-                first = shard.first(class_)
-                if first is not None and ms_of(first[0]) <= now_ms:
-                    if best is None or (class_, first[0]) < best:
-                        best, chosen = (class_, first[0]), shard
-                    break
-        return chosen
+    def _is_paused(self, entry: Entry) -> bool:
+        queue = self._broker.existing(entry.queue)
+        return queue is not None and bool(queue.layout.get("paused", 0) & PAUSED_OUT)
 
-    def _next_moment_ms(self, now_ms: int) -> int | None:
+    def _next_moment_ms(self) -> int | None:
         """Return the next time at which a job is due or a lease expires."""
-        moments = [due for shard in self._served() if (due := shard.next_due_ms()) is not None]
-        for shard in self._broker.stores():
-            moments += [max(job.deadline_ms, shard.hold_ms) for job in shard.leases()]
+        now_ms, due_ms = self._broker.clock.now_ms, self._agenda.next_ms()
+        moments = [end_ms for _, _, end_ms in self._lease_ends()] + ([] if due_ms is None else [due_ms])
         return min((moment for moment in moments if moment > now_ms), default=None)
+
+    def _lease_ends(self) -> Iterator[tuple[Queue, int, int]]:
+        """Yield the shards with reserved jobs, and when the first of these leases may be settled."""
+        client = self._broker.client
+        for queue in self._broker.queues():
+            for number in queue.numbers:
+                names = queue.shard(number).names
+                for _, end_ms in client.zrange(names["lease"], 0, 0, withscores=True):
+                    yield queue, number, max(int(end_ms), int(client.hget(names["meta"], "hold") or 0))
 
     def _reap(self) -> None:
         """Settle expired leases, as the worker's dispatcher does."""
-        for shard in self._broker.stores():
-            for job in shard.leases(only_expired=True):
-                queue, task = self._queue(shard), registry.get(job.task)
+        for queue, number, end_ms in list(self._lease_ends()):
+            for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
+                task = registry.get(job.task)
                 settlement = decision.lost(job, decision.policy_of(task, job))
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)
                 queue.settle([settlement])
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
-    def _run_first(self, shard: Shard, report: RunReport, raise_errors: bool, room: int | None) -> None:
-        queue = self._queue(shard)
-        peeked = next(
-            shard.lives[first[1]]
-            for class_ in range(CLASSES)
-            if (first := shard.first(class_)) and ms_of(first[0]) <= shard.now_ms
-        )
-        job = shard.job("", peeked)
-        limit = self._batcher.size_of(job)
-        batch = queue.reserve(shard.number, limit if room is None else min(limit, room), worker=HOLDER)
-        report.expired += batch.expired
-        self._run(queue, shard.number, batch.jobs, report, raise_errors)
+    def _run_entry(self, entry: Entry, report: RunReport, raise_errors: bool, room: int | None) -> None:
+        """Run a due job, together with those that its task takes in one batch."""
+        jobs = self._reserve(entry, report)
+        if jobs:
+            size = self._batcher.size_of(jobs[0])
+            jobs += self._reserve_more(entry, (size if room is None else min(size, room)) - 1, report)
+            self._run(self._broker.queue(entry.queue), entry.shard, jobs, report, raise_errors)
 
-    def run_one(self, queue: MemoryQueue, ident: str) -> None:
+    def _reserve_more(self, first: Entry, most: int, report: RunReport) -> list[Job]:
+        """Reserve up to ``most`` further due jobs of a shard."""
+        jobs: list[Job] = []
+        others: list[Entry] = []
+        while len(jobs) < most and (entry := self._next()) is not None:
+            if (entry.queue, entry.shard) == (first.queue, first.shard):
+                jobs += self._reserve(entry, report)
+            else:
+                others.append(entry)
+        self._agenda.put_back(others)
+        return jobs
+
+    def _reserve(self, entry: Entry, report: RunReport) -> list[Job]:
+        """Reserve a due job; return none if it does not wait any more, or has expired."""
+        try:
+            batch = self._broker.queue(entry.queue).reserve_id(entry.id, worker=HOLDER)
+        except QueueUnavailable:
+            self._agenda.put_back([entry])
+            raise
+        report.expired += batch.expired
+        return batch.jobs
+
+    def run_one(self, queue: Queue, ident: str) -> None:
         """Run the waiting job of an id now, due or not; raise its exception."""
         refuse_event_loop()
         batch = queue.reserve_id(ident, worker=HOLDER, early=True)
         self._run(queue, queue.shard_of(ident), batch.jobs, RunReport(), True)
 
-    def _run(self, queue: MemoryQueue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
+    def _run(self, queue: Queue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
         now, clock = time.monotonic(), self._broker.clock
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
@@ -255,7 +185,7 @@ class Runner:
                 self._give_back(queue, waiting)
                 raise error
 
-    def _settle(self, queue: MemoryQueue, run: Run, report: RunReport) -> None:
+    def _settle(self, queue: Queue, run: Run, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
         counted = queue.settle(settlements)
         for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
@@ -277,7 +207,7 @@ class Runner:
             )
 
     @staticmethod
-    def _give_back(queue: MemoryQueue, runs: Sequence[Run]) -> None:
+    def _give_back(queue: Queue, runs: Sequence[Run]) -> None:
         for run in runs:
             queue.settle(
                 [
@@ -286,14 +216,10 @@ class Runner:
                 ]
             )
 
-    def _queue(self, shard: Shard) -> MemoryQueue:
-        queue: MemoryQueue = self._broker.queue(shard.queue)  # type: ignore[assignment]
-        return queue
-
-    def _execution(self) -> _Execution:
+    def _execution(self) -> RecordingExecution:
         settings = conf()
         if self._made is None or self._made[0] is not settings:
-            self._made = settings, _Execution(self._hooks(settings), settings, self._faults)
+            self._made = settings, RecordingExecution(self._hooks(settings), settings, self._faults)
         return self._made[1]
 
     @staticmethod

@@ -54,6 +54,8 @@ class Clock:
         self._stop: Callable[[], None] | None = None
         self._traveller: Any = None
         self._follows = moment is None
+        #: called when the clock was set back
+        self.on_set_back: Callable[[], None] = lambda: None
         self.us = _machine_us() if moment is None else ms_of_moment(moment) * 1000
         if time_machine:
             self._take_along()
@@ -87,7 +89,10 @@ class Clock:
             self.us = max(self.us, _machine_us())
 
     def _set(self, us: int) -> datetime:
+        is_earlier = us < self.us
         self.us, self._follows = us, False
+        if is_earlier:
+            self.on_set_back()
         if self._traveller is not None:
             self._traveller.move_to(self.now)
         return self.now

@@ -19,16 +19,27 @@ from tests.support.browser import Browser
 
 PAGE = "/admin/django_delayq/hourlystat/"
 RUNS = "/admin/django_delayq/pipelinerun/"
-#: what is written at an axis and is not all in sight, or over its neighbour
-CUT = """return Array.from(document.querySelectorAll('.dq-figure')).flatMap(figure => {
-      const page = document.documentElement.clientWidth;
-      const texts = Array.from(figure.querySelectorAll('.dq-written text'),
-        one => [one.textContent, one.getBoundingClientRect()]);
-      const over = (one, other) => one !== other && one.left < other.right && other.left < one.right
-        && one.top + 2 < other.bottom - 2 && other.top + 2 < one.bottom - 2;
-      return texts.filter(([, at]) => at.left < 0 || at.right > page || texts.some(([, other]) => over(at, other)))
-        .map(([text]) => text);
+#: texts at an axis that are wider than their room
+CUT = """return Array.from(document.querySelectorAll('[data-chart]')).flatMap(({ chart: { plot } }) => {
+      const [below, beside] = plot.axes;
+      plot.ctx.font = beside.font[0];
+      const width = text => plot.ctx.measureText(text).width;
+      const room = plot.bbox.width / below._splits.length;
+      return [...below._values.filter(text => width(text) > room),
+              ...beside._values.filter(text => width(text) > plot.bbox.left)];
     })"""
+#: colours of the drawing of a chart, without transparent ones
+COLOURS = """const canvas = document.querySelector(`#${arguments[0]} canvas`);
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const found = new Set();
+    for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join(' '));
+    return Array.from(found)"""
+#: of a page as the server sends it, the elements with a style or script of their own
+STYLED = """const request = new XMLHttpRequest();
+    request.open('GET', window.location.href, false);
+    request.send();
+    const page = new DOMParser().parseFromString(request.responseText, 'text/html');
+    return Array.from(page.querySelectorAll('[style], style, script:not([src])'), one => one.outerHTML)"""
 
 
 @pytest.fixture
@@ -75,6 +86,9 @@ def test_it_is_filtered_without_scripts(operator: Browser, delayq: Broker) -> No
     lively_past(20)
     operator.scripts(run=False)
     operator.open(PAGE)
+    assert "The picture needs JavaScript; the table below has its numbers." in operator.text("#dq-lateness")
+    operator.click("#dq-lateness summary")
+    assert operator.rows("#dq-lateness-table")[0][0]
     assert {row[1] for row in operator.rows("#dq-hours")} == {"orders", "mail", "crm", "pictures"}
     operator.fill("queue", "crm")
     operator.click("Show")
@@ -101,10 +115,14 @@ def test_it_lives_under_a_strict_policy_and_asks_only_its_own_site(
 
     monkeypatch.setattr(RedisPages, "render", strict)
     operator.open(PAGE)
-    assert len(operator.all("#dq-ahead svg.dq-drawn")) == 1
-    assert operator.run("return document.querySelectorAll('.dq-past [style], .dq-past style').length") == 0
-    colour = "return getComputedStyle(document.querySelector('.dq-drawn .dq-b2')).fill"
-    assert operator.run(colour) not in ("", "rgb(0, 0, 0)"), "the colours are there"
+    assert len(operator.all("#dq-ahead canvas")) == 1
+    assert operator.run(STYLED) == []
+    assert {"22 104 168", "194 65 12"} <= set(operator.run(COLOURS, "dq-throughput")), "the colours are there"
+    operator.forgive("willReadFrequently")  # only this test reads the drawing
+    operator.theme("dark")
+    operator.until(
+        lambda: "108 182 245" in operator.run(COLOURS, "dq-throughput"), what="the colours of the dark theme"
+    )
     loaded = operator.run("return performance.getEntriesByType('resource').map(one => one.name)")
     assert [one for one in loaded if not one.startswith(operator.site)] == []
 
@@ -116,7 +134,8 @@ def test_without_redis_the_past_is_there(operator: Browser, delayq: Broker, sett
     settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
     operator.open(PAGE)
     assert "Redis cannot be reached just now, so nothing can be foretold." in operator.text("#dq-ahead")
-    assert len(operator.all(".dq-charts svg.dq-drawn")) == 3
+    assert len(operator.all(".dq-charts canvas")) == 2
+    assert len(operator.all(".dq-charts .dq-heat")) == 1
     operator.screenshot("history-without-redis")
     connections.close_broker()
     settings.DELAYQ = here

@@ -133,6 +133,36 @@ def test_a_page_refreshes_itself_if_that_is_wanted(operator: Browser, delayq: Br
     assert operator.text(".dq-rate").endswith("/s")
 
 
+def test_a_page_that_refreshes_itself_shows_that_redis_is_gone_and_recovers(
+    operator: Browser, delayq: Broker, settings: Any
+) -> None:
+    from django_delayq import connections
+
+    yard = every_place(delayq)
+    operator.open(f"{JOBS}?queue=orders")
+    operator.click("#dq-auto")
+    operator.forgive("503")
+    here = settings.DELAYQ
+    connections.close_broker()
+    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
+    operator.until(lambda: "Redis cannot be reached just now" in operator.text("#dq-live"), what="the trouble")
+    connections.close_broker()
+    settings.DELAYQ = here
+    yard.put("brand-new", delay_ms=1_000_000)
+    operator.until(lambda: "brand-new" in operator.text("#dq-live"), timeout=20, what="the recovery")
+
+
+def test_a_page_that_refreshes_itself_shows_that_the_site_is_gone(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(f"{JOBS}?queue=orders")
+    operator.run("window.real = window.fetch; window.fetch = async () => { throw new TypeError('no network') }")
+    operator.click("#dq-auto")
+    operator.until(lambda: "The site does not answer" in operator.text("#dq-lost"), what="the word of it")
+    assert "delayed" in operator.text("#dq-live"), "the page stays"
+    operator.run("window.fetch = window.real")
+    operator.until(lambda: not operator.all("#dq-lost")[0].is_displayed(), what="the recovery")
+
+
 def test_pages_work_without_scripts(operator: Browser, delayq: Broker) -> None:
     yard = every_place(delayq)
     operator.scripts(run=False)

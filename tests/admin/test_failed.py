@@ -185,7 +185,7 @@ def test_the_page_says_what_became_of_the_job_since(delayq: Broker, viewer: Clie
     yard.put("job-1", 5)
     yard.queue.run_now("job-2")
     job = next(job for job in yard.take() if job.id == "job-2")
-    words = {ident: viewer.get(f"{FAILED}{row.pk}/change/").context["look"].words for ident, row in rows.items()}
+    words = {ident: viewer.get(f"{FAILED}{row.pk}/change/").context["state"].words for ident, row in rows.items()}
     assert words == {
         "job-0": "gone: it was run, cancelled or removed since",
         "job-1": "gone; another job has this id now",
@@ -193,11 +193,11 @@ def test_the_page_says_what_became_of_the_job_since(delayq: Broker, viewer: Clie
         "job-3": "waits for its next attempt",
     }
     yard.buried(job)
-    assert viewer.get(f"{FAILED}{rows['job-2'].pk}/change/").context["look"].words == "in the morgue"
+    assert viewer.get(f"{FAILED}{rows['job-2'].pk}/change/").context["state"].words == "in the morgue"
 
 
 @pytest.mark.parametrize("key", ["0", "999999", "x", "1/../2", "_", "1" * 400])
 def test_what_is_no_row_is_nowhere(viewer: Client, key: str) -> None:
     answer = viewer.get(f"{FAILED}{key}/change/", follow=True)
     assert answer.status_code in (200, 404)
-    assert "look" not in (answer.context or {})
+    assert "state" not in (answer.context or {})

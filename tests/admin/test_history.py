@@ -7,8 +7,8 @@ import io
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from django.db import connection
@@ -16,8 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import connections
-from django_delayq.admin import history_svg
-from django_delayq.admin.history_svg import Mark, bars, heat, lines, logarithmic, round_up, short
+from django_delayq.admin import charts
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from tests.admin.pasts import lively_past, now
@@ -44,11 +43,6 @@ def page(client: Client, query: str = "") -> str:
 
 def text_of(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-def drawings(html: str) -> list[ElementTree.Element]:
-    """The plots of a page, which have to be well-formed."""
-    return [ElementTree.fromstring(one) for one in re.findall(r'<svg class="dq-drawn".*?</svg>', html, re.S)]
 
 
 # -- who -------------------------------------------------------------------------------------------------------------
@@ -92,19 +86,36 @@ def test_the_page_says_what_is_in_the_table(delayq: Broker, reader: Client) -> N
 def test_charts_can_be_read_without_seeing_them(delayq: Broker, reader: Client) -> None:
     lively_past(30)
     html = page(reader)
-    found = drawings(html)
-    assert len(found) == 4
-    for one in found:
-        title, said, *_ = list(one)
-        assert one.get("role") == "img"
-        assert one.get("aria-labelledby") == f"{title.get('id')} {said.get('id')}"
-        assert title.text
-        assert said.text
-    assert len(set(re.findall(r'\bid="([^"]+)"', html))) == len(re.findall(r'\bid="([^"]+)"', html))
-    assert html.count("<details>") == 4
-    throughput = found[0].findall("g")
-    assert len(throughput) == 24
-    assert all(" runs, " in (piece.findtext("title") or "") for piece in throughput)
+    names = ("dq-throughput", "dq-lateness", "dq-lateness-map", "dq-forecast")
+    assert html.count("<details>") == len(names)
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(set(ids)) == len(ids)
+    for name in names:
+        assert f'id="{name}" ' in html
+        assert f'aria-labelledby="{name}-title"' in html
+        assert len(cells(html.encode(), f"{name}-table")) == 24
+    for name in names[:3]:
+        assert re.search(rf'id="{name}-summary"[^>]*>[^<]+<', html), f"{name} is summed up in a sentence"
+    assert html.count(" data-plot tabindex=") == 3
+    assert '<table class="dq-heat dq-heat-wide" role="img" aria-labelledby="dq-lateness-map-title' in html
+
+
+def test_the_script_draws_the_numbers_of_the_table(delayq: Broker, reader: Client) -> None:
+    seed(hour_of(now() - HOUR, late=[10] * 1_998 + [5000, 9000], failed=500))
+    html = page(reader)
+    heads = re.findall(r'<th scope="col"[^>]*data-colour="(\d)">(.*?)</th>', html)
+    assert heads == [("1", "Runs"), ("2", "Failed"), ("1", "p50"), ("2", "p99"), ("1", "Fall due")]
+    table = html[html.index('id="dq-throughput-rows"') : html.index('id="dq-lateness"')]
+    rows = re.findall(r"<tr.*?</tr>", table, re.S)
+    busy = [row for row in rows if ">500<" in row]
+    assert len(busy) == 1
+    assert re.findall(r'data-number="(.*?)">(.*?)<', busy[0]) == [
+        ("2000", "2\u202f000"),
+        ("", "1\u202f500"),
+        ("500", "500"),
+    ]
+    lateness = html[html.index('id="dq-lateness-rows"') : html.index('id="dq-lateness-map"')]
+    assert lateness.count('data-number=""') == 24 + 2 * 23, "hours without runs leave a gap"
 
 
 def test_filters_and_periods_are_in_every_link(delayq: Broker, reader: Client) -> None:
@@ -180,7 +191,7 @@ def test_names_are_text_and_nothing_else(delayq: Broker, reader: Client) -> None
     seed(hour_of(now(), "orders", evil, failed=3), hour_of(now(), evil, "shop.x", failed=3, late=[1] * 9))
     html = page(reader)
     assert "<img" not in html
-    drawings(html)
+    assert "&lt;img" in html
 
 
 def test_the_table_is_paged(delayq: Broker, reader: Client) -> None:
@@ -264,61 +275,26 @@ def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, s
     settings.DELAYQ = here
 
 
-# -- drawings --------------------------------------------------------------------------------------------------------
+# -- charts ----------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_at_axes_are_short_and_round() -> None:
-    assert [short(number) for number in (0, 0.5, 250, 1500, 20_000_000, 3e9)] == [
+def test_numbers_for_the_script_are_the_same_in_every_language() -> None:
+    assert [charts.number(value) for value in (None, 0, 0.5, 1234567, 12.25)] == [
+        "",
         "0",
         "0.5",
-        "250",
-        "1.5 k",
-        "20 M",
-        "3 G",
+        "1.23457e+06",
+        "12.25",
     ]
-    assert [round_up(number) for number in (0, 0.4, 2, 3, 10, 11, 501, 4_000_000)] == [2, 2, 2, 5, 10, 20, 1000, 5e6]
-    assert logarithmic(0, 3) == 0
-    assert logarithmic(1000, 3) == 1
-    assert logarithmic(10**12, 3) == 1
 
 
-def test_a_bar_is_as_high_as_its_number_and_stands_on_the_one_below() -> None:
-    drawn = bars("n", "t", "s", [Mark("a", "A"), Mark("b", "B")], [(5, 15), (0, 10)], ["x", "y"])
-    plot = ElementTree.fromstring(drawn.plot)
-    shapes = [
-        [
-            (one.get("class"), float(one.get("y") or 0), float(one.get("height") or 0))
-            for one in piece.findall("rect")
-            if one.get("class") != "dq-touch"
-        ]
-        for piece in plot.findall("g")
+def test_the_most_has_the_strongest_colour_and_nothing_none(delayq: Broker, reader: Client) -> None:
+    seed(hour_of(now() - HOUR, late=[1] * 100 + [5000]), hour_of(now() - 2 * HOUR, late=[5000] * 25))
+    html = page(reader)
+    table = unescape(html[html.index('id="dq-lateness-map-heat-rows"') : html.index('id="dq-lateness-map-table"')])
+    coloured = re.findall(r'<td class="dq-h([1-8])" title="[^"]*, (.*?): (\d+)">(\d+)</td>', table)
+    assert coloured == [
+        ("4", "< 8.2 s", "25", "25"),
+        ("1", "< 8.2 s", "1", "1"),
+        ("8", "< 2 ms", "100", "100"),
     ]
-    assert shapes == [[("dq-b1", 112.5, 37.5), ("dq-b2", 0.0, 112.5)], [("dq-b2", 75.0, 75.0)]]
-
-
-def test_a_line_has_a_gap_where_nothing_ran_and_a_dot_for_a_lonely_value() -> None:
-    marks = [Mark(str(number), str(number)) for number in range(6)]
-    drawn = lines("n", "t", "s", marks, ([1.0, 2.0, None, 5.0, None, 3.0],), [""] * 6)
-    path = ElementTree.fromstring(drawn.plot).find("path")
-    assert path is not None
-    assert re.sub(r"[\d. ]+", "", path.get("d") or "") == "MLMhMh"
-
-
-def test_the_most_has_the_strongest_colour_and_nothing_none() -> None:
-    marks = [Mark("1", "1"), Mark("2", "2")]
-    plot = ElementTree.fromstring(heat("n", "t", "s", marks, [("low", [100, 0]), ("high", [1, 25])]).plot)
-    assert [one.get("class") for one in plot.findall("rect")] == ["dq-k8", "dq-k1", "dq-k4"]
-    assert ElementTree.fromstring(heat("n", "t", "s", [], [("low", [])]).plot).findall("rect") == []
-
-
-def test_what_is_written_in_a_drawing_is_text() -> None:
-    evil = "<script>&\"'"
-    for drawn in (
-        bars("n", evil, evil, [Mark(evil, evil)], [(1,)], [evil]),
-        lines("n", evil, evil, [Mark(evil, evil)], ([1.0],), [evil]),
-        heat("n", evil, evil, [Mark(evil, evil)], [(evil, [1])]),
-    ):
-        for part in (drawn.left, drawn.plot, drawn.below):
-            assert "<script" not in part
-            ElementTree.fromstring(part)
-    assert history_svg.MOST_MARKS == 5

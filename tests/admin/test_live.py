@@ -167,7 +167,7 @@ def test_a_search_that_takes_too_long_ends_and_says_so(
     looked = browse.look_for(delayq, browse.BrowseQuery(text="order"), counts, patience=0.0)
     assert looked.cut_off
     assert not looked.jobs
-    monkeypatch.setattr(live, "look_for", lambda broker, wish, counts: looked)
+    monkeypatch.setattr(live, "look_for", lambda broker, query, counts: looked)
     assert "The search was cut off" in viewer.get(LIST, {"q": "order"}).content.decode()
 
 

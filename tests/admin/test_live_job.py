@@ -170,7 +170,7 @@ def test_every_id_has_a_page(delayq: Broker, operator: Client, ident: str) -> No
     (link,) = re.findall(r'href="([^"]*/livejob/[^"]*/change/)"', operator.get(LIST).content.decode())
     answer = operator.get(link)
     assert answer.status_code == 200
-    assert answer.context["look"].view.id == ident
+    assert answer.context["item"].view.id == ident
 
 
 # -- buttons -----------------------------------------------------------------------------------------------------------

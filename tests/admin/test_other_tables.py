@@ -147,7 +147,7 @@ def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
     page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
     tags_of(page.encode())
     assert "500 of 2,000" in page and "480 jobs were discarded." in page
-    assert f'data-url="{BULK}{made.pk}/progress/"' in page and "django_delayq/progress.js" in page
+    assert f'data-url="{BULK}{made.pk}/progress/"' in page and "django_delayq/live.js" in page
     assert '<meta http-equiv="refresh"' in page
     part = viewer.get(f"{BULK}{made.pk}/progress/")
     assert "no-store" in part.headers["Cache-Control"]

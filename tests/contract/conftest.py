@@ -1,4 +1,4 @@
-"""The two brokers that keep one contract: the real one on a real Redis, and the one of the testing kit."""
+"""Brokers on both servers that run the scripts: a real Redis, and the memory of the testing kit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .stand import LEASE, T0, Make, Stand
 @pytest.fixture(params=["redis", "memory"])
 def any_broker(request: pytest.FixtureRequest, connection: Connection, prefix: str) -> Iterator[Broker]:
     """Each test runs on both."""
-    if request.param == "memory":
-        yield MemoryBroker(Clock(T0 / 1000), prefix=prefix, lease_ms=LEASE)
-        return
-    made = Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
+    made: Broker = (
+        MemoryBroker(Clock(T0 / 1000), prefix=prefix, lease_ms=LEASE)
+        if request.param == "memory"
+        else Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
+    )
     yield made
     fsck.assert_invariants(made)
 

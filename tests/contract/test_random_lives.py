@@ -1,4 +1,4 @@
-"""Random lives of a few ids, told to the real broker and to the one in memory: every answer and every world agree.
+"""Random lives of a few ids in Redis and in the memory of the testing kit: all replies and contents agree.
 
 ``DELAYQ_CONTRACT_EXAMPLES=3000`` makes a long campaign; without it the run is short and always the same.
 """

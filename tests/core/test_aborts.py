@@ -191,12 +191,12 @@ ACTS: dict[str, tuple[str, Act]] = {
     "kick and replace": ("kick", lambda stage, _: stage.queue.kick("waiting again", replace=True)),
     "kick a merged job": ("kick", lambda stage, _: stage.queue.kick("mburied")),
     "discard": ("discard", lambda stage, _: stage.queue.discard("buried")),
-    "kick many": ("kick_many", lambda stage, _: bulk.kick_all(stage.queue, replace=True)),
-    "discard many": ("discard_many", lambda stage, _: bulk.discard_many(stage.queue, ["buried", "mburied"])),
-    "kill what has failed": ("remove_many", lambda stage, _: bulk.kill_failed(stage.queue)),
-    "delete what has failed": ("remove_many", lambda stage, _: bulk.delete_failed(stage.queue)),
-    "cancel everything": ("remove_many", lambda stage, _: bulk.cancel_all(stage.queue)),
-    "run everything now": ("run_now_many", lambda stage, _: bulk.run_all_now(stage.queue)),
+    "kick many": ("kick", lambda stage, _: bulk.kick_all(stage.queue, replace=True)),
+    "discard many": ("discard", lambda stage, _: bulk.discard_many(stage.queue, ["buried", "mburied"])),
+    "kill what has failed": ("end_failed", lambda stage, _: bulk.kill_failed(stage.queue)),
+    "delete what has failed": ("end_failed", lambda stage, _: bulk.delete_failed(stage.queue)),
+    "cancel everything": ("cancel", lambda stage, _: bulk.cancel_all(stage.queue)),
+    "run everything now": ("run_now", lambda stage, _: bulk.run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
 }
 

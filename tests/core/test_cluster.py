@@ -23,7 +23,7 @@ from django_delayq.core.job import (
     new_key,
     release,
 )
-from django_delayq.core.operations import columns, fsck, mend, named
+from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
@@ -155,11 +155,15 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert bulk.cancel_all(queue)["cancelled"] >= 20
     into("fail")
     for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
-        assert mend.retry_failed(queue, view.job.shard, [(view.id, view.job.key)], delay_ms=90_000) == ["retried"]
+        assert bulk.act_in_shard(queue, view.job.shard, [(view.id, view.job.key)], actions.retry_failed(90_000)) == [
+            "retried"
+        ]
     for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
         wanted = [(view.id, view.job.key)]
-        assert named.move_named(queue, view.job.shard, wanted, delay_ms=80_000) == ["moved"]
-        assert named.cancel_named(queue, view.job.shard, wanted) == ["cancelled"]
+        assert bulk.act_in_shard(queue, view.job.shard, wanted, actions.reschedule_selected(delay_ms=80_000)) == [
+            "moved"
+        ]
+        assert bulk.act_in_shard(queue, view.job.shard, wanted, actions.cancel_selected()) == ["cancelled"]
     assert bulk.kill_failed(queue) == {"killed": 25}
     into("fail")
     assert bulk.delete_failed(queue) == {"deleted": 30}

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
-from django_delayq.core.operations import fsck
+from django_delayq.core.operations import actions, fsck
 from django_delayq.core.records.frames import digest, unpack_batch
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settled import Mark
@@ -493,7 +493,7 @@ class Lives(RuleBasedStateMachine):
         if gated:
             ident = next((name for name, live in self.lives().items() if live.gate), ident)
         expected = self.shard(ident).cancel(ident, task)
-        assert self.asked("cancel", ident, task, "", "", "") == expected
+        assert self.outcome(ident, actions.cancel(task)) == expected
 
     @act(
         lambda self: self.lives(),
@@ -505,8 +505,7 @@ class Lives(RuleBasedStateMachine):
     def reschedule(self, ident: str, task: str, due: int | None, delay: int) -> None:
         due_ms, delay_ms = (None, delay) if due is None else (START_US // 1000 + due, None)
         expected = self.shard(ident).reschedule(ident, task, due_ms, delay_ms)
-        ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
-        assert self.asked("reschedule", ident, task, ms, relative, "", "") == expected
+        assert self.outcome(ident, actions.reschedule(task, due_ms=due_ms, delay_ms=delay_ms)) == expected
 
     @act(
         lambda self: self.graves(),
@@ -528,10 +527,8 @@ class Lives(RuleBasedStateMachine):
         expected = self.shard(ident).discard(ident, key)
         assert self.real.discard(ident, key=key) == (expected == "1")
 
-    def asked(self, verb: str, ident: str, task: str, *args: object) -> str:
-        number = self.real.shard_of(ident)
-        reply: bytes = self.real.call(verb, number, ident.encode(), task.encode(), *args)
-        return reply.decode()
+    def outcome(self, ident: str, action: actions.Action) -> str:
+        return action.anywhere(self.real, ident)
 
     # -- trouble -----------------------------------------------------------------------------------------------------
 

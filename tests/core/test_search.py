@@ -12,7 +12,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import sweep
+from django_delayq.core.operations import selection
 from django_delayq.core.operations.inspector import JobView
 
 from .stage import Stage
@@ -281,4 +281,4 @@ def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.
 
     monkeypatch.setattr(stage.broker.scripts, "call", seen)
     assert len(ids(stage, "work")) == 1200
-    assert max(limits) == sweep.CHUNK == 250
+    assert max(limits) == selection.CHUNK == 250

@@ -66,14 +66,12 @@ def _live(
     ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any, tasks: dict[int, str]
 ) -> dict[str, Any]:
     state = unpack_state(packed)
-    taken_at = 34 + len(state.worker.encode()) + 2
-    taken = {packed[at + 16 : at + 32] for at in range(taken_at, taken_at + 32 * state.taken, 32)}
     waiting: list[Payload] = []
     running: list[Payload] = []
     for member, _ in order:
         if member[:-34] == ident:
             digest, slot = member[-17:-1], member[-1:]
-            flies = digest in taken and slot == b"0"
+            flies = digest in state.taken and slot == b"0"
             (running if flies else waiting).append(unpack_payload(payloads[ident + b"\0" + digest + slot]))
     return {
         "content": _content(body, tasks),

@@ -24,8 +24,10 @@ EXTRAS = (
     "django_redis",
     "django_tasks",
     "drf_spectacular",
+    "fakeredis",
     "hiredis",
     "httpx",
+    "lupa",
     "opentelemetry",
     "prometheus_client",
     "psycopg",
@@ -41,7 +43,7 @@ EXTRAS = (
 #: modules that are of no use without them
 FOR_EXTRAS = (
     "django_delayq.toolbar",
-    "django_delayq.testing.plugin",
+    "django_delayq.testing.",
     "django_delayq.backends",
     "django_delayq.api",
     "django_delayq.client",

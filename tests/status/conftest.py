@@ -18,9 +18,10 @@ T0 = 1_700_000_000_000  # Unix ms; the real one's clock stands there too
 @pytest.fixture(params=["redis", "memory"])
 def any_broker(request: pytest.FixtureRequest, connection: Connection, prefix: str) -> Iterator[Broker]:
     """Each test runs on both."""
-    if request.param == "memory":
-        yield MemoryBroker(Clock(T0 / 1000), prefix=prefix)
-        return
-    made = Broker(connection, prefix=prefix, test_clock=True)
+    made: Broker = (
+        MemoryBroker(Clock(T0 / 1000), prefix=prefix)
+        if request.param == "memory"
+        else Broker(connection, prefix=prefix, test_clock=True)
+    )
     yield made
     fsck.assert_invariants(made)

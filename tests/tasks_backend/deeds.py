@@ -138,8 +138,8 @@ def fail_once(context: TaskContext) -> str:
 def forget_me(context: TaskContext, number: int) -> int:
     """Takes its own record away."""
     from django_delayq import connections
-    from django_delayq.backends import records
+    from django_delayq.core.results import Results
 
     broker = connections.broker()
-    broker.client.delete(records.of(broker).key(context.task_result.id))
+    broker.client.delete(Results(broker).key(context.task_result.id))
     return number

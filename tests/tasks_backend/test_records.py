@@ -1,4 +1,4 @@
-"""Records of results: in Redis and, for tests, in memory they answer the same."""
+"""Records of results, in Redis and in the memory of the testing kit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.backends import records
 from django_delayq.backends.compat import TaskResultStatus
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.results import LostErrors, Record, Results
+from django_delayq.testing import MemoryBroker
 from tests.tasks_backend import deeds
 
 LOST = LostErrors(crashed=b'"crashed"', overran=b'"overran"')
@@ -21,7 +21,7 @@ MINUTE = 60_000
 
 @pytest.fixture(params=["redis", "memory"])
 def results(request: pytest.FixtureRequest, broker: Broker) -> Results:
-    return Results(broker) if request.param == "redis" else records.MemoryResults(broker)
+    return Results(broker) if request.param == "redis" else Results(MemoryBroker())
 
 
 def job(token: int, *, failures: int = 0, crashes: int = 0) -> Job:

@@ -12,11 +12,11 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_delayq import cancel, get_job, reschedule, schedule
-from django_delayq.backends import records
 from django_delayq.backends.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
 from django_delayq.backends.errors import Crashed, Gone
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Settlement, ack, bury, fail
+from django_delayq.core.results import Results
 from django_delayq.worker import decision
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
@@ -29,7 +29,7 @@ Work = Callable[..., Any]
 
 
 def key_of(broker: Broker, result: Any) -> bytes:
-    return records.of(broker).key(result.id)
+    return Results(broker).key(result.id)
 
 
 def reserve(broker: Broker, queue: str = "default", worker: str = "w1") -> Any:
@@ -309,13 +309,11 @@ def start(broker: Broker, job: Any) -> Any:
     from django_delayq.backends.stored import LOST, Head
 
     head = Head.of_job(job).pack()
-    return records.of(broker).start(
-        job.id, job, job.worker, 60_000, head=head, at="2030-01-01T00:00:00+00:00", lost=LOST
-    )
+    return Results(broker).start(job.id, job, job.worker, 60_000, head=head, at="2030-01-01T00:00:00+00:00", lost=LOST)
 
 
 def end(broker: Broker, job: Any, value: bytes) -> Any:
-    return records.of(broker).end(
+    return Results(broker).end(
         job.id,
         job,
         job.worker,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+import threading
 import unittest
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
 import time_machine
 from asgiref.sync import async_to_sync
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
@@ -28,7 +31,8 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError, Misconfigured, QueueFull, QueueNotEmpty
+from django_delayq.core.errors import Misconfigured, QueueFull, QueueNotEmpty
+from django_delayq.core.operations import fsck
 from django_delayq.testing import (
     DelayQTestCase,
     Fake,
@@ -45,6 +49,7 @@ from django_delayq.testing import (
     travel,
 )
 
+from .project import ROOT
 from .works import note, tell
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -143,15 +148,46 @@ def test_the_door_of_those_who_pull(delayq_fake: Fake) -> None:
     assert Queue("notes").counts().counters["acked"] == 1
 
 
-def test_what_only_a_real_redis_can_do_is_refused_with_a_reason(delayq_fake: Fake) -> None:
+def test_it_has_what_a_real_redis_has(delayq_fake: Fake, done: list[Any]) -> None:
     broker = delayq_fake.broker
-    schedule(note, "x")
-    with pytest.raises(DelayQError, match="no Redis client"):
-        broker.client.get("x")
-    with pytest.raises(InvalidJob, match="numbers of shards; test this against a real Redis"):
-        broker.reshard("notes", 3)
-    with pytest.raises(InvalidJob, match="no script 'examine'"):
-        broker.queue("notes").call("examine", 0)
+    for number in range(20):
+        schedule(note, str(number), delay=1)
+    broker.reshard("notes", 3)
+    broker.client.set("mine", 1)
+    assert (broker.queue("notes").shards, broker.client.get("mine")) == (3, b"1")
+    assert broker.client.eval("return redis.call('INCRBY', KEYS[1], ARGV[1])", 1, "mine", 4) == 5
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        broker.client.eval("return redis.call('HLEN', KEYS[1])", 1, "mine")
+    with pytest.raises(redis.ResponseError, match="Error running script"):
+        broker.client.eval("return 1 + {}", 0)
+    run_due(until=1)
+    assert sorted(done, key=int) == [str(number) for number in range(20)]
+    fsck.assert_invariants(broker)
+
+
+def test_a_wait_for_a_job_ends_when_one_is_scheduled(delayq_fake: Fake) -> None:
+    found: list[str] = []
+
+    def pull() -> None:
+        found.extend(job.id for job in Queue("notes").reserve(ttr=30, wait=30))
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    schedule(note, "x", id="1")
+    thread.join(10)
+    assert found == ["1"]
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+def test_without_its_packages_it_says_what_to_install(missing: str) -> None:
+    program = (
+        f"import os, sys; sys.modules[{missing!r}] = None; os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'\n"
+        "import django; django.setup()\n"
+        "from django_delayq.testing import fake_queue"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "ImportError: django_delayq.testing keeps its queue in fakeredis" in answer.stderr
+    assert answer.stderr.rstrip().endswith("pip install 'django-delayq[testing]'")
 
 
 def test_a_queue_may_be_deleted_and_comes_back(delayq_fake: Fake) -> None:
@@ -184,6 +220,18 @@ def test_due_times_count_from_the_clock(delayq_fake: Fake) -> None:
     assert clock.now == NOON
     run_due()
     assert [job.args for job in scheduled_jobs()] == [["x"]]
+
+
+def test_the_clock_may_be_set_back_a_little(delayq_fake: Fake, done: list[Any]) -> None:
+    freeze(NOON)
+    schedule(note, "before", delay=60)
+    travel(-5)
+    schedule(note, "after", delay=60)
+    assert_scheduled(note, args=["after"], delay=60, within=0)
+    run_due(until=60)
+    assert done == ["after"]
+    with redis_down():
+        travel(-5)
 
 
 @pytest.mark.delayq(at=NOON)

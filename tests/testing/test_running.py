@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq import InvalidJob, get_job, schedule, schedule_many, signals
+from django_delayq import InvalidJob, QueueUnavailable, get_job, schedule, schedule_many, signals
 from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
-from django_delayq.core.job import NewJob
+from django_delayq.core.job import NewJob, release
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
 
 from . import works
@@ -206,6 +206,7 @@ def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_fake: Fake, m
     schedule(works.again)
     with pytest.raises(RuntimeError, match=r"works.again is due again: does a task schedule itself\? Give a smaller"):
         run_due()
+    assert len(run_due(max_jobs=1)) == 1
 
 
 def test_a_task_that_nobody_knows_is_told(delayq_fake: Fake) -> None:
@@ -262,3 +263,67 @@ def test_a_job_that_runs_is_seen_as_such(delayq_fake: Fake, monkeypatch: Any, do
     view = get_job(note, id="1")
     assert view is not None
     assert (sorted(seen), view.state, view.arguments) == (["gated", "reserved"], "ready", (["behind it"], {}))
+
+
+def test_payloads_of_a_running_job_and_of_the_one_behind_it(delayq_fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def look(payloads: Any) -> None:
+        for payload in ("behind", "running"):
+            schedule(sync, id="a", payload=payload, score=int(payload == "running"), delay=60)
+        seen.extend((job.state, job.payloads, job.delay) for job in scheduled_jobs(sync))
+
+    monkeypatch.setattr(sync, "func", look)
+    schedule(sync, id="a", payload="running", score=1, delay=30)
+    run_due(until=30)
+    assert seen == [("reserved", ["running"], MINUTE / 2), ("gated", ["behind", "running"], MINUTE)]
+    assert [(job.state, job.payloads, job.delay) for job in scheduled_jobs(sync)] == [
+        ("delayed", ["behind", "running"], MINUTE)
+    ]
+
+
+def test_a_release_to_the_old_place_keeps_the_order_and_the_delay(delayq_fake: Fake, done: list[Any]) -> None:
+    for name in ("a", "b"):
+        schedule(note, name, id=name, delay=60)
+    delayq_fake.travel(90)
+    queue = delayq_fake.broker.queue("notes")
+    (job,) = queue.reserve(0, 1, worker="somebody").jobs
+    queue.settle([release(job, delay_ms=None)])
+    assert [(job.id, job.delay) for job in scheduled_jobs()] == [("a", MINUTE), ("b", MINUTE)]
+    run_due()
+    assert done == ["a", "b"]
+
+
+def test_a_queue_that_a_job_resumes_is_run_in_the_same_call(
+    delayq_fake: Fake, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = delayq_fake.broker
+    schedule(note, "x")
+    broker.pause("notes", "out")
+    monkeypatch.setattr(sync, "func", lambda payloads: broker.resume("notes"))
+    schedule(sync, id="a", payload=1)
+    assert [ran.task for ran in run_due().runs] == ["works.sync", "works.note"]
+
+
+def test_jobs_of_many_queues_run_by_class_and_then_in_the_order_of_the_calls(
+    delayq_fake: Fake, done: list[Any]
+) -> None:
+    for number in range(6):
+        schedule(note, str(number), queue=f"q{number % 3}", priority=4 - number % 2)
+    run_due()
+    assert done == ["1", "3", "5", "0", "2", "4"]
+
+
+def test_an_outage_during_a_run_loses_nothing(
+    delayq_fake: Fake, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = delayq_fake.redis_down()
+    monkeypatch.setattr(sync, "func", lambda payloads: outage.__enter__())
+    schedule(sync, id="a", payload=1)
+    schedule(note, "x")
+    with pytest.raises(QueueUnavailable):
+        run_due()
+    outage.__exit__(None, None, None)
+    monkeypatch.undo()
+    run_due(until=MINUTE)
+    assert done == ["x", {"a": [1]}]

@@ -1,76 +1,93 @@
 #!lua flags=allow-oom
--- Cancel a job. A waiting one is deleted. A running one is marked: its failure or expiry ends it. A call by id alone
--- also deletes the content that is gated behind the attempt; a call that names a generation affects only that one.
--- ARGV    3 id; 4 task, or '' for any; 5 ms on this clock, or '': a call that arrives later changes nothing; 6 keys and
---         7 digest of the generation that is meant (lib/generation)
--- Returns cancelled, stopping, taken (a live job of another task), '' (no such live job), v (no live job of the id in a
---         closed shard) or late.
--- Events  cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate generation
+-- Cancel jobs. A waiting one is deleted. A running one is marked: its failure or expiry ends it. A call by id alone also
+-- deletes the content that is gated behind the attempt; a call that names a generation affects only that one.
+-- ARGV    3 entries (lib/each); 4 task, or '' for any; 5 ms on this clock, or '': a call that arrives later changes
+--         nothing; 6 '' = an event for each job, 'bulk' = one for all, and content behind a running job is deleted with
+--         it, 'waiting' = one for all, and jobs that run are left alone
+-- Returns one letter for each: c(ancelled), s(topping: it is running), g (it was gated, and is deleted; its attempt
+--         continues), t(aken: a live job of another task), n(o such live job), v (no live job of the id in a closed
+--         shard) or x (too late); with 'bulk' also r (it is gated behind an attempt that left payloads behind, which
+--         cannot be distinguished from those that arrived meanwhile).
+-- Events  cancelled, bulk
+-- include keys clock begin sweep window settled body state due wake bytes payload gate generation each remove
 local seen = replay()
 if seen then
   return seen
 end
-local id, task, not_after, keys, digest = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
-if not_after and now_ms > not_after then
-  return 'late'
+local task, not_after, mode = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local is_bulk, cancelled = mode ~= '', 0
+
+local function report(id, body)
+  cancelled = cancelled + 1
+  if not is_bulk then
+    redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'cancelled', 'id', id, 'task', task_name(task_code_of(body)) or '')
+  end
 end
 
-local function drop_gated(body, s)
-  local gated = redis.call('HGET', GATE, id)
+-- Deletes the content behind an attempt. Return how many payloads there were.
+local function drop_gated(id, body, taken)
+  local gated, payloads = redis.call('HGET', GATE, id), 0
   redis.call('HDEL', GATE, id)
   if is_merged(body) then
-    drop_gated_payloads(id, s.taken)
+    payloads = redis.call('ZLEXCOUNT', ORDER, range_of(id))
+    drop_gated_payloads(id, taken)
   elseif gated then
     mark_end(key_of(string.sub(gated, 9)), 'done')
   end
+  return payloads
 end
 
-local function stop_run(body)
-  local s = read_state(redis.call('HGET', STATE, id))
-  if keys == '' then
-    drop_gated(body, s)
+local function close_gate(id, body)
+  local taken = read_state(redis.call('HGET', STATE, id)).taken
+  if is_bulk and left_some(taken) then
+    return 'r'
+  end
+  local payloads = drop_gated(id, body, taken)
+  if not is_bulk then
+    report(id, body)
+  end
+  return 'g', payloads
+end
+
+local function stop_run(id, body, keys)
+  local s, payloads = read_state(redis.call('HGET', STATE, id)), 0
+  if is_bulk or keys == '' then
+    payloads = drop_gated(id, body, s.taken)
   end
   set_flag(s, STOPPING)
   redis.call('HSET', STATE, id, pack_state(s))
-  return 'stopping'
+  return 's', payloads
 end
 
-local function take_out(body)
-  redis.call('ZREM', DUE[class_of(body)], id)
-  if is_merged(body) then
-    drop_payloads(id, mark_payloads)
-  else
-    mark_end(key_of(body), 'done')
+local function cancel(id, keys, digest)
+  if not_after and now_ms > not_after then
+    return 'x'
   end
-  end_run(id)
-end
-
-local function cancel()
   local body = redis.call('HGET', BODY, id)
   if not body then
-    return closing and 'v' or ''
+    return closing and 'v' or 'n'
   end
   local place = place_of(id, body, keys, digest)
   if not place then
-    return ''
+    return 'n'
   elseif task ~= '' and not is_task_of(body, task) then
-    return 'taken'
+    return 't'
   elseif place == 'gated' then
-    drop_gated(body, read_state(redis.call('HGET', STATE, id)))
-  elseif redis.call('ZSCORE', LEASE, id) then
-    return stop_run(body)
-  else
-    take_out(body)
+    return close_gate(id, body)
+  elseif not redis.call('ZSCORE', LEASE, id) then
+    local payloads = delete_waiting(id, body)
+    report(id, body)
+    return 'c', payloads
+  elseif mode == 'waiting' then
+    return 'n'
   end
-  count('cancelled', 1)
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'cancelled', 'id', id, 'task', task_name(task_code_of(body)) or '')
-  return 'cancelled'
+  return stop_run(id, body, keys)
 end
 
-local reply = cancel()
-if reply ~= 'v' then
-  write_marks()
-  remember(reply)
+local letters = for_each(cancel)
+if is_bulk then
+  report_bulk('cancelled', cancelled)
+else
+  count('cancelled', cancelled)
 end
-return reply
+return answer(letters)

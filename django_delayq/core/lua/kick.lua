@@ -1,20 +1,34 @@
 #!lua
--- Bring a job back from the morgue: due now or after a delay, with its failures reset.
--- ARGV    3 id; 4 key (16 bytes, or '' = the id's youngest record); 5 delay ms; 6 '1' = replace a live job
--- Returns kicked, live (a live job of the id prevents it), '' (no such record) or v (the shard is closed and the id not
---         live here: it has to come back in another one).
+-- Bring jobs back from the morgue, with their failures reset.
+-- ARGV    3 entries (lib/each) with the key of the record, or '' = the id's youngest record; 4 ms when the first is due;
+--         5 '1' = ms is a delay from now; 6 ms between one due time and the next; 7 '1' = replace live jobs
+-- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record), v (the shard is
+--         closed and the id not live here: it has to come back in another one) or e (the same, and no such record).
 -- Events  none
--- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick
+-- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick each
 local seen = replay()
 if seen then
   return seen
 end
-if closing and redis.call('HEXISTS', BODY, ARGV[3]) == 0 then
-  return 'v'
+local ms, step, replace = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0), tonumber(ARGV[6]), ARGV[7] == '1'
+
+local function kick(id, key)
+  local grave = find_grave(id, key)
+  if closing and redis.call('HEXISTS', BODY, id) == 0 then
+    return grave and 'v' or 'e'
+  elseif not grave then
+    return 'n'
+  end
+  local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
+  local letter, moved = bring_back(id, body, payloads, math.floor(ms), replace)
+  if letter == 'k' then
+    fill_in(grave)
+    ms = ms + step
+  end
+  return letter, moved
 end
+
 local before = head()
-local reply = (kick(ARGV[3], ARGV[4], now_ms + tonumber(ARGV[5]), ARGV[6] == '1'))
+local letters = for_each(kick)
 wake_if_earlier(before)
-write_marks()
-remember(reply)
-return reply
+return answer(letters)

@@ -1,13 +1,14 @@
 #!lua flags=no-writes
--- Find the job of an id that a caller means.
--- ARGV    3 id; 4 keys and 5 digest that name it (lib/generation)
--- Returns live (it waits or runs), gated (behind the attempt of another one), '' (it is not live any more) or v (no
---         live job of the id in a closed shard).
+-- Find the jobs that a caller means.
+-- ARGV    3 entries (lib/each)
+-- Returns one letter for each: l(ive: it waits or runs), g(ated behind the attempt of another one), n (not live any more)
+--         or v (no live job of the id in a closed shard).
 -- Events  none
--- include keys clock begin settled body state bytes payload gate generation
-local id = ARGV[3]
-local body = redis.call('HGET', BODY, id)
-if not body then
-  return closing and 'v' or ''
-end
-return place_of(id, body, ARGV[4], ARGV[5]) or ''
+-- include keys clock begin sweep window settled body state bytes payload gate generation each
+return for_each(function(id, keys, digest)
+  local body = redis.call('HGET', BODY, id)
+  if not body then
+    return closing and 'v' or 'n'
+  end
+  return string.sub(place_of(id, body, keys, digest) or 'none', 1, 1)
+end)

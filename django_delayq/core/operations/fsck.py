@@ -18,7 +18,7 @@ from ..errors import InvalidJob
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
 from ..settled import is_mark
-from .rehome import live_in_older
+from .morgue import live_in_older
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CHUNK: Final = 100
 _ID_SETS: Final = (*DUE_KEYS, "lease", "failed", "failures")
 _ID_HASHES: Final = ("body", "state", "gate")
+_HASHES: Final = (*_ID_HASHES, "payload", "grave")
 _PAYLOAD_MEMBER_TAIL: Final = 34  # \0, sortable 8, arrival 8, digest 16, slot 1
 _PAYLOAD_FIELD_TAIL: Final = 18  # \0, digest 16, slot 1
 
@@ -74,13 +75,14 @@ def assert_invariants(broker: Broker) -> None:
 
 def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
     where = f"{queue.name}[{shard.number}]"
+    stored = _stored(broker.client, shard)
     # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
-    for chunk in _chunks(_payloads(broker.client, shard)):
+    for chunk in _chunks(_payloads(broker.client, stored)):
         _examine(broker, shard, where, report, repair, len(chunk), payloads=b"".join(map(_framed, chunk)))
-    for chunk in _chunks(_idents(broker.client, shard)):
+    for chunk in _chunks(_idents(broker.client, stored)):
         frame = b"".join(bytes((len(ident),)) + ident for ident in chunk)
         _examine(broker, shard, where, report, repair, len(chunk), idents=frame)
-    for chunk in _chunks(_graves(broker.client, shard)):
+    for chunk in _chunks(_graves(broker.client, stored)):
         _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
     _check_lengths(broker, shard, where, report, repair)
     _check_marks(broker.client, shard, where, report, repair)
@@ -167,32 +169,39 @@ def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
                 client.lrem(window, 1, entry)
 
 
-def _idents(client: Any, shard: Shard) -> Iterator[bytes]:
+def _stored(client: Any, shard: Shard) -> dict[str, bytes]:
+    """Return the names and keys of those structures of a shard that are not empty; most are."""
+    with clear_errors(), client.pipeline(transaction=False) as pipe:
+        for key in shard.names.values():
+            pipe.exists(key)
+        return {name: key for (name, key), exists in zip(shard.names.items(), pipe.execute(), strict=True) if exists}
+
+
+def _idents(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
+    for name in (*_ID_SETS, *_ID_HASHES):
+        yield from _members(client, stored, name)
+    for member in _members(client, stored, "order"):
+        yield member[:-_PAYLOAD_MEMBER_TAIL]
+    for member in _members(client, stored, "payload"):
+        yield member[:-_PAYLOAD_FIELD_TAIL]
+
+
+def _payloads(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
+    return _members(client, stored, "payload")
+
+
+def _graves(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
+    for name in ("morgue", "morgue_id", "grave"):
+        yield from _members(client, stored, name)
+
+
+def _members(client: Any, stored: dict[str, bytes], name: str) -> Iterator[bytes]:
+    """Yield the members of a sorted set or the fields of a hash."""
+    if name not in stored:
+        return
+    scan = client.hscan_iter if name in _HASHES else client.zscan_iter
     with clear_errors():
-        for name in _ID_SETS:
-            for member, _ in client.zscan_iter(shard.names[name], count=1000):
-                yield member
-        for name in _ID_HASHES:
-            for ident, _ in client.hscan_iter(shard.names[name], count=1000):
-                yield ident
-        for member, _ in client.zscan_iter(shard.names["order"], count=1000):
-            yield member[:-_PAYLOAD_MEMBER_TAIL]
-        for name, _ in client.hscan_iter(shard.names["payload"], count=1000):
-            yield name[:-_PAYLOAD_FIELD_TAIL]
-
-
-def _payloads(client: Any, shard: Shard) -> Iterator[bytes]:
-    with clear_errors():
-        for name, _ in client.hscan_iter(shard.names["payload"], count=1000):
-            yield name
-
-
-def _graves(client: Any, shard: Shard) -> Iterator[bytes]:
-    with clear_errors():
-        for name in ("morgue", "morgue_id"):
-            for member, _ in client.zscan_iter(shard.names[name], count=1000):
-                yield member
-        for member, _ in client.hscan_iter(shard.names["grave"], count=1000):
+        for member, _ in scan(stored[name], count=1000):
             yield member
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidJob
 from ..job import Job, Undecodable
 from .inspector import INDEXES
-from .sweep import last_score, walk_index
+from .selection import walk_index
 from .views import JobView
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def _found(
 def _jobs(broker: Broker, queue: Queue, place: str) -> Iterator[JobView]:
     for number in queue.numbers:
         for index in next(iter(INDEXES[place].values())):
-            last = float(last_score(queue, number, index) or "-inf")
-            for members in walk_index(queue, number, index, last) if last > float("-inf") else ():
+            for members in walk_index(queue, number, index):
                 yield from broker.inspector.views(queue, number, place, members)
 
 

@@ -205,7 +205,7 @@ def _payloads(part: Part, reply: Reply, place: int) -> int:
     if part.place != "gated" or not reply.states:
         return count
     try:
-        return max(0, count - unpack_state(reply.states[place]).taken)
+        return max(0, count - len(unpack_state(reply.states[place]).taken))
     except _BROKEN:
         return count
 

@@ -69,7 +69,7 @@ class State:
     flags: int = 0
     failed_at_ms: int = 0
     worker: str = ""
-    taken: int = 0  # number of payloads held by its attempt
+    taken: tuple[bytes, ...] = ()  # digests of the payloads held by its attempt
     error: bytes = b""
     postponed_at_ms: int = 0
     postponed_for: str = ""
@@ -97,6 +97,28 @@ def generation_of(new: NewJob) -> Generation:
 def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
     """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = any live generation."""
     return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
+
+
+def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> bytes:
+    """Return an entry of the scripts that change a list of jobs (``lua/lib/each.lua``).
+
+    Args:
+        ident: the id.
+        keys, payload_digest: see :func:`pack_generation`.
+    """
+    return b"%c%b%c%b%c%b" % (len(ident), ident, len(keys), keys, len(payload_digest), payload_digest)
+
+
+def encode_id(ident: str) -> bytes:
+    """Return an id as bytes.
+
+    Raises:
+        InvalidJob: an invalid id.
+    """
+    encoded = ident.encode()
+    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+        raise bad_id(encoded)
+    return encoded
 
 
 def bad_id(ident: bytes) -> InvalidJob:
@@ -154,9 +176,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
     Raises:
         InvalidJob: an invalid id, key or digest.
     """
-    encoded = ident.encode()
-    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
-        raise bad_id(encoded)
+    encoded = encode_id(ident)
     if len(key) != _KEY_BYTES or len(payload_digest) not in (0, _KEY_BYTES):
         raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
     return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))
@@ -363,8 +383,7 @@ def unpack_state(packed: bytes) -> State:
     token, due, failures, reserves, crashes, own, flags, failed_at, length = _STATE.unpack_from(packed)
     at = _STATE.size
     worker = packed[at : at + length].decode(errors="replace")
-    (taken,) = _U16.unpack_from(packed, at + length)
-    at += length + 2 + taken
+    taken, at = take_u16(packed, at + length)
     since, reason = 0, ""
     if flags & POSTPONED:
         since, reason, at = _unpack_postponed(packed, at)
@@ -379,7 +398,7 @@ def unpack_state(packed: bytes) -> State:
         flags,
         int(failed_at),
         worker,
-        taken // 32,
+        tuple(taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)),
         packed[at:],
         since,
         reason,

@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from ... import connections
 from ...core import bulk
 from ...core.operations.inspector import JobView
+from ...core.operations.selection import Wanted
 from ...core.queue import Queue
 from ...masking import Mask
 from ...status.formatting import moment, printable, table
@@ -80,7 +81,7 @@ class Command(DelayQCommand):
             self.ask(queues, options)
         counts: Counter[str] = Counter()
         if options["ids"] or options["limit"]:
-            chosen: dict[str, list[bulk.Wanted]] = {}
+            chosen: dict[str, list[Wanted]] = {}
             for queue, view in _chosen(queues, options["ids"], options["limit"]):
                 chosen.setdefault(queue.name, []).append((view.id, view.job.key))
             for queue in queues:
@@ -101,7 +102,7 @@ class Command(DelayQCommand):
                 f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?", yes=options["yes"]
             )
 
-    def act_on(self, queue: Queue, wanted: list[bulk.Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
+    def act_on(self, queue: Queue, wanted: list[Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
         if action == "discard":
             return bulk.discard_many(queue, wanted, progress=self.show_progress)

@@ -1,265 +1,192 @@
-/* Small charts as SVG: lines over time, bars, and sparklines. What they show can be read by pointer, by arrow keys and as
-   a table. Nothing here asks for anything; dashboard.js gives the numbers. Text gets into the page as text only. */
+/* Draw tables as charts with uPlot, and read heat maps by pointer and keys. A chart has no data or texts of its own: they
+   are those of its table, which the server renders. */
 "use strict";
-window.delayqCharts = (() => {
-  const NAMESPACE = "http://www.w3.org/2000/svg";
-  const LEFT = 60;
-  const RIGHT = 10;
-  const TOP = 8;
-  const BOTTOM = 20;
-  const MINUTE = 60000;
+(() => {
+  const DASHES = [[], [], [6, 3], [2, 3]]; // by number of a colour
+  const POWERS = Array.from({ length: 13 }, (_, power) => 10 ** power);
+  const ROUND = POWERS.flatMap((power) => [power, 2 * power, 5 * power]);
+  const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120];
+  const FONT = "11px system-ui, sans-serif";
+  const SPARK_POINTS = 60;
+  const css = (name) => window.getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (number) => () => css(`--dq-${number}`);
+  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+  const short = (number) => compact.format(number).replace(/(?=[KMBT])/, "\u202f");
+  const shortMillis = (ms) => (ms < 1000 ? `${ms} ms` : `${short(ms / 1000)} s`);
+  const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 
-  function svg(name, attributes, text) {
-    const made = document.createElementNS(NAMESPACE, name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-  function html(name, className, text) {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
-  /* 1, 2 or 5 times a power of ten, at or above a number. */
-  function round(number) {
-    const power = 10 ** Math.floor(Math.log10(number));
-    return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= number * 0.9999);
-  }
-
-  /* What all charts share: size, read-out, keys, table. A child has count(), read(place), x(place), paint(), rows(). */
-  class Chart {
-    constructor(box, words) {
+  class TableChart {
+    constructor(box) {
       this.box = box;
-      this.words = words;
-      this.plot = box.querySelector("[data-plot]");
-      this.readout = box.querySelector("[data-readout]");
-      this.spoken = box.querySelector("[data-spoken]");
-      this.table = box.querySelector("[data-table]");
-      this.at = null; // the place that is read; null = the latest
-      this.root = svg("svg", { tabindex: "0", role: "group", focusable: "true" });
-      const title = box.querySelector("h2");
-      this.root.setAttribute("aria-label", `${title.firstChild.textContent.trim()}: ${words.walk}`);
-      this.plot.replaceChildren(this.root);
-      this.root.addEventListener("pointermove", (event) => this.point(event));
-      this.root.addEventListener("pointerleave", () => this.read_at(null));
-      this.root.addEventListener("blur", () => this.read_at(null));
-      this.root.addEventListener("keydown", (event) => this.key(event));
-      this.table.addEventListener("toggle", () => this.tell());
-      new ResizeObserver(() => this.draw()).observe(this.plot);
+      this.holder = box.querySelector("[data-plot]");
+      this.heads = [...box.querySelectorAll("thead th")];
+      this.columns = this.heads.flatMap((head, place) => (head.dataset.colour ? [place] : []));
+      this.isLog = box.dataset.log !== undefined;
+      this.read();
+      this.plot = new window.uPlot(this.options(), this.data, this.holder);
+      box.chart = this;
+      this.show(null);
+      this.holder.addEventListener("keydown", (event) => this.key(event));
+      this.holder.addEventListener("blur", () => this.leave());
+      new ResizeObserver(() => this.resize()).observe(this.holder);
     }
-    point(event) {
-      const x = event.clientX - this.root.getBoundingClientRect().left;
-      let best = null;
-      for (let place = 0; place < this.count(); place++) {
-        if (best === null || Math.abs(this.x(place) - x) < Math.abs(this.x(best) - x)) best = place;
+    /* Read the table. Over time its newest row is the first; where responses are missing the line has a gap. */
+    read() {
+      this.rows = [...this.box.querySelector("tbody").rows];
+      this.isTimed = this.box.querySelector("[data-keep-seconds]") !== null;
+      if (this.isTimed) this.rows.reverse();
+      const number = (row, column) => {
+        const text = row.cells[column].dataset.number;
+        return text === "" ? null : this.isLog ? Math.max(1, Number(text)) : Number(text);
+      };
+      this.x = this.rows.map((row, place) => (this.isTimed ? Number(row.dataset.x) : place));
+      this.data = [this.x, ...this.columns.map((column) => this.rows.map((row) => number(row, column)))];
+      this.gaps = this.x.flatMap((x, place) => (place && x > Number(this.rows[place - 1].dataset.until) ? [place] : []));
+    }
+    options() {
+      const bars = this.box.dataset.chart === "bars";
+      const quiet = () => css("--body-quiet-color");
+      const axis = { stroke: quiet, font: FONT, ticks: { show: false } };
+      const line = { width: 1, stroke: () => css("--hairline-color") };
+      const series = this.columns.map((column) => {
+        const number = this.heads[column].dataset.colour;
+        const common = { stroke: colour(number), width: bars ? 0 : 1.8, points: { show: false }, pxAlign: 0 };
+        if (bars) return { ...common, fill: colour(number), paths: window.uPlot.paths.bars({ size: [0.86, 100] }) };
+        return { ...common, dash: DASHES[number], points: { show: this.isTimed ? false : undefined, size: 3 }, gaps: (u, s, from, to, gaps) => this.addGaps(u, gaps) };
+      });
+      return {
+        ...this.size(),
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false }, points: { show: !bars } },
+        scales: { x: { time: false, range: (u, from, to) => this.rangeX(from, to, bars) }, y: this.scaleY() },
+        axes: [
+          { ...axis, grid: { show: false }, size: 24, space: 72, incrs: this.isTimed ? SECONDS : ROUND, values: (u, splits) => splits.map((x) => this.label(x)) },
+          { ...axis, grid: line, size: 64, space: 30, ...this.axisY(bars) },
+        ],
+        series: [{}, ...series],
+        hooks: { setCursor: [(u) => this.show(u.cursor.idx)] },
+      };
+    }
+    addGaps(u, gaps) {
+      const position = (place) => u.valToPos(this.x[place], "x", true);
+      return [...gaps, ...this.gaps.map((place) => [position(place - 1), position(place)])];
+    }
+    rangeX(from, to, bars) {
+      if (this.isTimed) return [Math.min(from, to - 60), to];
+      return bars ? [-0.5, this.rows.length - 0.5] : [0, Math.max(1, this.rows.length - 1)];
+    }
+    scaleY() {
+      if (!this.isLog) return { range: (u, from, to) => [0, ROUND.find((number) => number >= Math.max(1, to))] };
+      return { distr: 3, range: (u, from, to) => [1, POWERS.find((power) => power >= Math.max(10, to || 0))] };
+    }
+    axisY(bars) {
+      if (!this.isLog) {
+        const whole = (number) => !bars || Number.isInteger(number); // there is no half job
+        return { splits: (u, axis, from, to) => [0, to / 2, to].filter(whole), values: (u, splits) => splits.map(short) };
       }
-      this.read_at(best);
+      const splits = (u, axis, from, to) => POWERS.filter((power, place) => power <= to && (to < 1e5 || place % 2 === POWERS.indexOf(to) % 2));
+      return { splits, filter: (u, values) => values, values: (u, values) => values.map(shortMillis) };
     }
-    key(event) {
-      const last = this.count() - 1;
-      const from = this.at === null ? last + (event.key === "ArrowLeft" ? 1 : 0) : this.at;
-      const place = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last }[event.key];
-      if (event.key === "Escape") this.read_at(null);
-      if (place === undefined || last < 0) return;
-      event.preventDefault();
-      this.read_at(Math.min(Math.max(place, 0), last));
-      this.spoken.textContent = this.read(this.at).map(([, name, value]) => `${name} ${value}`).join(", ");
+    label(x) {
+      if (this.isTimed) return time(x);
+      const row = this.rows[x];
+      return row ? row.dataset.brief || row.cells[0].textContent : "";
     }
-    read_at(place) {
-      this.at = place;
-      this.draw();
+    size() { return { width: Math.max(120, this.holder.clientWidth), height: Math.max(80, this.holder.clientHeight) }; }
+    resize() { this.plot.setSize(this.size()); }
+    update() {
+      this.read();
+      this.plot.setData(this.data);
+      this.show(this.plot.cursor.idx);
     }
-    draw() {
-      this.width = Math.max(200, this.plot.clientWidth);
-      this.height = Math.max(80, this.plot.clientHeight);
-      this.root.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-      this.root.replaceChildren();
-      this.paint();
-      const parts = this.read(this.at).map(([series, name, value]) => {
-        const part = html("span", "dq-part");
-        if (series) part.append(html("i", `dq-swatch dq-s${series}`));
-        part.append(`${name} `, html("b", "", value));
+    /* Show the values of a row; without one the summary, or the last row if newer ones follow. */
+    show(place) {
+      const readout = this.box.querySelector("[data-readout]");
+      const summary = this.box.querySelector("[data-summary]");
+      const pointed = place !== null && place !== undefined && this.rows[place];
+      const row = pointed || (this.isTimed ? this.rows[this.rows.length - 1] : null);
+      summary.hidden = Boolean(pointed);
+      const isLegend = row || this.isTimed || this.columns.length > 1;
+      const parts = (isLegend ? this.columns : []).map((column) => {
+        const part = document.createElement("span");
+        part.className = `dq-part dq-c${this.heads[column].dataset.colour}`;
+        const value = document.createElement("b");
+        value.textContent = row ? row.cells[column].textContent : this.isTimed ? "–" : "";
+        part.append(`${this.heads[column].textContent} `, value);
         return part;
       });
-      this.readout.replaceChildren(...parts);
-      this.tell();
+      if (pointed) parts.push(pointed.cells[0].textContent);
+      readout.replaceChildren(...parts);
     }
-    tell() {
-      if (!this.table.open) return;
-      const rows = this.rows();
-      const head = html("tr");
-      head.append(...rows[0].map((text, place) => {
-        const cell = html("th", place ? "dq-number" : "", text);
-        cell.scope = "col";
-        return cell;
-      }));
-      this.table.querySelector("thead").replaceChildren(head);
-      this.table.querySelector("tbody").replaceChildren(...rows.slice(1).map((row) => {
-        const made = html("tr");
-        made.append(...row.map((text, place) => {
-          const cell = html(place ? "td" : "th", place ? "dq-number" : "", text);
-          if (!place) cell.scope = "row";
-          return cell;
-        }));
-        return made;
-      }));
+    key(event) {
+      const last = this.rows.length - 1;
+      const at = this.plot.cursor.idx ?? last + (event.key === "ArrowLeft" ? 1 : 0);
+      const place = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+      if (event.key === "Escape") this.leave();
+      if (place === undefined || last < 0) return;
+      event.preventDefault();
+      const to = Math.min(Math.max(place, 0), last);
+      this.plot.setCursor({ left: this.plot.valToPos(this.x[to], "x"), top: 1 });
+      this.show(to);
+      const parts = [...this.box.querySelector("[data-readout]").childNodes];
+      this.box.querySelector("[data-spoken]").textContent = parts.map((part) => part.textContent).join(", ");
     }
-    grid(ticks, y, text) {
-      for (const tick of ticks) {
-        const at = Math.round(y(tick)) + 0.5;
-        this.root.append(svg("line", { class: "dq-grid", x1: LEFT, x2: this.width - RIGHT, y1: at, y2: at }));
-        this.root.append(svg("text", { class: "dq-tick", x: LEFT - 6, y: at + 3.5, "text-anchor": "end" }, text(tick)));
-      }
-    }
-    below(x, text, anchor) {
-      this.root.append(svg("text", { class: "dq-tick", x, y: this.height - 5, "text-anchor": anchor }, text));
-    }
-    cursor(x) {
-      this.root.append(svg("line", { class: "dq-cursor", x1: x, x2: x, y1: TOP, y2: this.height - BOTTOM }));
-    }
+    leave() { this.plot.setCursor({ left: -10, top: -10 }); }
   }
 
-  /* Lines over the last `span` ms, or the minutes that there are so far. Points are {ms, values: [number or null, …], apart}.
-     Before one that is `apart` nobody looked for a while: no line leads to it. */
-  class Lines extends Chart {
-    constructor(box, words, { names, text, tick, log, span, clock, length }) {
-      super(box, words);
-      Object.assign(this, { names, text, tick, log, span, clock, length });
-      this.points = [];
-    }
-    add(point) {
-      this.points.push(point);
-      while (this.points.length && this.points[0].ms < point.ms - this.span) this.points.shift();
-      this.at = null;
-      this.draw();
-    }
-    count() { return this.points.length; }
-    shown() {
-      const so_far = this.points.length ? this.last() - this.points[0].ms : 0;
-      return Math.min(this.span, Math.max(1, Math.ceil(so_far / MINUTE)) * MINUTE);
-    }
-    last() { return this.points.length ? this.points[this.points.length - 1].ms : 0; }
-    x(place) {
-      const ago = this.last() - this.points[place].ms;
-      return this.width - RIGHT - (ago / this.shown()) * (this.width - LEFT - RIGHT);
-    }
-    read(place) {
-      const point = this.points[place === null ? this.points.length - 1 : place];
-      const parts = this.names.map((name, series) => [series + 1, name, point ? this.text(point.values[series]) : "–"]);
-      return place === null || !point ? parts : [...parts, [0, "", this.clock(point.ms)]];
-    }
-    rows() {
-      const points = this.points.slice(-60).reverse();
-      return [[this.words.time, ...this.names], ...points.map((one) => [this.clock(one.ms), ...one.values.map(this.text)])];
-    }
-    paint() {
-      const values = this.points.flatMap((one) => one.values).filter((value) => value !== null);
-      const most = Math.max(this.log ? 10 : 1, ...values);
-      const floor = this.height - BOTTOM;
-      const top = this.log ? Math.ceil(Math.log10(most * 1.0001)) : round(most);
-      // By logarithm everything up to 1 lies at the bottom.
-      const part = (value) => (this.log ? Math.log10(Math.max(value, 1)) : value) / top;
-      const y = (value) => floor - part(value) * (floor - TOP);
-      const powers = () => Array.from({ length: top + 1 }, (_, power) => 10 ** power);
-      const ticks = this.log ? powers().filter((_, power) => top < 5 || (top - power) % 2 === 0) : [0, top / 2, top];
-      this.grid(ticks, y, this.tick);
-      this.below(LEFT, `−${this.length(this.shown())}`, "start");
-      this.below(this.width - RIGHT, this.words.now, "end");
-      if (this.points.length < 2) {
-        const middle = { class: "dq-tick", x: (LEFT + this.width - RIGHT) / 2, y: (TOP + floor) / 2, "text-anchor": "middle" };
-        this.root.append(svg("text", middle, this.words["waiting-for-two"]));
-      }
-      this.names.map((_, series) => series).reverse().forEach((series) => this.line(series, y));
-      if (this.at === null || !this.points[this.at]) return;
-      this.cursor(this.x(this.at));
-      this.points[this.at].values.forEach((value, series) => {
-        if (value === null) return;
-        this.root.append(svg("circle", { class: `dq-mark dq-s${series + 1}`, cx: this.x(this.at), cy: y(value), r: 3 }));
-      });
-    }
-    line(series, y) {
-      let path = "";
-      let drawing = false;
-      this.points.forEach((point, place) => {
-        const value = point.values[series];
-        if (value !== null) path += `${drawing && !point.apart ? "L" : "M"}${this.x(place).toFixed(1)} ${y(value).toFixed(1)}`;
-        drawing = value !== null;
-      });
-      this.root.append(svg("path", { class: `dq-line dq-s${series + 1}`, d: path || "M0 0" }));
-    }
+  /* Trend of a queue: the rates of its row in the last responses. */
+  function drawSpark(row) {
+    const cell = row.querySelector("[data-spark]");
+    if (row.dataset.rate === "") return;
+    cell.rates = [...(cell.rates || []), Number(row.dataset.rate)].slice(-SPARK_POINTS);
+    cell.plot ??= new window.uPlot({
+      width: 96, height: 22, padding: [2, 1, 2, 1], legend: { show: false }, cursor: { show: false },
+      axes: [{ show: false }, { show: false }],
+      scales: { x: { time: false, range: (u, from, to) => [to - Math.max(20, to), to] }, y: { range: (u, from, to) => [0, Math.max(1, to)] } },
+      series: [{}, { stroke: colour(1), width: 1.4, points: { show: false } }],
+    }, [[0], [null]], cell);
+    cell.plot.setData([cell.rates.map((_, place) => place), cell.rates]);
+    cell.plot.root.setAttribute("aria-hidden", "true");
   }
 
-  /* Bars side by side. */
-  class Bars extends Chart {
-    constructor(box, words, { text, tick, age }) {
-      super(box, words);
-      Object.assign(this, { text, tick, age, bins: [], due: 0, later: 0, unit: "", name: "", ms: null, old: 0 });
-    }
-    set(given) {
-      Object.assign(this, given);
-      if (this.at !== null && this.at >= this.bins.length) this.at = null;
-      this.draw();
-    }
-    /* How long ago that was counted, now. */
-    aged(now) {
-      if (this.ms === null) return;
-      this.old = Math.max(0, now - this.ms);
-      this.draw();
-    }
-    count() { return this.bins.length; }
-    step() { return (this.width - LEFT - RIGHT) / Math.max(1, this.bins.length); }
-    x(place) { return LEFT + this.step() * (place + 0.5); }
-    when(place) { return `${place}–${place + 1} ${this.unit}`; }
-    read(place) {
-      if (place !== null) return [[1, this.when(place), this.text(this.bins[place])]];
-      const sum = this.bins.reduce((one, other) => one + other, 0);
-      return [[0, this.words.due, this.text(this.due)], [1, this.name, this.text(sum)],
-              [0, this.words.later, this.text(this.later)], ...(this.ms === null ? [] : [[0, this.age(this.old), ""]])];
-    }
-    rows() {
-      return [[this.words["due-column"], this.words["jobs-column"]], [this.words.now, this.text(this.due)],
-              ...this.bins.map((bin, place) => [this.when(place), this.text(bin)]),
-              [this.words.later, this.text(this.later)]];
-    }
-    paint() {
-      const floor = this.height - BOTTOM;
-      const top = Math.max(2, round(Math.max(1, ...this.bins)));
-      const y = (value) => floor - (value / top) * (floor - TOP);
-      this.grid([0, top / 2, top].filter(Number.isInteger), y, this.tick); // there is no half job
-      const step = this.step();
-      const gap = step > 5 ? 2 : 1;
-      this.bins.forEach((bin, place) => {
-        const height = bin ? Math.max(2, floor - y(bin)) : 0; // one job of a million is seen too
-        const at = { x: LEFT + step * place + gap / 2, width: Math.max(1, step - gap), y: floor - height, height };
-        this.root.append(svg("rect", { class: `dq-bar${place === this.at ? " dq-here" : ""}`, ...at }));
-      });
-      const every = this.bins.length > 30 ? 15 : 6;
-      for (let place = 0; place <= this.bins.length; place += every) {
-        const anchor = place === 0 ? "start" : place === this.bins.length ? "end" : "middle";
-        this.below(LEFT + step * place, place ? `${place} ${this.unit}` : this.words.now, anchor);
-      }
-    }
-  }
-
-  /* A line without words beside a row; the row has the number. */
-  function sparkline(cell, values, most) {
-    const width = 96;
-    const height = 22;
-    let root = cell.firstElementChild;
-    if (!root) {
-      root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
-      root.append(svg("path", { class: "dq-line dq-s1" }));
-      cell.replaceChildren(root);
-    }
-    const top = Math.max(1, ...values);
-    const points = values.map((value, place) => {
-      const x = width - 1 - ((values.length - 1 - place) * (width - 2)) / (most - 1);
-      return `${x.toFixed(1)} ${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`;
+  /* Show the full text of a cell. One cell is in the tab order; arrow keys move on. */
+  function walk(table) {
+    const readout = document.querySelector(`[data-readout="${table.id}"]`);
+    const hint = readout.textContent;
+    const read = (cell) => { readout.textContent = cell?.title || hint; };
+    const enter = (cell) => {
+      for (const other of table.querySelectorAll("td[tabindex]")) other.removeAttribute("tabindex");
+      if (cell) cell.tabIndex = 0;
+    };
+    table.addEventListener("pointerover", (event) => read(event.target.closest("td")));
+    table.addEventListener("pointerleave", () => read(null));
+    table.addEventListener("focusin", (event) => read(event.target.closest("td")));
+    table.addEventListener("focusout", () => read(null));
+    table.addEventListener("keydown", (event) => {
+      const cell = event.target.closest("td");
+      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      const next = cell && step && table.rows[cell.parentElement.rowIndex + step[0]]?.cells[cell.cellIndex + step[1]];
+      if (next?.nodeName !== "TD") return;
+      event.preventDefault();
+      enter(next);
+      next.focus();
     });
-    root.firstElementChild.setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "M0 0");
+    return () => {
+      if (!table.querySelector("td[tabindex]")) enter(table.querySelector("td"));
+      const cell = table.querySelector("td:focus, td:hover");
+      if (cell) read(cell);
+    };
   }
 
-  return { Lines, Bars, sparkline, html };
+  const charts = [...document.querySelectorAll("[data-chart]")].map((box) => new TableChart(box));
+  const walks = [...document.querySelectorAll("table[data-walk]")].map(walk);
+  const redraw = () => { for (const chart of charts) chart.plot.redraw(); };
+  for (const update of walks) update();
+  document.addEventListener("delayq:swapped", () => {
+    for (const chart of charts) chart.update();
+    for (const update of walks) update();
+    for (const row of document.querySelectorAll("tr[data-rate]")) drawSpark(row);
+  });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 })();

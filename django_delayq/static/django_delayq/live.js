@@ -1,115 +1,187 @@
-/* Counts on what the server said, and asks it anew every few seconds if somebody wants that. Nothing here is needed. */
+/* Fetch parts of a page again and swap them in place. What did not change stays: focus, selection, scroll position, open
+   details. Elements with data-part are swapped by their id; rows and boxes are matched by data-key. */
 "use strict";
-(() => {
-  const PERIOD = 5000;
-  const WISH = "delayq.refresh";
-  let live = document.getElementById("dq-live");
-  if (!live || !live.dataset.now) return;
+window.delayqLive = (() => {
+  const REORDER_MS = 10000; // rows that nobody sorted change places at most so often
+  const TIMEOUT_MS = 30000;
+  const LONGEST_WAIT_MS = 30000;
+  let reorderedAt = -Infinity;
+  let reorder = false; // in this swap: true, false, or "calm" = only where no pointer and no focus is
 
-  // Redis's clock: what it was when the page was made, and how long ago that is here. Nobody's wall clock is asked.
-  let began = performance.now();
-  let now = () => Number(live.dataset.now) + performance.now() - began;
-
-  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  function duration(seconds) {
-    let rest = Math.floor(Math.abs(seconds));
-    const parts = UNITS.map(([size, unit]) => {
-      const number = Math.floor(rest / size);
-      rest -= number * size;
-      return [number, unit];
+  function morph(old, fresh) {
+    if (old.dataset?.keep !== undefined || old.isEqualNode(fresh)) return;
+    for (const { name } of [...old.attributes]) {
+      if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (name !== "tabindex" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    if (old.dataset.keepSeconds) prependRow(old, fresh);
+    else if (fresh.firstElementChild?.dataset?.key !== undefined) morphKeyed(old, fresh);
+    else morphChildren(old, fresh);
+  }
+  function morphChildren(old, fresh) {
+    const wanted = [...fresh.childNodes];
+    wanted.forEach((child, place) => {
+      const mine = old.childNodes[place];
+      if (!mine) old.append(child);
+      else if (mine.nodeName !== child.nodeName) mine.replaceWith(child);
+      else if (mine instanceof Element) morph(mine, child);
+      else if (mine.data !== child.data) mine.data = child.data;
     });
-    const first = Math.max(0, parts.findIndex(([number]) => number));
-    const words = parts.slice(first, first + 2).filter(([number]) => number).map((part) => part.join(" "));
-    return words.join(" ") || "0 s";
+    while (old.childNodes.length > wanted.length) old.lastChild.remove();
+  }
+  function morphKeyed(old, fresh) {
+    const known = new Map([...old.children].map((child) => [child.dataset.key, child]));
+    const move = reorder === true || (reorder === "calm" && !old.matches(":hover, :focus-within"));
+    [...fresh.children].forEach((child, place) => {
+      const mine = known.get(child.dataset.key);
+      known.delete(child.dataset.key);
+      if (mine) morph(mine, child);
+      else old.append(child);
+      const node = mine || child;
+      if (move && old.children[place] !== node) old.insertBefore(node, old.children[place] || null);
+    });
+    for (const gone of known.values()) gone.remove();
+  }
+  /* The table of a chart over time: newest row first, rows of the last seconds. */
+  function prependRow(old, fresh) {
+    const x = (row) => Number(row.dataset.x);
+    const row = fresh.rows[0];
+    if (!row || (old.rows[0] && x(old.rows[0]) >= x(row))) return;
+    old.prepend(row);
+    while (x(row) - x(old.rows[old.rows.length - 1]) > Number(old.dataset.keepSeconds)) old.deleteRow(-1);
   }
 
-  function count() {
-    for (const when of live.querySelectorAll("time.dq-when")) {
-      const away = (Number(when.dataset.ms) - now()) / 1000;
-      const form = away > 0 ? live.dataset.in : live.dataset.ago;
-      const words = Math.abs(away) < 1 ? live.dataset.isNow : form.replace("%s", duration(away));
-      if (when.textContent !== words) when.textContent = words;
+  /* Swap all parts of a document, or only the one that is named. False if the page has no place for one of them. */
+  function swap(page, { only = "", sorted = false } = {}) {
+    const due = performance.now() - reorderedAt > REORDER_MS;
+    reorder = sorted || (due && "calm");
+    if (reorder) reorderedAt = performance.now();
+    const parts = [...page.querySelectorAll(only ? `#${only}[data-part]` : "[data-part]")];
+    if (!parts.every((part) => document.getElementById(part.id))) return false;
+    for (const part of parts) morph(document.getElementById(part.id), part);
+    document.dispatchEvent(new CustomEvent("delayq:swapped"));
+    return true;
+  }
+
+  /* Polls while the page is visible. Subclasses define what is fetched and what a response means. */
+  class Live {
+    constructor() {
+      this.failures = 0;
+      this.isOver = false;
+      document.addEventListener("visibilitychange", () => this.plan(0));
     }
-    for (const bar of live.querySelectorAll("progress[data-ms]")) {
-      bar.value = Math.max(0, (Number(bar.dataset.ms) - now()) / 1000);
+    headers() { return {}; }
+    isPaused() { return document.hidden || this.isOver; }
+    plan(ms) {
+      window.clearTimeout(this.timer);
+      if (!this.isPaused()) this.timer = window.setTimeout(() => this.turn(), ms);
     }
-  }
-
-  // Counters only grow: how fast, is the difference between two looks.
-  function counters() {
-    const found = new Map();
-    for (const one of live.querySelectorAll("[data-counter]")) {
-      found.set(`${one.dataset.queue} ${one.dataset.counter}`, Number(one.dataset.number));
+    hurry() {
+      if (this.isLoading) this.again = true;
+      else this.plan(0);
     }
-    return found;
-  }
-  function tellRates(before, seconds) {
-    if (!(seconds > 0)) return;
-    for (const one of live.querySelectorAll("[data-counter]")) {
-      const was = before.get(`${one.dataset.queue} ${one.dataset.counter}`);
-      const more = Number(one.dataset.number) - was;
-      if (!(more > 0)) continue;
-      const rate = document.createElement("span");
-      rate.className = "dq-rate";
-      rate.textContent = ` +${(more / seconds).toPrecision(2)}/s`;
-      one.append(rate);
-    }
-  }
-
-  const box = document.getElementById("dq-auto");
-  let asking = false;
-
-  function busy() {
-    // Do not take a page away under somebody's hands.
-    const selected = document.getSelection();
-    return document.hidden || asking || (selected && !selected.isCollapsed)
-      || (live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea, button"));
-  }
-
-  async function refresh() {
-    if (!box.checked || busy()) return;
-    asking = true;
-    try {
-      const answer = await fetch(window.location.href, { credentials: "same-origin", redirect: "error" });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const fresh = page.getElementById("dq-live");
-      if (fresh && box.checked) {
-        const before = counters();
-        const asOf = Number(live.dataset.now);
-        live.replaceWith(document.adoptNode(fresh));
-        live = document.getElementById("dq-live");
-        if (live.dataset.now) {
-          began = performance.now();
-          tellRates(before, (Number(live.dataset.now) - asOf) / 1000);
-          const foot = page.querySelector(".dq-foot");
-          const said = document.querySelector(".dq-foot");
-          if (foot && said) said.firstChild.textContent = foot.firstChild.textContent;
-        } else {
-          box.checked = false; // Redis is gone, or the job: nothing to count on
-        }
-        live.dispatchEvent(new CustomEvent("delayq:refreshed", { bubbles: true }));
-        count();
+    async turn() {
+      if (this.isLoading || this.isPaused()) return;
+      this.isLoading = true;
+      let wait;
+      try {
+        wait = await this.load();
+      } catch (error) {
+        wait = this.fail("siteGone");
       }
-    } catch (error) {
-      // The site does not answer now; the next turn asks again.
-    } finally {
-      asking = false;
+      this.isLoading = false;
+      this.plan(this.again ? 0 : wait);
+      this.again = false;
+    }
+    async load() {
+      const url = this.url();
+      const signal = AbortSignal.timeout(TIMEOUT_MS);
+      const options = { credentials: "same-origin", cache: "no-store", redirect: "manual", headers: this.headers(), signal };
+      const response = await fetch(url, options);
+      if (response.type === "opaqueredirect") return this.fail("signedOut");
+      if (response.status === 403) return this.fail("forbidden");
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (this.isPaused() || url !== this.url()) return 0; // the answer to an earlier request
+      if (response.status === 404) return this.gone(page);
+      if (!response.ok) return this.fail("siteGone", page);
+      this.failures = 0;
+      return this.loaded(page);
+    }
+    gone() { return this.end(); }
+    end() {
+      this.isOver = true;
+      return 0;
+    }
+    /* Return the ms until the next attempt: 2, 4, … 30 s. */
+    fail() {
+      this.failures += 1;
+      return Math.min(LONGEST_WAIT_MS, 1000 * 2 ** this.failures);
     }
   }
 
-  function remembered() {
-    try { return window.localStorage.getItem(WISH) === "1"; } catch (error) { return false; }
-  }
-  function remember(wanted) {
-    try { window.localStorage.setItem(WISH, wanted ? "1" : "0"); } catch (error) { /* not allowed here */ }
+  /* Progress of a bulk action or a pipeline run, until it has ended. */
+  class Progress extends Live {
+    constructor(box) {
+      super();
+      this.box = box;
+      this.plan(1000);
+    }
+    isPaused() { return super.isPaused() || this.box.querySelector("[data-ended]") !== null; }
+    url() { return this.box.dataset.url; }
+    fail(reason) { return ["signedOut", "forbidden"].includes(reason) ? this.end() : super.fail(); }
+    loaded(page) {
+      morphChildren(this.box, page.body);
+      return 1000;
+    }
   }
 
-  if (box) {
-    box.closest("label").hidden = false;
-    box.checked = remembered();
-    box.addEventListener("change", () => { remember(box.checked); refresh(); });
-    window.setInterval(refresh, PERIOD);
+  /* A page over Redis that is fetched again every 5 seconds if its box is ticked. */
+  class Refresh extends Live {
+    constructor(box) {
+      super();
+      this.box = box;
+      box.closest("label").hidden = false;
+      box.checked = this.remembered();
+      box.addEventListener("change", () => this.remember());
+      this.plan(5000);
+    }
+    remembered() {
+      try { return window.localStorage.getItem("delayq.refresh") === "1"; } catch (error) { return false; }
+    }
+    remember() {
+      try { window.localStorage.setItem("delayq.refresh", this.box.checked ? "1" : "0"); } catch (error) { /* forbidden */ }
+      this.plan(0);
+    }
+    url() { return window.location.href; }
+    isPaused() { return super.isPaused() || !this.box.checked; }
+    isInUse() {
+      const selected = document.getSelection();
+      const focused = document.activeElement?.closest("[data-part]") && document.activeElement.matches("input, select, textarea, button");
+      return focused || (selected && !selected.isCollapsed);
+    }
+    loaded(page) {
+      document.getElementById("dq-lost").hidden = true;
+      if (!this.isInUse()) swap(page, { sorted: true });
+      return 5000;
+    }
+    fail(reason, page) {
+      if (!page || !swap(page, { only: "dq-live" })) document.getElementById("dq-lost").hidden = false;
+      return super.fail();
+    }
+    gone(page) {
+      swap(page, { sorted: true });
+      this.box.checked = false;
+      return 0;
+    }
   }
-  window.setInterval(count, 1000);
-  count();
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const progress = document.getElementById("delayq-progress");
+    const refresh = document.getElementById("dq-auto");
+    if (progress) new Progress(progress);
+    if (refresh) new Refresh(refresh);
+  });
+  return { Live, swap };
 })();

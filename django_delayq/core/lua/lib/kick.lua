@@ -1,4 +1,4 @@
--- Brings a job back from the morgue; shared by kick.lua, kick_many.lua and adopt.lua.
+-- Brings a job back from the morgue; shared by kick.lua and adopt.lua.
 -- Return how many payloads came back: a caller with many ids pauses when they were many.
 local function put_back_payloads(id, frame, taken)
   local n, at = struct.unpack('<I4', frame)
@@ -44,14 +44,14 @@ local function make_live(id, body, due, old)
   put_due(body, text(due), id)
 end
 
--- Makes the content of a record live, due at `ms`. Return kicked, live (a live job of the id prevents it) or v (this
+-- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
 local function bring_back(id, body, payloads, ms, replace)
   body = with_quarantine(body, false) -- that of an undecodable job was buried as it was
   local merged, moved = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
-    return 'live', 0
+    return 'l', 0
   elseif closing and not old then
     return 'v', 0
   end
@@ -67,19 +67,5 @@ local function bring_back(id, body, payloads, ms, replace)
     make_live(id, body, due, old)
   end
   count('kicked', 1)
-  return 'kicked', moved
-end
-
--- Brings the record's job back: returns what bring_back() does, or '' when there is no such record.
-local function kick(id, key, ms, replace)
-  local grave = find_grave(id, key)
-  if not grave then
-    return '', 0
-  end
-  local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
-  local outcome, moved = bring_back(id, body, payloads, ms, replace)
-  if outcome == 'kicked' then
-    fill_in(grave)
-  end
-  return outcome, moved
+  return 'k', moved
 end

@@ -1,4 +1,4 @@
-"""``manage.py shop_pictures FOLDER``: the history as a table, as pictures, and as one line of JSON."""
+"""``manage.py shop_pictures FOLDER``: the history as a table, as charts, and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from django_delayq.admin.charts import Chart
 from django_delayq.history.periods import SeriesQuery, named
 from django_delayq.history.series import COUNTS, FAILURES, summary
 from django_delayq.models.history import HourlyStat
 from django_delayq.settings.conf import conf
-from shop import pictures, seconds
+from shop import charts, seconds
 from shop.tasks import greet
 
 HEAD = ("hour (UTC)", "queue", "task", "runs", "succeeded", "failed", "retries", "late p50", "late p99", "run p50")
 
 
 class Command(BaseCommand):
-    help = "Writes the history of the last 24 hours as pictures into a folder, and prints it as a table."
+    help = "Writes the history of the last 24 hours as charts into a folder, and prints it as a table."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("folder", nargs="?", type=Path, help="for the pictures; without one only the table is made")
+        parser.add_argument(
+            "folder", nargs="?", type=Path, help="for the page with charts; without one only the table is made"
+        )
         parser.add_argument(
             "--queue",
             default="greetings",
@@ -39,17 +42,17 @@ class Command(BaseCommand):
         mine = summary(SeriesQuery(queue=queue, period=period), period)
         files: list[Path] = []
         if folder is not None:
-            drawn = pictures.by_the_hour(summary(SeriesQuery(period=period), period))
+            drawn = charts.by_the_hour(summary(SeriesQuery(period=period), period))
             drawn += self.fine(queue)
-            files = pictures.write(folder, f"The history, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", table, drawn)
+            files = charts.write(folder, f"The history, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", table, drawn)
         totals = {name: mine.total[name] for name in COUNTS}
         self.stdout.write(json.dumps({**totals, "files": [str(file) for file in files]}))
 
-    def fine(self, queue: str) -> list[pictures.Picture]:
-        """Return the pictures by the second, if the history is in a folder of this machine."""
+    def fine(self, queue: str) -> list[Chart]:
+        """Return the charts by the second, if the history is in a folder of this machine."""
         root = conf().pipeline.root
         found = None if "://" in root else seconds.read(Path(root), queue, greet.name)
-        return [] if found is None else pictures.by_the_second(found, greet.name)
+        return [] if found is None else charts.by_the_second(found, greet.name)
 
 
 def _table(rows: list[HourlyStat]) -> str:

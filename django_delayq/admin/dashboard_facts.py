@@ -1,0 +1,145 @@
+"""Facts and warnings of the dashboard as texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from .numbers import duration, grouped, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..status import RedisStatus, Snapshot, WorkerStatus
+
+__all__ = ["Facts", "outbox_facts", "redis_facts", "warnings_of", "worker_facts"]
+
+#: names that are listed; further ones are only counted
+_MOST_NAMES: Final = 4
+#: fraction of maxmemory above which a warning is shown
+_NEARLY_FULL: Final = 0.9
+
+Facts = list[tuple[str, str]]
+
+
+def _ago(seconds: float | None) -> str:
+    return "–" if seconds is None else _("%s ago") % duration(seconds)
+
+
+def worker_facts(worker: WorkerStatus) -> str:
+    """Return the host, process and queues of a worker in one line."""
+    names = ", ".join(worker.queues[:_MOST_NAMES])
+    if len(worker.queues) > _MOST_NAMES:
+        names = _("%(names)s and %(n)d more") % {"names": names, "n": len(worker.queues) - _MOST_NAMES}
+    parts = [
+        worker.host,
+        _("pid %d") % worker.pid if worker.pid is not None else "",
+        names,
+        f"{worker.rss_mib} MiB" if worker.rss_mib is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def redis_facts(redis: RedisStatus) -> Facts:
+    """Return (name, text) of the main facts about the server."""
+    server = [
+        redis.version,
+        redis.mode if redis.mode != "standalone" else "",
+        redis.role if redis.role != "master" else "",
+        ngettext("%d node", "%d nodes", redis.nodes) % redis.nodes if redis.nodes > 1 else "",
+    ]
+    memory = "–" if redis.used_memory is None else size(redis.used_memory)
+    if redis.used_memory_peak is not None:
+        memory = _("%(used)s, at most it was %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
+    limit = size(redis.maxmemory) if redis.maxmemory else _("no limit")
+    log = _("append-only file: on") if redis.aof else _("append-only file: off")
+    saved = _("last snapshot: %s") % _ago(redis.rdb_last_save_seconds)
+    return [
+        (_("Server"), ", ".join(filter(None, server)) or "–"),
+        (_("Up for"), "–" if redis.uptime_seconds is None else duration(redis.uptime_seconds)),
+        (_("Memory"), memory),
+        (_("Limit"), f"{limit}, {redis.maxmemory_policy or '–'}"),
+        (_("Persistence"), f"{log}; {saved}"),
+        (_("Clients"), "–" if redis.clients is None else grouped(redis.clients)),
+        (_("Commands per second"), "–" if redis.ops_per_sec is None else grouped(redis.ops_per_sec)),
+    ]
+
+
+def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
+    """Return (name, text) about durable jobs; empty if the outbox is."""
+    if stock is None or not any(stock.values()):
+        return []
+    waiting = grouped(stock["waiting"])
+    if stock["oldest_waiting_seconds"] is not None:
+        since = duration(stock["oldest_waiting_seconds"])
+        waiting = _("%(n)s, the oldest for %(time)s") % {"n": waiting, "time": since}
+    return [
+        (_("To be sent"), waiting),
+        (_("Sent, not done yet"), grouped(stock["sent"])),
+        (_("In the morgue"), grouped(stock["buried"])),
+        (_("Refused"), grouped(stock["refused"])),
+    ]
+
+
+def warnings_of(snapshot: Snapshot) -> list[str]:
+    """Return warnings that need an operator's attention, as sentences."""
+    redis, found = snapshot.redis, []
+    if redis.loading:
+        found.append(_("Redis is loading its data: what is shown is not all of it."))
+    if redis.role == "replica":
+        found.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
+    if not redis.aof:
+        words = _(
+            "Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
+            "(%s). Set “appendonly yes”."
+        )
+        found.append(words % _ago(redis.rdb_last_save_seconds))
+    elif not redis.aof_ok:
+        found.append(_("Redis could not write its append-only file: is its disk full?"))
+    if not redis.rdb_ok:
+        found.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
+    if (redis.maxmemory_policy or "").startswith("allkeys"):
+        found.append(
+            _("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.") % redis.maxmemory_policy
+        )
+    if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
+        full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
+        found.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
+    return found + _worker_warnings(snapshot)
+
+
+def _worker_warnings(snapshot: Snapshot) -> list[str]:
+    found = []
+    lost = [worker.name for worker in snapshot.workers if worker.lost]
+    if lost:
+        words = ngettext(
+            "%(n)d worker was not heard of for a while: %(names)s",
+            "%(n)d workers were not heard of for a while: %(names)s",
+            len(lost),
+        )
+        found.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
+    held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
+    if held:
+        seconds = max(queue.counts.hold_ms for queue in held) / 1000
+        words = _(
+            "Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent (%(names)s)."
+        )
+        names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
+        found.append(words % {"time": duration(seconds), "names": names})
+    alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
+    if alone:
+        number = sum(queue.counts.quarantine for queue in alone)
+        words = ngettext(
+            "%(n)d job waits to run alone in a process, because its process died under it (%(names)s).",
+            "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
+            number,
+        )
+        found.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
+    waiting = any(
+        queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
+    )
+    if waiting and all(worker.lost for worker in snapshot.workers):
+        found.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
+    return found

@@ -1,0 +1,175 @@
+"""View model of the history page: the texts of its totals, tables and forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from ..history.forecast import Forecast, QueueForecast
+from ..history.moments import HOUR, from_row
+from ..history.series import FAILURES, SeriesSum, Summary
+from ..models.history import HourlyStat
+from .charts import Chart, Row, number
+from .history_charts import time_of
+from .history_query import HistoryQuery
+from .numbers import duration, grouped, millis
+
+__all__ = ["failing", "foretold", "rates", "rows_of", "tiles"]
+
+#: maximum number of tasks in a table
+MOST_TASKS: Final = 10
+#: minimum number of attempts for a task's failure rate to be meaningful
+LEAST_RUNS: Final = 5
+_NOTHING: Final = "–"
+
+
+def percent(part: float | None) -> str:
+    """Return a fraction as a percentage."""
+    if part is None:
+        return _NOTHING
+    return f"{100 * part:.1f} %" if 0 < part < 0.0995 else f"{100 * part:.0f} %"
+
+
+# -- numbers and tables ----------------------------------------------------------------------------------------------
+
+
+def tiles(total: SeriesSum) -> list[tuple[str, str, str]]:
+    """Return (key, name, text) for the whole period."""
+    return [
+        ("runs", _("runs"), grouped(total["runs"])),
+        ("succeeded", _("succeeded"), grouped(total["succeeded"])),
+        ("failures", _("failed"), percent(total.failure_rate)),
+        ("p50", _("lateness, p50"), millis(total.lateness_ms(50))),
+        ("p99", _("lateness, p99"), millis(total.lateness_ms(99))),
+        ("late", _("too late"), grouped(total["sla_missed"])),
+        ("retries", _("retries"), grouped(total["retries"])),
+        ("buried", _("into the morgue"), grouped(total["buried"])),
+        ("took", _("length of a run, p50"), millis(total.duration_ms(50))),
+        ("took99", _("length of a run, p99"), millis(total.duration_ms(99))),
+    ]
+
+
+def rates(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
+    """Return the tasks with the highest failure rates."""
+    some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
+    return [
+        {
+            **_named(name, query),
+            "share": number(tally.failure_rate or 0),
+            "rate": percent(tally.failure_rate),
+            "runs": grouped(tally["runs"]),
+        }
+        for name, tally in some
+    ]
+
+
+def failing(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
+    """Return the tasks with most failures, by kind of failure."""
+    some = found.by_failures()[:MOST_TASKS]
+    return [
+        {
+            **_named(name, query),
+            "failures": grouped(tally.failures),
+            "p99": millis(tally.duration_ms(99)),
+            "kinds": [grouped(tally[kind]) for kind in FAILURES],
+        }
+        for name, tally in some
+    ]
+
+
+def _named(name: tuple[str, str], query: HistoryQuery) -> dict[str, str]:
+    queue, task = name
+    return {"queue": queue, "task": task or _NOTHING, "url": f"?{query.urlencode(queue=queue, task=task)}"}
+
+
+def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
+    """Return the rows of the table of hours."""
+    return [
+        [
+            time_of(from_row(row.hour)),
+            row.queue,
+            row.task or _NOTHING,
+            grouped(row.runs),
+            grouped(row.succeeded),
+            grouped(sum(getattr(row, name) for name in FAILURES)),
+            grouped(row.retries),
+            grouped(row.sla_missed),
+            millis(row.lateness_p50_ms),
+            millis(row.lateness_p99_ms),
+            millis(row.duration_p50_ms),
+            millis(row.duration_p99_ms),
+        ]
+        for row in rows
+    ]
+
+
+# -- what comes ------------------------------------------------------------------------------------------------------
+
+
+def foretold(found: Forecast) -> dict[str, Any]:
+    """Return the forecast panel."""
+    total = found.total
+    summary = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
+        "due": grouped(total.due),
+        "soon": grouped(sum(total.hours)),
+    }
+    shown = [one for one in found.queues if one.due or any(one.hours)]
+    return {
+        "chart": _next_day(found),
+        "summary": summary,
+        "drained": _drained(total),
+        "queues": list(map(_queue, shown)),
+        "later": grouped(total.later),
+    }
+
+
+def _next_day(found: Forecast) -> Chart:
+    total = found.total
+    left = total.behind or [None] * len(total.hours)
+    rows = [
+        Row(
+            f"{time_of(begin, 'H:i')}–{time_of(begin + HOUR, 'H:i')}",
+            [(grouped(count), number(count)), (_NOTHING if rest is None else grouped(rest), "")],
+            time_of(begin, "H:i"),
+        )
+        for begin, count, rest in zip(found.begins, total.hours, left, strict=True)
+    ]
+    head = ((_("Time"), 0), (_("Fall due"), 1), (_("Left at its end"), 0))
+    return Chart("dq-forecast", _("The next 24 hours"), _("jobs that fall due"), head, rows)
+
+
+def _drained(total: QueueForecast) -> str:
+    if not total.due:
+        return _("Nothing that is due waits.")
+    if total.drained_s is not None:
+        words = _(
+            "At the pace of each queue's busiest hour of the last week all that is due is done in about %(time)s."
+        )
+        return words % {"time": duration(max(1.0, total.drained_s))}
+    if not total.behind:
+        return _("When it will be done is not known: nothing ran in the last week that the history knows of.")
+    return _(
+        "When all of it will be done is not known: of a queue more falls due than was ever done in an hour of the "
+        "last week, or the history knows no run of it."
+    )
+
+
+def _queue(one: QueueForecast) -> list[str]:
+    pace = one.pace
+    drained = _NOTHING
+    if one.drained_s is not None:
+        drained = duration(one.drained_s) if one.drained_s else _("now")
+    elif pace is not None:
+        drained = _("not within 24 h")
+    return [
+        one.queue,
+        grouped(one.due),
+        grouped(sum(one.hours)),
+        grouped(one.later),
+        _NOTHING if pace is None else grouped(pace.per_hour),
+        millis(None if pace is None else pace.mean_ms),
+        _NOTHING if one.work_s is None else duration(one.work_s),
+        drained,
+    ]

@@ -1,0 +1,147 @@
+"""View models of queues and workers for the queue pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..core.rules import orders_of
+from ..status import GROUPS, LOST_AFTER
+from .numbers import When, duration, moment
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.operations.inspector import Counts
+    from ..core.queue import Queue
+
+__all__ = ["QueueViewModel", "WorkerViewModel", "workers_of"]
+
+COUNTER_NAMES: Final = {
+    "scheduled": gettext_lazy("scheduled"),
+    "done": gettext_lazy("done"),
+    "failing": gettext_lazy("failed attempts"),
+    "buried": gettext_lazy("buried"),
+    "cancelled": gettext_lazy("cancelled"),
+}
+PAUSED_NAMES: Final = {
+    "in": gettext_lazy("paused for new jobs"),
+    "out": gettext_lazy("paused for workers"),
+    "both": gettext_lazy("paused"),
+}
+LIMIT_NAMES: Final = {
+    "max_length": gettext_lazy("most live jobs"),
+    "morgue_max": gettext_lazy("most jobs in the morgue"),
+    "morgue_ttl_ms": gettext_lazy("kept in the morgue for"),
+    "weighted": gettext_lazy("priorities"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueViewModel:
+    """View model of one queue for the templates."""
+
+    queue: Queue
+    counts: Counts
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
+
+    @property
+    def paused(self) -> str:
+        """Paused direction: in, out, both or ""."""
+        found: str = orders_of(self.queue.layout)["paused"]
+        return found
+
+    @property
+    def paused_name(self) -> str:
+        """Display name of the paused direction."""
+        return str(PAUSED_NAMES.get(self.paused, ""))
+
+    @property
+    def lag(self) -> str:
+        """Overdue time of the longest waiting ready job; "" below a second."""
+        return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch, which counts changes of the number of shards."""
+        return int(self.queue.layout["epoch"])
+
+    @property
+    def draining(self) -> list[tuple[int, int]]:
+        """(epoch, shards) of former epochs that are still draining."""
+        return list(self.queue.epochs[:-1])
+
+    @property
+    def counters(self) -> list[tuple[str, str, int]]:
+        """(word, name, number) of events since the queue was created."""
+        known = self.counts.counters
+        return [
+            (word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names)) for word, names in GROUPS.items()
+        ]
+
+    @property
+    def main_counters(self) -> list[tuple[str, str, int]]:
+        """First three of :attr:`counters`, for lists."""
+        return self.counters[:3]
+
+    @property
+    def limits(self) -> list[tuple[str, str]]:
+        """(name, value) of the limits in force."""
+        found: dict[str, Any] = orders_of(self.queue.layout)["limits"]
+        return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in found.items()]
+
+    @property
+    def waiting(self) -> int:
+        """Number of delayed and ready jobs."""
+        return self.counts.delayed + self.counts.ready
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerViewModel:
+    """View model of one worker process for the templates."""
+
+    name: str
+    host: str
+    running: object
+    threads: object
+    dispatcher: bool
+    quarantine: bool
+    stopping: bool
+    seen: When | None
+    lost: bool
+
+
+def limit_text(name: str, value: Any) -> str:
+    """Return the display text of a limit of :func:`orders_of`."""
+    if name == "weighted":
+        return _("weighted")
+    return duration(value / 1000) if name == "morgue_ttl_ms" else str(value)
+
+
+def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerViewModel]:
+    """Return the registered worker processes (that serve ``queue``), lost ones last."""
+    items = []
+    for info in broker.workers():
+        queues = info.get("queues") or ()
+        if queue and isinstance(queues, (list, tuple)) and queues and queue not in queues:
+            continue
+        items.append(
+            WorkerViewModel(
+                name=str(info["name"]),
+                host=str(info.get("host", "")),
+                running=info.get("running", "–"),
+                threads=info.get("threads", "–"),
+                dispatcher=bool(info.get("dispatcher")),
+                quarantine=bool(info.get("quarantine")),
+                stopping=bool(info.get("stopping")),
+                seen=moment(info["seen_ms"], now_ms),
+                lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
+            )
+        )
+    return sorted(items, key=lambda one: (one.lost, one.name))

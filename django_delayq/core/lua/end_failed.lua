@@ -1,0 +1,64 @@
+#!lua flags=allow-oom
+-- End waiting jobs that have failed, each as a whole: content that arrived for it up to this moment goes with it, and
+-- later content makes another job.
+-- ARGV    3 entries (lib/each); 4 'deleted' = delete them, 'killed' = move them into the morgue; 5 moment, us: only jobs
+--         that failed at or before it
+-- Returns one letter for each: d(one), r (it is reserved now) or n(o such failed job).
+-- Events  bulk
+-- include keys clock begin sweep window settled body state due wake bytes payload gate grave generation each remove
+local seen = replay()
+if seen then
+  return seen
+end
+local verb, moment, done = ARGV[4], tonumber(ARGV[5]), 0
+
+-- The payloads of a job are spread over several morgue records, none with more than one attempt would have taken. The
+-- first record has the job's own key, each other one that of its first payload. A piece is dropped after its records
+-- are written.
+local function bury_payloads(id, body, s, e)
+  local moved = 0
+  drop_payloads(id, function(fields)
+    local at = 0
+    while at < #fields do
+      local records, seen = read_payloads({ unpack(fields, at + 1) }, TAKE_BYTES)
+      local own = body
+      if moved > 0 and records[1] then
+        own = with_key(body, string.sub(records[1], 21, 36))
+      end
+      dig(id, own, s, e, struct.pack('<I4', #records) .. table.concat(records))
+      at, moved = at + seen, moved + seen
+    end
+  end)
+  return moved
+end
+
+local function kill(id, body, due)
+  local s, moved = read_state(redis.call('HGET', STATE, id)), 0
+  s.due = due
+  local e = { outcome = 'killed', reason = 'killed', error_class = '', error = s.error }
+  if is_merged(body) then
+    moved = bury_payloads(id, body, s, e)
+  else
+    dig(id, body, s, e, '')
+  end
+  redis.call('ZREM', DUE[class_of(body)], id)
+  end_run(id)
+  return moved
+end
+
+local function end_failed(id, keys, digest)
+  local body, failed = redis.call('HGET', BODY, id), tonumber(redis.call('ZSCORE', FAILED, id))
+  if not body or not failed or failed > moment or place_of(id, body, keys, digest) ~= 'live' then
+    return 'n'
+  end
+  local due = tonumber(redis.call('ZSCORE', DUE[class_of(body)], id))
+  if not due then
+    return 'r'
+  end
+  done = done + 1
+  return 'd', (verb == 'killed' and kill(id, body, due) or delete_waiting(id, body))
+end
+
+local letters = for_each(end_failed)
+report_bulk(verb, done)
+return answer(letters)

@@ -1,0 +1,26 @@
+-- Removes waiting jobs; shared by cancel.lua and end_failed.lua. Includes: body settled payload gate.
+
+-- Deletes a waiting job with its content, which is marked as done. Return the number of its payloads.
+local function delete_waiting(id, body)
+  local payloads = 0
+  redis.call('ZREM', DUE[class_of(body)], id)
+  if is_merged(body) then
+    drop_payloads(id, function(fields)
+      mark_payloads(fields)
+      payloads = payloads + #fields
+    end)
+  else
+    mark_end(key_of(body), 'done')
+  end
+  end_run(id)
+  return payloads
+end
+
+-- Reports the removal of many jobs with one event. The verb is also the name of the counter.
+local function report_bulk(verb, jobs)
+  count(verb, jobs)
+  if jobs > 0 then
+    redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', jobs, 'created', 0,
+      'verb', verb)
+  end
+end

@@ -1,0 +1,241 @@
+"""Kick and discard of morgue records while a queue has more than one epoch.
+
+A record lies in the shard in which its job died. Its job may be put back only where :mod:`.resharding` allows: in an
+old shard if the id is live there, otherwise in the present epoch. If that is another shard, the content is put there
+first and the record is removed afterwards. The request id of both calls follows from the record, so that concurrent or
+repeated calls put nothing back twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from ..errors import InvalidJob
+from ..records.frames import encode_id, pack_generation, pack_named, take_u8, take_u16, take_u32, unpack_names
+from ..records.keys import MAX_SHARDS, number_of
+from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
+
+if TYPE_CHECKING:
+    from ..job import Generation
+    from ..queue import Queue
+
+#: no such record, in a closed shard in which the id is not live
+_CLOSED: Final = "closed"
+_KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": ELSEWHERE, "e": _CLOSED}
+_HEAD: Final = struct.Struct("<ddHHH")
+_TASK_END: Final = 3
+KEY_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Grave:
+    """Fields of a morgue record that are needed to put its job back."""
+
+    shard: int
+    key: bytes
+    buried_us: float
+    #: its task, or b"" when the body cannot be read; then the body is complete, otherwise it lacks the task's number
+    task: bytes
+    body: bytes
+    payloads: bytes
+
+    @property
+    def request(self) -> bytes:
+        """Request id shared by all callers that put the job of this record back."""
+        seed = b"%d %b %r" % (self.shard, self.key, self.buried_us)
+        return hashlib.blake2b(seed, digest_size=16).digest()
+
+
+@dataclass(slots=True)
+class Pace:
+    """Due times of kicked jobs: all after one delay, or spread at a fixed rate."""
+
+    ms: float
+    relative: bool
+    step: float
+
+    @classmethod
+    def of(cls, delay_ms: int, per_second: float | None = None, now_ms: int = 0) -> Pace:
+        """Return the pace of an operation.
+
+        Args:
+            delay_ms: delay of the first job.
+            per_second: how many jobs fall due in a second; None = all at once.
+            now_ms: the time from which a rate counts.
+
+        Raises:
+            InvalidJob: a negative delay, or a rate that is not above 0.
+        """
+        if delay_ms < 0:
+            raise InvalidJob(f"a delay cannot be negative, this one is {delay_ms} ms; leave it out for now")
+        if per_second is None:
+            return cls(delay_ms, relative=True, step=0)
+        if not 0 < per_second < float("inf"):
+            raise InvalidJob(f"a pace is a number of jobs per second above 0, not {per_second}")
+        return cls(now_ms + delay_ms, relative=False, step=1000 / per_second)
+
+    def delay_ms(self, queue: Queue) -> int:
+        """Return the delay of the next job, counted from now."""
+        return int(self.ms if self.relative else max(0.0, self.ms - queue.broker.now_ms()))
+
+
+class Kick(Action):
+    """Action that moves jobs from the morgue back into the queue: kicked, live or gone."""
+
+    __slots__ = ("_pace", "_replace")
+
+    def __init__(self, pace: Pace, *, replace: bool) -> None:
+        super().__init__("kick", _KICKED, at_once=AT_A_TIME)
+        self._pace = pace
+        self._replace = b"1" if replace else b"0"
+
+    def call(self, queue: Queue, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
+        """See :meth:`Action.call`; the next call continues at the pace."""
+        pace = self._pace
+        self.arguments = (pace.ms, b"1" if pace.relative else b"0", pace.step, self._replace)
+        outcomes = super().call(queue, number, entries, request)
+        pace.ms += outcomes.count("kicked") * pace.step
+        return outcomes
+
+    def in_shard(self, queue: Queue, number: int, names: Sequence[Name]) -> list[str]:
+        """See :meth:`Action.in_shard`; a job that belongs to another shard is put there."""
+        # An id that is live in an older epoch is put back there, so these are kicked one by one.
+        older = live_in_older(queue, number, [ident for ident, _ in names])
+        here = iter(super().in_shard(queue, number, [name for name in names if name[0] not in older]))
+        outcomes = [ELSEWHERE if ident in older else next(here) for ident, _ in names]
+        return [
+            self._anywhere(queue, *name) if outcome == ELSEWHERE else "gone" if outcome == _CLOSED else outcome
+            for name, outcome in zip(names, outcomes, strict=True)
+        ]
+
+    def anywhere(
+        self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+    ) -> str:
+        """See :meth:`Action.anywhere`; ``request`` has no effect while the queue has old epochs."""
+        return self._anywhere(queue, encode_id(ident), pack_generation(generation)[0], request)
+
+    def _anywhere(self, queue: Queue, ident: bytes, key: bytes, request: bytes | None = None) -> str:
+        name = ident.decode()
+        if len(queue.epochs) == 1:
+            (outcome,) = self.call(queue, queue.shard_of(name), pack_named(ident, key), request)
+            if outcome not in (ELSEWHERE, _CLOSED) and (outcome != "gone" or not queue.reload()):
+                return outcome
+        grave = _find(queue, name, key)
+        while grave is None:
+            if not queue.reload():
+                return "gone"
+            grave = _find(queue, name, key)
+        return self._bring_back(queue, ident, grave)
+
+    def _bring_back(self, queue: Queue, ident: bytes, grave: _Grave) -> str:
+        entry = pack_named(ident, grave.key)
+
+        def ask(number: int) -> str | None:
+            if number == grave.shard:
+                (outcome,) = self.call(queue, number, entry)
+            else:
+                outcome = self._adopt(queue, number, ident, grave)
+                if outcome == "kicked":
+                    _CAME_BACK.call(queue, grave.shard, entry, grave.request)
+            return None if outcome in (ELSEWHERE, _CLOSED) else outcome
+
+        return queue.visit(ident.decode(), ask) or "gone"
+
+    def _adopt(self, queue: Queue, number: int, ident: bytes, grave: _Grave) -> str:
+        delay_ms = self._pace.delay_ms(queue)
+        content = (grave.task, grave.body, grave.payloads)
+        reply: bytes = queue.call("adopt", number, ident, delay_ms, self._replace, *content, request=grave.request)
+        outcome = _KICKED[reply.decode()]
+        if outcome == "kicked":
+            self._pace.ms += self._pace.step
+        return outcome
+
+
+class Discard(Action):
+    """Action that deletes jobs from the morgue: discarded or gone."""
+
+    __slots__ = ()
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__("discard", {"d": "discarded", "n": "gone"}, *arguments)
+
+    def anywhere(
+        self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+    ) -> str:
+        """See :meth:`Action.anywhere`."""
+        encoded, key = encode_id(ident), pack_generation(generation)[0]
+        while True:
+            if not key and len(queue.epochs) > 1:
+                names = _names(queue, ident)
+                key = names[0][1][-KEY_BYTES:] if names else b""
+            for number in queue.homes(ident):
+                if self.call(queue, number, pack_named(encoded, key), request) == ["discarded"]:
+                    return "discarded"
+            if not queue.reload():
+                return "gone"
+
+
+#: deletes the record of a job that came back in another shard
+_CAME_BACK: Final = Discard(b"1")
+
+
+def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
+    """Return the morgue record of this generation, or the latest of the id, from any epoch."""
+    name = ident.encode() + b"\0" + key
+    names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
+    for number, name in names:
+        grave = _unpack(number, queue.call("graves", number, len(name).to_bytes(2, "little") + name, request=b""))
+        if grave is not None:
+            return grave
+    return None
+
+
+def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
+    """Return shard and name of each record of an id, the latest first."""
+    found = []
+    for number in queue.homes(ident):
+        answer = queue.call("burials", number, ident.encode(), request=b"")
+        found += [(float(at), number, name) for name, at in zip(answer[::2], answer[1::2], strict=True)]
+    return [(number, name) for _, number, name in sorted(found, reverse=True)]
+
+
+def _unpack(number: int, frame: bytes) -> _Grave | None:
+    """Return the record in a reply; None if it is gone."""
+    tasks, at = unpack_names(frame, 0)
+    if at == len(frame):
+        return None
+    name, at = take_u16(frame, at)
+    record, at = take_u32(frame, at + 4)  # no bytes were left out
+    _, buried_us, *_ = _HEAD.unpack_from(record)
+    inner = _HEAD.size
+    for _ in range(3):  # outcome, reason, error class
+        _, inner = take_u8(record, inner)
+    _, inner = take_u16(record, inner)
+    body, inner = take_u32(record, inner)
+    task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
+    if task:
+        body = body[:1] + body[_TASK_END:]
+    elif len(body) >= _TASK_END:  # in another shard the number might name another task
+        body = body[:1] + b"\xff\xff" + body[_TASK_END:]
+    return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:])
+
+
+def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
+    """Return the ids that are live in a shard of an epoch before that of shard ``number``.
+
+    The other ids cannot become live there any more, so they need to be handled in their own shard only.
+    """
+    found: set[bytes] = set()
+    for epoch, shards in queue.epochs:
+        if epoch < number // MAX_SHARDS:
+            places: dict[int, list[bytes]] = {}
+            for ident in idents:
+                places.setdefault(number_of(epoch, crc32(ident) % shards), []).append(ident)
+            for other, mine in places.items():
+                found.update(live_ids(queue, other, mine))
+    return found

@@ -1,0 +1,62 @@
+"""Report of a call of ``run_due()``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One attempt at a job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
+
+    task: str
+    id: str
+    queue: str
+    attempt: int
+    outcome: str
+    due: datetime
+    #: time of the in-memory clock
+    at: datetime
+    error: BaseException | None = None
+    #: delay until the next attempt
+    retry_in: timedelta | None = None
+
+    def __str__(self) -> str:
+        why = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
+        again = f", again in {self.retry_in}" if self.retry_in is not None else ""
+        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{again}){why}"
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Result of ``run_due()``. Its length is the number of attempts."""
+
+    runs: list[Ran] = field(default_factory=list)
+    #: number of jobs that had expired and were removed
+    expired: int = 0
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.runs)) or "nothing was run"
+
+    def of(self, *outcomes: str) -> list[Ran]:
+        """Return the attempts with one of these outcomes."""
+        return [ran for ran in self.runs if ran.outcome in outcomes]
+
+    @property
+    def succeeded(self) -> list[Ran]:
+        """Attempts whose handler returned."""
+        return self.of("succeeded")
+
+    @property
+    def failed(self) -> list[Ran]:
+        """Counted attempts that failed, final ones included."""
+        return self.of("failed", "timeout", "exhausted")
+
+    @property
+    def buried(self) -> list[Ran]:
+        """Attempts that ended in the morgue."""
+        return self.of("exhausted", "buried", "undecodable", "poison")

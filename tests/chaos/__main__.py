@@ -1,0 +1,99 @@
+"""Run a campaign: ``python -m tests.chaos [--seconds 60] [--seed N]``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from django_delayq.core.operations import fsck
+from tests.acceptance.world import Mill
+from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
+
+from .client import Client
+from .faults import Scene
+from .history import violations
+
+WORKERS = 2
+CLIENTS = 2
+#: s; shorter than the standstills among the faults
+LEASE_SECONDS = 1.5
+DRAIN_SECONDS = 90.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    options = _options(arguments)
+    print(f"seed {options.seed}, {options.seconds:g} s of faults")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        scene = _scene(Path(folder), random.Random(options.seed), stack)
+        clients = [Client(scene.mill.broker, f"client{number}", options.seed + number) for number in range(CLIENTS)]
+        with contextlib.ExitStack() as running:
+            for client in clients:
+                running.enter_context(client)
+            _strike_for(scene, options.seconds)
+        return _report(scene, clients, _broken(scene, clients))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike (default: 60)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the faults and the jobs")
+    return parser.parse_args(arguments)
+
+
+def _scene(folder: Path, dice: random.Random, stack: contextlib.ExitStack) -> Scene:
+    """Start Redis, the proxy and the workers."""
+    # What was acknowledged must survive a kill of Redis, so every write is synced.
+    box = stack.enter_context(RedisBox(tcp=True, aof="always"))
+    proxy = stack.enter_context(TcpProxy(box.address))
+    mill = stack.enter_context(Mill(proxy.url, folder, lease=LEASE_SECONDS))
+    nodes = [mill.start("--processes", 2, "--threads", 3) for _ in range(WORKERS)]
+    return Scene(
+        mill, box, proxy, nodes, lambda: mill.begin("--processes", 2, "--threads", 3, "--queues", "default"), dice
+    )
+
+
+def _strike_for(scene: Scene, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(scene.dice.uniform(0.2, 1.5))
+        scene.strike()
+
+
+def _broken(scene: Scene, clients: list[Client]) -> list[str]:
+    """Wait until the queue is empty and return all broken promises."""
+    found = [f"{error!r} in a client" for client in clients for error in client.errors]
+    with contextlib.suppress(AssertionError):  # the jobs that are left are listed below
+        scene.mill.wait_empty(timeout=DRAIN_SECONDS)
+    inspector = scene.mill.broker.inspector
+    promises = [promise for client in clients for promise in client.promises]
+    live = [
+        promise.id for promise in promises if (view := inspector.get("default", promise.id)) and view.state != "morgue"
+    ]
+    morgue = [promise.id for promise in promises if inspector.graves("default", promise.id)]
+    found += violations(promises, scene.mill.lines(), morgue, live)
+    return found + fsck.check(scene.mill.broker).violations
+
+
+def _report(scene: Scene, clients: list[Client], broken: list[str]) -> int:
+    jobs = sum(len(client.promises) for client in clients)
+    starts = scene.mill.starts_by_id()
+    repeated = sum(count - 1 for ident, count in starts.items() if "failing" not in ident)
+    print(f"{jobs} jobs acknowledged, {sum(client.outages for client in clients)} calls that met an outage")
+    print("faults:", ", ".join(f"{count} {name}" for name, count in sorted(scene.struck.items())))
+    print(f"{repeated} attempts were repeated after a fault (delivery is at least once)")
+    for sentence in broken[:50]:
+        print("BROKEN", sentence, file=sys.stderr)
+    print(f"{len(broken)} broken promises")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Client of a campaign: schedules, cancels and reschedules jobs, and records what was acknowledged."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import NewJob
+
+from .history import Promise
+
+T = TypeVar("T")
+#: s; between two jobs
+PAUSE = 0.004
+#: s; how far ahead a delayed job is scheduled, at most
+HORIZON = 4.0
+#: s; how long an attempt takes
+DURATIONS = (0.0, 0.0, 0.0, 0.05)
+#: kinds of jobs and how often each is drawn
+KINDS = {"now": 6, "delayed": 6, "failing": 2, "doomed": 1, "cancelled": 2, "rescheduled": 2}
+
+
+class Client:
+    """Thread that schedules jobs as long as the ``with`` block lasts."""
+
+    def __init__(self, broker: Broker, name: str, seed: int) -> None:
+        self.promises: list[Promise] = []
+        self.errors: list[BaseException] = []
+        self.outages = 0
+        self._queue = broker.queue("default")
+        self._name = name
+        self._dice = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Client:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(PAUSE):
+                (kind,) = self._dice.choices(list(KINDS), list(KINDS.values()))
+                self._live(kind, f"{self._name}-{kind}-{len(self.promises)}")
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _live(self, kind: str, ident: str) -> None:
+        """Schedule one job and do with it what belongs to its kind."""
+        due = 0.0 if kind in ("now", "failing", "doomed") else time.time() + self._dice.uniform(0.5, HORIZON)
+        promise = Promise(ident, due, doomed=kind == "doomed")
+        new = _job(kind, ident, due, self._dice.choice(DURATIONS))
+        while self._attempt(lambda: self._queue.schedule(new)) is None:
+            pass  # on_conflict="ignore": the same job again does no harm
+        self.promises.append(promise)
+        if kind == "cancelled":
+            promise.cancel = self._attempt(lambda: self._queue.cancel(ident)) or "unknown"
+            promise.cancelled_at = time.time()
+        elif kind == "rescheduled":
+            later = due + self._dice.uniform(0.0, HORIZON)
+            if self._attempt(lambda: self._queue.reschedule(ident, due_ms=int(later * 1000))):
+                promise.due = int(later * 1000) / 1000
+
+    def _attempt(self, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except QueueUnavailable:
+            self.outages += 1
+            time.sleep(0.05)
+            return None
+
+
+def _job(kind: str, ident: str, due: float, seconds: float) -> NewJob:
+    failing: dict[str, tuple[str, tuple[float, ...]]] = {
+        "failing": ("mill.stumble", (1,)),
+        "doomed": ("mill.stumble", ()),
+    }
+    task, args = failing.get(kind, ("mill.grind_on", (seconds,)))
+    options = b'{"max_attempts":1,"crash_limit":100}' if kind == "doomed" else b'{"max_attempts":100,"crash_limit":100}'
+    return NewJob(
+        ident,
+        task,
+        encode_args(args, {}),
+        due_ms=int(due * 1000) if due else None,
+        on_conflict="ignore",
+        options=options,
+    )

@@ -1,0 +1,67 @@
+"""The checker finds every kind of broken promise, and a short campaign breaks none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from . import __main__ as program
+from .history import Promise, violations
+
+
+def start(at: float, *, due: float = 0.0, token: int = 1) -> dict[str, Any]:
+    return {"event": "start", "id": "a", "at": at, "due": due, "token": token}
+
+
+END = {"event": "end", "id": "a", "at": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("promise", "trace", "morgue", "live", "sentence"),
+    [
+        (Promise("a"), [], [], [], "a: acknowledged and lost (0 starts)"),
+        (Promise("a"), [start(1)], [], [], "a: acknowledged and lost (1 starts)"),
+        (Promise("a", doomed=True), [start(1)], [], [], "a: acknowledged and lost (1 starts)"),
+        (Promise("a"), [start(1), END], ["a"], [], "a: in the morgue, though no attempt of it failed for good"),
+        (Promise("a"), [start(1), END], [], ["a"], "a: still in the queue"),
+        (Promise("a", due=2.0), [start(1, due=2.0), END], [], [], "a: started 1.000 s early"),
+        (Promise("a", due=2.5), [start(2, due=1.0), END], [], [], "a: started 0.500 s early"),
+        (
+            Promise("a", cancel="cancelled", cancelled_at=1.0),
+            [start(2), END],
+            [],
+            [],
+            "a: started after its cancellation was acknowledged",
+        ),
+        (
+            Promise("a"),
+            [start(1, token=7), start(2, token=7), END],
+            [],
+            [],
+            "a: fencing tokens do not grow: [7, 7]",
+        ),
+    ],
+)
+def test_a_broken_promise_is_found(
+    promise: Promise, trace: list[dict[str, Any]], morgue: list[str], live: list[str], sentence: str
+) -> None:
+    assert violations([promise], trace, morgue, live) == [sentence]
+
+
+def test_a_history_in_which_all_was_kept_has_no_violations() -> None:
+    promises = [
+        Promise("a", due=1.0),
+        Promise("b", cancel="cancelled", cancelled_at=1.0),
+        Promise("c", cancel="unknown"),
+        Promise("d", doomed=True),
+    ]
+    trace = [start(1.0, due=1.0), start(2.0, due=1.0, token=2), END, {**END, "id": "c"}]
+    assert violations(promises, trace, ["d"], []) == []
+
+
+def test_a_short_campaign_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:
+    code = program.main(["--seconds", "6", "--seed", "3"])
+    shown = capfd.readouterr()
+    assert code == 0, shown.err
+    assert "\n0 broken promises\n" in shown.out
