@@ -16,15 +16,15 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from . import quality
-from .lake import NO_DAY, Lake
 from .options import HistoryOptions
-from .tables import Table, table_of
-from .transforms import attempts, day_of, hours
+from .schemas import EVENTS
+from .tables import NO_DAY, Step, Table
+from .transforms import HOURS, attempts, day_of, hours
 from .wanted import Wanted, lies_in, parts, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from .landing import Landed
 
@@ -33,14 +33,17 @@ FIGURES_AT_ONCE: Final = 50_000
 
 
 class Computing:
-    """Computed tables of a history."""
+    """Computed tables of a history.
 
-    def __init__(self, lake: Lake, options: HistoryOptions) -> None:
-        self._lake = lake
+    Args:
+        tables: all tables by name.
+        step: called with the name of each completed step.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], options: HistoryOptions, step: Step) -> None:
+        self._tables = tables
         self._options = options
-        self.tables: dict[str, Table] = {
-            name: table_of(lake, name, options.format) for name in ("attempts", "hours", "quarantine")
-        }
+        self._step = step
 
     def wanted(self, days: Iterable[date], touched: Mapping[date, Collection[int]], died: Collection[date]) -> Wanted:
         """Return the days and hours to compute.
@@ -51,66 +54,61 @@ class Computing:
             died: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *died}
-        figured = set(self.tables["hours"].days()) if days else set()
-        by_hour = self.tables["attempts"].is_by_hour
-        return {
-            day: frozenset(touched[day])
-            if day in touched and day not in whole_ones and day in figured and by_hour(day)
-            else None
-            for day in days
-        }
+        known = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
+        return {day: frozenset(touched[day]) if day in touched and day in known - whole_ones else None for day in days}
 
-    def compute(self, wanted: Wanted, counted: Landed | None = None) -> None:
+    def compute(self, spark: SparkSession, wanted: Wanted, counted: Landed | None = None) -> None:
         """Write attempts, quarantine and hourly metrics.
 
         Args:
             counted: receives the number of attempts.
         """
+        replaced = {name: table.replaced() for name, table in self._tables.items()}
+
+        def replace(name: str, rows: DataFrame | None, wanted: Wanted) -> None:
+            table = self._tables[name]
+            table.replace([] if rows is None else table.write(rows), wanted, replaced[name])
+
         expectations = self._options.expectations
-        runs = attempts(self._lake.events(wanted), self._options.sla)
+        runs = attempts(self._tables["events"].read(spark, wanted).select(*EVENTS.names), self._options.sla)
         quality.refuse_broken(runs, expectations)
         seen = Observation()
-        judged = runs.withColumn(quality.REASON, quality.reason_of(expectations)).observe(
-            seen, F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)
-        )
+        judged = runs.withColumn(quality.REASON, quality.reason_of(expectations))
+        counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)]
         is_good = F.col(quality.REASON).isNull()
-        self.tables["attempts"].replace(judged.where(is_good).drop(quality.REASON), wanted)
-        self._lake.step("attempts written")
+        replace("attempts", judged.observe(seen, *counters).where(is_good).drop(quality.REASON), wanted)
         found = seen.get
         if counted is not None:
             counted.add(found, expectations)
-        if found.get("bad"):
-            bad = runs.withColumn(quality.REASON, quality.reason_of(expectations)).where(~is_good)
-            self.tables["quarantine"].replace(bad, wanted)
-        else:
-            self.tables["quarantine"].drop(wanted)
-        self._lake.step("quarantine written")
-        self.tables["hours"].replace(self._figured(wanted), whole(wanted))
-        self._lake.step("hours written")
+        replace("quarantine", judged.where(~is_good) if found.get("bad") else None, wanted)
+        replace("hours", self._figured(spark, wanted), whole(wanted))
 
-    def _figured(self, wanted: Wanted) -> DataFrame:
+    def _figured(self, spark: SparkSession, wanted: Wanted) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
-        found = hours(self.tables["attempts"].read(wanted))
+        found = hours(self._tables["attempts"].read(spark, wanted))
         partly = {day: some for day, some in wanted.items() if some is not None}
         if not partly:
             return found
-        others = self.tables["hours"].read(whole(partly)).where(~lies_in(F.col("hour"), partly))
+        others = self._hours(spark, list(partly)).where(~lies_in(F.col("hour"), partly))
         return found.unionByName(others)
 
-    def figures(self, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
-        """Yield the metrics of some days in portions of whole days that fit the driver's memory."""
-        for some in self._portions(days):
-            yield self._table(some), some
+    def _hours(self, spark: SparkSession, days: Sequence[date]) -> DataFrame:
+        return self._tables["hours"].read(spark, whole(days)).select(*HOURS.names)
 
-    def _portions(self, days: Sequence[date]) -> Iterable[list[date]]:
+    def figures(self, spark: SparkSession, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
+        """Yield the metrics of some days in portions of whole days that fit the driver's memory."""
+        for some in self._portions(spark, days):
+            yield self._table(spark, some), some
+
+    def _portions(self, spark: SparkSession, days: Sequence[date]) -> Iterable[list[date]]:
         if len(days) < 2:
             return [list(days)]
-        by_day = self.tables["hours"].read(whole(days)).groupBy(day_of(F.col("hour"))).count()
+        by_day = self._hours(spark, days).groupBy(day_of(F.col("hour"))).count()
         return parts(days, {day: int(count) for day, count in by_day.collect()}, len(days), FIGURES_AT_ONCE)
 
-    def _table(self, days: Sequence[date]) -> pa.Table:
+    def _table(self, spark: SparkSession, days: Sequence[date]) -> pa.Table:
         import pyarrow as pa
 
-        table: Any = self.tables["hours"].read(whole(days)).toArrow()
+        table: Any = self._hours(spark, days).toArrow()
         moment = table.schema.get_field_index("hour")
         return table.set_column(moment, "hour", table.column("hour").cast(pa.timestamp("us", tz="UTC")))

@@ -1,14 +1,14 @@
-"""Job history: lands events in the lake, computes attempts and hourly metrics from them, and publishes the metrics.
+"""Job history: lands events, computes attempts and hourly metrics from them, and publishes the metrics.
 
-The next pipeline run repairs what an interrupted one left, and arrives at the same metrics:
+Every change of a table is one version (:mod:`.versions`). The next pipeline run repairs what an interrupted one left,
+and arrives at the same metrics:
 
 =========================================  ===================================================================
 interrupted                                recovery
 =========================================  ===================================================================
-while a batch is written                   the batch is not visible yet; it is deleted and read again
-when days are noted, or a batch is landed  the batch is read again and replaces its own folders
+while files are written                    no version has them; a batch is read again, and days stay pending
+after a batch is landed                    the next run sees that it is in, and does not land it again
 before attempts and metrics are complete   the days are marked as pending: the next run computes them completely
-while a day or an hour is replaced         the same; until then it may be missing, but is never incomplete
 before or while metrics are published      the same, and all metrics of the day are published again
 before the mark is deleted                 the day is computed and published once more, with the same metrics
 =========================================  ===================================================================
@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from . import compacting, purging, quality
+from . import quality, upkeep
 from .computing import Computing
 from .days_done import DaysDone, OnDays, nobody
 from .errors import PipelineError
-from .lake import EVENTS_TABLE, Lake, Step, no_step
 from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
 from .options import HistoryOptions, source_options
-from .purging import Purge
 from .status import Status, status_of
-from .tables import ATTEMPTS
+from .store import PendingDays, Store
+from .tables import ATTEMPTS, Step, no_step, read, tables_of
+from .upkeep import Purge
 from .wanted import Wanted, parts, whole
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ ROWS_AT_ONCE: Final = 500_000
 _POLL_S: Final = 0.2
 
 
-__all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge", "Status", "Summary"]
+__all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge", "Status", "Summary", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _never() -> bool:
 
 
 def _nobody(table: pa.Table, days: list[date]) -> None:
-    """Leave the metrics in the lake only."""
+    """Leave the metrics in the tables only."""
 
 
 class History:
@@ -92,7 +92,7 @@ class History:
 
     Args:
         spark: a session, with the formats registered unless ``source`` is given; None = for :meth:`status` and
-            :meth:`purge` of plain Parquet below a path, which do not need Spark.
+            :meth:`purge`, which do not need Spark.
         source: factory for the stream of events; None = the format ``delayq.events``.
         step: called with the name of each completed step.
     """
@@ -101,12 +101,25 @@ class History:
         self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = no_step
     ) -> None:
         self.options = options
-        self._lake = Lake(options.root, spark, step)
+        self.store = Store(options.root)
+        self.tables = tables_of(self.store, step)
         self._spark = spark
         self._source = source
-        self._computing = Computing(self._lake, options)
-        self._tables = self._computing.tables
+        self._step = step
+        self._pending = PendingDays(self.store)
+        self._computing = Computing(self.tables, options, step)
         self._checked = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """Session of Spark.
+
+        Raises:
+            PipelineError: the history has no session.
+        """
+        if self._spark is None:
+            raise PipelineError("Reading and writing the history needs a session of Spark")
+        return self._spark
 
     # --- operations
 
@@ -127,11 +140,13 @@ class History:
     def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
         began, landed, told = time.monotonic(), Landed(), list[date]()
         with self._stoppable(stop) as stopping, self._alone(stopping.is_set, patient=patient):
-            died = self._lake.pending()
-            self._landing(landed).run(stopping.is_set)
+            died = self._pending.see()
+            landing = self._landing()
+            landed = landing.landed
+            landing.run(stopping.is_set)
             self._acknowledge()
-            self._lake.step("landed")
-            days = self._open(self._lake.pending())
+            self._step("landed")
+            days = self._open(self._pending.see())
             wanted = self._computing.wanted(days, landed.hours, died)
             for part in parts(days, {}, DAYS_AT_ONCE, 0):
                 self._publish({day: wanted[day] for day in part}, on_hours, stopping, told)
@@ -188,12 +203,12 @@ class History:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
         began, counted, told = time.monotonic(), Landed(), list[date]()
         with self._stoppable(stop) as stopping, self._alone(stopping.is_set):
-            closed = self._lake.closed_before()
-            days = [day for day in self._lake.days(EVENTS_TABLE) if first <= day <= last and day >= closed]
+            closed = self.store.closed_before()
+            days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
             if not days:
                 raise PipelineError(f"No events from {first} to {last} are kept any more, so nothing can be computed")
-            rows = self._lake.count(days)
-            self._lake.note_pending(days)
+            rows = upkeep.count_attempts(self.spark, self.tables["events"], days)
+            self._pending.note(days)
             of_rows = sum(rows.values())
             on_days(DaysDone(0, len(days), 0, of_rows))
             for part in parts(days, rows, DAYS_AT_ONCE, ROWS_AT_ONCE):
@@ -202,27 +217,23 @@ class History:
         return self._summary(counted, told, began, stopping.is_set())
 
     def compact(self, older_than_days: float = 2, *, on_days: OnDays = nobody) -> tuple[date, ...]:
-        """Merge the batches of each day that ended ``older_than_days`` ago, and delete old versions of Delta tables.
+        """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
 
         Args:
             on_days: progress callback.
 
         Returns:
-            The days that had several batches.
+            The days that had several files for an hour.
         """
         with self._alone():
-            first = purging.horizon(datetime.now(UTC), older_than_days)
-            old = [day for day in self._lake.days(EVENTS_TABLE) if day < first and len(self._lake.batches(day)) > 1]
-            rows = self._lake.count(old) if old else {}
-            done, of_rows = 0, sum(rows.values())
-            on_days(DaysDone(0, len(old), 0, of_rows))
-            for at, day in enumerate(old, 1):
-                compacting.compact(self._lake, day)
-                done += rows.get(day, 0)
-                on_days(DaysDone(at, len(old), done, of_rows))
-            for table in self._tables.values():
-                table.tidy()
-            return tuple(old)
+            first = upkeep.horizon(datetime.now(UTC), older_than_days)
+            days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
+            self._vacuum()
+            return days
+
+    def _vacuum(self) -> None:
+        for table in self.tables.values():
+            table.vacuum()
 
     def purge(
         self,
@@ -241,16 +252,15 @@ class History:
             The deleted days by table; a caller may delete copies of the metrics accordingly.
         """
         kept = self.options
+        days = {
+            "events": kept.keep_events_days if events_days is None else events_days,
+            "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
+            "hours": kept.keep_hours_days if hours_days is None else hours_days,
+        }
         with self._alone():
-            return purging.purge(
-                self._lake,
-                self._tables,
-                datetime.now(UTC),
-                events_days=kept.keep_events_days if events_days is None else events_days,
-                attempts_days=kept.keep_attempts_days if attempts_days is None else attempts_days,
-                hours_days=kept.keep_hours_days if hours_days is None else hours_days,
-                on_days=on_days,
-            )
+            gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
+            self._vacuum()
+            return gone
 
     def status(self, door: Callable[[], AbstractContextManager[Broker]] | None = None) -> Status:
         """Return the state of the history: kept data, pending days, positions in the streams.
@@ -258,24 +268,31 @@ class History:
         Args:
             door: opens a broker, to compute the lag of each shard; None = leave the lag out.
         """
-        return status_of(self._lake, self._tables, self.options.consumer, door)
+        return status_of(self.store, self.tables, self.options.consumer, door)
 
     # --- steps
 
-    def _landing(self, landed: Landed) -> Landing:
-        lake, options = self._lake, self.options
+    def _landing(self) -> Landing:
+        options = self.options
         if not self._checked:
-            quality.check(lake.spark.createDataFrame([], ATTEMPTS), options.expectations)
+            quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
-        source = self._source or events_source(options)
-        found = Landing(lake, options.consumer, source, options.expectations, landed, lossy=not options.fail_on_loss)
+        found = Landing(
+            self.spark,
+            self.tables["events"],
+            options.consumer,
+            self._source or events_source(options),
+            options.expectations,
+            self._pending,
+            self._step,
+        )
         if self._source is None and found.is_new:
             warn_of_lost_root(options)
         return found
 
     def _acknowledge(self) -> None:
         """Store the read positions in Redis; Spark would do that only at the start of the next run."""
-        offsets = read_offsets(self._lake, self.options.consumer)
+        offsets = read_offsets(self.store, self.options.consumer)
         if self._source is not None or not offsets:
             return
         from ..core.errors import QueueUnavailable
@@ -288,7 +305,7 @@ class History:
 
     def _open(self, days: Sequence[date]) -> list[date]:
         """Return the days that can be computed, and clear the pending mark of the others."""
-        before = self._lake.closed_before()
+        before = self.store.closed_before()
         closed = [day for day in days if day < before]
         if closed:
             log.warning(
@@ -296,7 +313,7 @@ class History:
                 "figures stay as they are: %s",
                 ", ".join(map(str, closed)),
             )
-            self._lake.settle(closed)
+            self._pending.settle(closed)
         return [day for day in days if day >= before]
 
     def _publish(
@@ -309,16 +326,16 @@ class History:
     ) -> None:
         if stopping.is_set():
             return
-        self._computing.compute(wanted, counted)
-        for figures, days in self._computing.figures(list(wanted)):
+        self._computing.compute(self.spark, wanted, counted)
+        for figures, days in self._computing.figures(self.spark, list(wanted)):
             on_hours(figures, days)
-            self._lake.step("hours told")
-            self._lake.settle(days)
+            self._step("hours told")
+            self._pending.settle(days)
             told += days
-            self._lake.step("days settled")
+            self._step("days settled")
 
     def _summary(self, landed: Landed, told: Sequence[date], began: float, stopped: bool) -> Summary:
-        offsets = read_offsets(self._lake, self.options.consumer)
+        offsets = read_offsets(self.store, self.options.consumer)
         return Summary(
             landed.rows,
             landed.bad,
@@ -336,14 +353,12 @@ class History:
     def _alone(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._lake.files.alone(self.options.wait_s, give_up))
+                stack.enter_context(self.store.alone(self.options.wait_s, give_up))
             except PipelineError as error:
                 if not patient or give_up():
                     raise
                 log.warning("%s; it is waited for", error)
-                stack.enter_context(self._lake.files.alone(float("inf"), give_up))
-            self._lake.sweep()
-            compacting.recover(self._lake)
+                stack.enter_context(self.store.alone(float("inf"), give_up))
             yield
 
     @contextmanager
@@ -353,7 +368,7 @@ class History:
         Errors caused by the cancellation are suppressed, because a requested stop is not a failure.
         """
         stopping, done = threading.Event(), threading.Event()
-        context = self._lake.spark.sparkContext
+        context = self.spark.sparkContext
         tag = f"delayq-history-{id(done)}"
 
         def watch() -> None:

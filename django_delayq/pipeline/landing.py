@@ -1,10 +1,8 @@
-"""Landing of events from the streams in the lake, batch by batch, each exactly once.
+"""Landing of events from the streams in the table of events, batch by batch, each exactly once.
 
-A batch has its own folder in each day of its events, named by Spark's query, the batch's number and the hours of its
-events. A batch that is read again, because the pipeline run died before Spark had committed it, replaces its own
-folders. Where losses are allowed the second reading may have fewer events. So may the very first batch, because Spark
-does not store its start position. In both cases its folders are written beside the earlier ones, and duplicate events
-count once.
+A batch is one version of the table, under the id of Spark's query and the batch's number. A pipeline run that dies
+between this version and Spark's own note of the batch leaves it to the next run, which sees that the batch is in and
+does not read it again. A new checkpoint has a new id and reads all events that are left; duplicates count once.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -25,10 +22,10 @@ from pyspark.sql import functions as F
 
 from . import quality
 from .errors import EventsLost, PipelineError
-from .lake import EVENTS_TABLE, NO_DAY, Lake, batch_name
 from .options import HistoryOptions, source_options
+from .store import PendingDays, Store
+from .tables import Step, Table, days_of
 from .transforms import is_attempt
-from .wanted import by_day, hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,8 +53,16 @@ class Landed:
     #: day → hours with landed events
     hours: dict[date, set[int]] = field(default_factory=dict)
 
-    def add(self, counted: Mapping[str, Any], expectations: Sequence[quality.Expectation]) -> None:
-        """Add the counts of one batch."""
+    def add(
+        self,
+        counted: Mapping[str, Any],
+        expectations: Sequence[quality.Expectation],
+        days: Mapping[date, set[int]] | None = None,
+    ) -> None:
+        """Add the counts of one batch, and its days and hours."""
+        self.batches += 1
+        for day, hours in (days or {}).items():
+            self.hours.setdefault(day, set()).update(hours)
         if not counted:  # Spark did not run a query over no rows
             return
         self.rows += counted["rows"] or 0
@@ -70,37 +75,39 @@ class Landing:
     """Reading of the streams from the checkpoint of a consumer to their current end.
 
     Args:
-        lake: the lake.
+        spark: the session.
+        table: the table of events.
         consumer: name of the consumer.
         source: creates the stream of events.
         expectations: expectations for the attempts among the events.
-        landed: updated after each landed batch.
-        lossy: losses are allowed, so a batch may have fewer events when it is read again.
+        pending: gets the days of each batch before it is landed.
+        step: called with the name of each completed step.
     """
 
     def __init__(
         self,
-        lake: Lake,
+        spark: SparkSession,
+        table: Table,
         consumer: str,
         source: Source,
         expectations: Sequence[quality.Expectation],
-        landed: Landed,
-        *,
-        lossy: bool = False,
+        pending: PendingDays,
+        step: Step,
     ) -> None:
-        self._lake = lake
+        self._spark = spark
+        self._table = table
         self._source = source
         self._expectations = expectations
+        self._pending = pending
+        self._step = step
         self._checkpoint = f"{CHECKPOINTS}/{consumer}"
         self._failure: BaseException | None = None
-        self._landed = landed
-        self._lossy = lossy
-        self._own = f"r{uuid.uuid4().hex[:6]}"
+        self.landed = Landed()
 
     @property
     def is_new(self) -> bool:
-        """True if the consumer has no checkpoint in this lake yet."""
-        return not self._lake.files.names(f"{self._checkpoint}/offsets")
+        """True if the consumer has no checkpoint below this root yet."""
+        return not self._table.store.names(f"{self._checkpoint}/offsets")
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Land all available events.
@@ -114,9 +121,9 @@ class Landing:
         """
         self._failure = None
         query = (
-            self._source(self._lake.spark)
+            self._source(self._spark)
             .writeStream.foreachBatch(self._land)
-            .option("checkpointLocation", self._lake.files.url(self._checkpoint))
+            .option("checkpointLocation", self._table.store.url(self._checkpoint))
             .trigger(availableNow=True)
             .start()
         )
@@ -153,43 +160,33 @@ class Landing:
             raise PipelineError("The batch could not be landed") from error
 
     def _put(self, batch: DataFrame, number: int) -> None:
+        query = self._query()
+        if self._table.has(query, number):
+            log.info("batch %s of %s was landed by a run that died; its days are computed as a whole", number, query)
+            return
         seen = Observation()
-        touched = F.collect_set(hour_number(F.col("ts"))).alias("hours")
-        counters = [F.count(F.lit(1)).alias("rows"), touched, *quality.counters(self._expectations, is_attempt())]
+        counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(self._expectations, is_attempt())]
         # A source has a task for each shard; one file of each task would be too small.
-        cores = batch.sparkSession.sparkContext.defaultParallelism
-        fresh = self._lake.write(EVENTS_TABLE, batch.observe(seen, *counters).coalesce(cores))
-        self._lake.step("batch written")
-        self._lake.note_pending(fresh.days)
-        self._lake.step("days noted")
-        counted = seen.get
-        hours = by_day(counted.get("hours") or ())
-        beside = self._own if self._lossy or number == 0 else ""
-        name = f"{self._query()}{beside}-{number}"
-        # Events without a time are stored under a day without known hours.
-        self._lake.put(
-            EVENTS_TABLE,
-            fresh,
-            fresh.days,
-            lambda day: batch_name(name, None if day == NO_DAY else hours.get(day)),
-        )
-        self._lake.step("batch landed")
-        self._landed.add(counted, self._expectations)
-        for day, some in hours.items():
-            self._landed.hours.setdefault(day, set()).update(some)
-        self._landed.batches += 1
+        cores = self._spark.sparkContext.defaultParallelism
+        files = self._table.write(batch.observe(seen, *counters).coalesce(cores))
+        self._step("batch written")
+        days = days_of(files)
+        self._pending.note(days)
+        self._step("days noted")
+        self._table.append(files, query, number)
+        self._step("batch landed")
+        self.landed.add(seen.get, self._expectations, days)
 
     def _query(self) -> str:
-        """Return the start of Spark's query id. A new checkpoint has a new id and counts its batches from 0."""
-        text = self._lake.files.read(f"{self._checkpoint}/metadata") or "{}"
-        return str(json.loads(text)["id"])[:8]
+        """Return the id of Spark's query. A new checkpoint has a new id and counts its batches from 0."""
+        return str(json.loads(self._table.store.read(f"{self._checkpoint}/metadata") or "{}")["id"])
 
 
-def read_offsets(lake: Lake, consumer: str) -> dict[str, Any]:
+def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
     """Return the positions up to which a consumer's checkpoint has landed all events; empty before the first batch."""
     home = f"{CHECKPOINTS}/{consumer}"
-    done = [int(name) for name in lake.files.names(f"{home}/commits") if name.isdigit()]
-    text = lake.files.read(f"{home}/offsets/{max(done)}") if done else None
+    done = [int(name) for name in store.names(f"{home}/commits") if name.isdigit()]
+    text = store.read(f"{home}/offsets/{max(done)}") if done else None
     if text is None:
         return {}
     # a version, Spark's metadata, then a line for each source; here there is one

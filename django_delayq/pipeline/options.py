@@ -16,7 +16,7 @@ _SIGNS = frozenset("*?[]{}\\")
 class HistoryOptions:
     """Location, inputs and retention of a history."""
 
-    #: a path, or a URL that Spark can write to
+    #: a path, or a URL that Spark and deltalake can write to (:data:`.store.SCHEMES`)
     root: str
     #: address of Redis: a URL, or JSON for the core's ``RedisConfig.parse``
     redis: str | None = None
@@ -29,8 +29,6 @@ class HistoryOptions:
     consumer: str = "history"
     #: task or queue → seconds by which an attempt may be late; "*" = all others
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
-    #: "parquet" or "delta", for the attempts and the metrics
-    format: str = "parquet"
     #: events per batch
     max_rows: int = 500_000
     #: days; None = keep forever
@@ -48,8 +46,6 @@ class HistoryOptions:
             raise PipelineError(
                 f"root must be a folder without any of * ? [ ] {{ }} \\ in its name, got {short(self.root)}"
             )
-        if self.format not in ("parquet", "delta"):
-            raise PipelineError(f"format must be parquet or delta, got {short(self.format)}")
         if not self.consumer or "/" in self.consumer:
             raise PipelineError(f"consumer must be a name, got {short(self.consumer)}")
         if self.max_rows < 1:

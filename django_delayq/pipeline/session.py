@@ -89,9 +89,9 @@ def check() -> str:
     """Return the version of the installed pyspark.
 
     Raises:
-        SparkMissing: it is not installed, or too old, or pyarrow or pandas is missing.
+        SparkMissing: it is not installed, or too old, or pyarrow, pandas or deltalake is missing.
     """
-    for name in ("pyspark", "pyarrow", "pandas"):
+    for name in ("pyspark", "pyarrow", "pandas", "deltalake"):
         try:
             import_module(name)
         except ImportError as error:

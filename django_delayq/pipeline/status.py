@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from ..core import events
-from .lake import EVENTS_TABLE, Lake, folder_of
 from .landing import read_offsets
-from .tables import Table
+from .store import Store, pending_days
+from .versions import LiveFile, Versions
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -22,8 +22,7 @@ class Day:
     """Data kept for one day."""
 
     day: date
-    #: folders of events, and the files in them
-    batches: int
+    #: number of files with events; a batch writes some, and a compaction leaves one for each hour
     files: int
     #: by table
     bytes: Mapping[str, int]
@@ -53,20 +52,26 @@ class Status:
 
 
 def status_of(
-    lake: Lake, tables: Mapping[str, Table], consumer: str, door: Callable[[], AbstractContextManager[Broker]] | None
+    store: Store,
+    tables: Mapping[str, Versions],
+    consumer: str,
+    door: Callable[[], AbstractContextManager[Broker]] | None,
 ) -> Status:
-    """Return the state from the folders, the notes and, through ``door``, the streams. Reads no table."""
-    days = {*lake.days(EVENTS_TABLE)}.union(*(table.days() for table in tables.values()))
+    """Return the state from the tables' logs, the marks and, through ``door``, the streams. Reads no table."""
+    files = {name: table.files() for name, table in tables.items()}
     lag = None
     if door is not None:
         with door() as broker:
             lag = tuple(events.lag(broker, consumer))
+    days = {file.day for some in files.values() for file in some}
     return Status(
-        tuple(_day(lake, tables, day) for day in sorted(days)), tuple(lake.pending()), read_offsets(lake, consumer), lag
+        tuple(_day(files, day) for day in sorted(days)),
+        tuple(pending_days(store)),
+        read_offsets(store, consumer),
+        lag,
     )
 
 
-def _day(lake: Lake, tables: Mapping[str, Table], day: date) -> Day:
-    raw, files = lake.files.size(folder_of(EVENTS_TABLE, day))
-    sizes = {EVENTS_TABLE: raw, **{name: table.size(day)[0] for name, table in tables.items()}}
-    return Day(day, len(lake.batches(day)), files, sizes)
+def _day(files: Mapping[str, Sequence[LiveFile]], day: date) -> Day:
+    own = {name: [file for file in some if file.day == day] for name, some in files.items()}
+    return Day(day, len(own["events"]), {name: sum(file.bytes for file in some) for name, some in own.items()})

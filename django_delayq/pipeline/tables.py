@@ -1,21 +1,36 @@
-"""Tables that are computed from the events. Writes replace whole days, or hours of them."""
+"""Tables of the history, written and read by Spark.
+
+Spark's tasks write Parquet into a new folder of the table, ``write=<id>/day=2030-01-31/hour=7/``. The driver then makes
+these files part of a version (:mod:`.versions`), by their names and sizes only.
+"""
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DateType, IntegerType, StringType, StructField, StructType
 
-from .lake import Lake, folder_of
 from .quality import REASON
 from .schemas import EVENTS
-from .transforms import HOURS
-from .wanted import Wanted
+from .store import Store, is_data
+from .transforms import HOURS, day_of
+from .versions import Versions, partition_values
+from .wanted import Wanted, hour_number
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from deltalake.transaction import AddAction
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+#: day of events without a time
+NO_DAY: Final = date(1970, 1, 1)
 #: columns of the table of attempts
 ATTEMPTS: Final = StructType(
     [
@@ -23,102 +38,141 @@ ATTEMPTS: Final = StructType(
         StructField("sla_missed", BooleanType()),
     ]
 )
-_SCHEMAS: Final = {
-    "attempts": ATTEMPTS,
-    "hours": HOURS,
-    "quarantine": StructType([*ATTEMPTS.fields, StructField(REASON, StringType())]),
+_QUARANTINE: Final = StructType([*ATTEMPTS.fields, StructField(REASON, StringType())])
+
+#: called with the name of each completed step; tests make one fail
+Step = Callable[[str], None]
+
+
+def no_step(name: str) -> None:
+    """Ignore a completed step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Columns of a table."""
+
+    columns: StructType
+    #: the column with the time of a row
+    moment: str = "ts"
+    by_hour: bool = True
+
+    @property
+    def by(self) -> list[str]:
+        """Columns of its partitions."""
+        return ["day", "hour"] if self.by_hour else ["day"]
+
+    def placed(self) -> dict[str, Column]:
+        """Return the values of the partitions of a row."""
+        moment = F.col(self.moment)
+        day = F.coalesce(day_of(moment), F.lit(NO_DAY))
+        hour = F.coalesce(F.pmod(hour_number(moment), F.lit(24)), F.lit(0)).cast("int")
+        return {"day": day, "hour": hour} if self.by_hour else {"day": day}
+
+    @property
+    def schema(self) -> StructType:
+        """All columns, which may be null: another version may not have written them."""
+        partitions = [StructField("day", DateType()), StructField("hour", IntegerType())]
+        fields = [*self.columns.fields, *partitions[: len(self.by)]]
+        return StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+#: by name, the raw table first
+FORMS: Final = {
+    "events": Form(EVENTS),
+    "attempts": Form(ATTEMPTS),
+    "hours": Form(HOURS, "hour", by_hour=False),
+    "quarantine": Form(_QUARANTINE),
 }
 
 
-class Table(Protocol):
-    """Computed table."""
-
-    def replace(self, rows: DataFrame, wanted: Wanted) -> None:
-        """Replace these days and hours of the table by ``rows``."""
-        ...
-
-    def read(self, wanted: Wanted) -> DataFrame:
-        """Return the rows of some days and hours, without opening files of others."""
-        ...
-
-    def days(self) -> list[date]:
-        """Return the days of the table, in order."""
-        ...
-
-    def is_by_hour(self, day: date) -> bool:
-        """Return True if the day exists and its hours can be replaced individually."""
-        ...
-
-    def drop(self, wanted: Wanted) -> None:
-        """Delete days, or hours of them."""
-        ...
-
-    def size(self, day: date) -> tuple[int, int]:
-        """Return the bytes and the number of files of a day."""
-        ...
-
-    def tidy(self) -> None:
-        """Delete files that no reader needs any more."""
-        ...
-
-
-class ParquetTable:
-    """Table of plain Parquet with a folder for each day.
+class Table(Versions):
+    """Table of a history.
 
     Args:
-        lake: the lake.
-        name: name of the table.
-        by_hour: each day has a folder for each hour, so that hours can be replaced individually.
+        store: root of the history.
+        name: one of :data:`FORMS`.
+        step: called with the name of each completed step.
     """
 
-    def __init__(self, lake: Lake, name: str, *, by_hour: bool) -> None:
-        self._lake = lake
-        self._name = name
-        self._schema = _SCHEMAS[name]
-        self._by_hour = by_hour
+    def __init__(self, store: Store, name: str, step: Step = no_step) -> None:
+        super().__init__(store, name)
+        self.form = FORMS[name]
+        self._step = step
 
-    def replace(self, rows: DataFrame, wanted: Wanted) -> None:
-        fresh = self._lake.write(self._name, rows, by_hour=self._by_hour)
-        if self._by_hour:
-            self._lake.put_hours(self._name, fresh, wanted)
-        else:
-            self._lake.put(self._name, fresh, wanted)
+    def read(self, spark: SparkSession, wanted: Wanted | None = None) -> DataFrame:
+        """Return the rows of some days and hours, or all, with the columns of the partitions.
 
-    def read(self, wanted: Wanted) -> DataFrame:
-        folders = self._lake.folders(self._name, wanted)
-        partitions = [StructField("day", DateType())]
-        if self._by_hour:
-            partitions.append(StructField("hour", IntegerType()))
-        return self._lake.read(self._name, folders, StructType([*self._schema.fields, *partitions])).select(
-            *self._schema.names
-        )
+        Columns that an older version did not write are null. Those of a newer version are included.
+        """
+        table = self.latest()
+        known = None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
+        schema = self._with_own(known) if known else self.form.schema
+        names = [self.store.url(f"{self.name}/{file.path}") for file in self.files(wanted)]
+        if not names:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.schema(schema.add("write", StringType())).option("basePath", self.store.url(self.name))
+        return reader.parquet(*names).drop("write")
 
-    def days(self) -> list[date]:
-        return self._lake.days(self._name)
+    def _with_own(self, known: StructType) -> StructType:
+        """Return the columns of the table, and those of this version that it does not have yet."""
+        return StructType([*known.fields, *(one for one in self.form.schema.fields if one.name not in known.names)])
 
-    def is_by_hour(self, day: date) -> bool:
-        return self._by_hour and self._lake.is_by_hour(self._name, day)
+    def write(self, rows: DataFrame) -> list[AddAction]:
+        """Write rows to new files, which no version has yet.
 
-    def drop(self, wanted: Wanted) -> None:
-        self._lake.drop(self._name, wanted)
+        Args:
+            rows: the columns of the table; those of its partitions too, or neither of them.
 
-    def size(self, day: date) -> tuple[int, int]:
-        return self._lake.files.size(folder_of(self._name, day))
+        Returns:
+            The files, for :meth:`append` or :meth:`replace`.
+        """
+        from deltalake import Schema
 
-    def tidy(self) -> None:
-        """Do nothing, because replaced files are deleted at once."""
+        self.prepare(Schema.from_json(self.form.schema.json()), self.form.by)
+        folder = f"write={uuid.uuid4().hex}"
+        placed = rows if "day" in rows.columns else rows.withColumns(self.form.placed())
+        placed.write.partitionBy(*self.form.by).parquet(self.store.url(f"{self.name}/{folder}"))
+        self._step(f"{self.name}: files written")
+        return self._added(folder)
+
+    def _added(self, folder: str) -> list[AddAction]:
+        from deltalake.transaction import AddAction
+
+        found = []
+        for info in self.store.below(f"{self.name}/{folder}"):
+            if info.is_file and is_data(path := info.path.removeprefix(f"{self.name}/")):
+                rows = pq.read_metadata(self.store.files.open_input_file(info.path)).num_rows
+                stats = json.dumps({"numRecords": rows})
+                now = int(time.time() * 1000)
+                found.append(AddAction(path, info.size, partition_values(path), now, True, stats))
+        return found
+
+    def replace(self, files: list[AddAction], wanted: Wanted, seen: int, *, data_change: bool = True) -> None:
+        super().replace(files, wanted, seen, data_change=data_change)
+        self._step(f"{self.name}: replaced")
 
 
-def table_of(lake: Lake, name: str, form: str) -> Table:
-    """Return a computed table in the given format; the quarantine is always plain Parquet.
+def tables_of(store: Store, step: Step = no_step) -> dict[str, Table]:
+    """Return the tables of a history by name."""
+    return {name: Table(store, name, step) for name in FORMS}
+
+
+def days_of(files: Sequence[AddAction]) -> dict[date, set[int]]:
+    """Return the days and hours of written files."""
+    found: dict[date, set[int]] = {}
+    for file in files:
+        hours = found.setdefault(date.fromisoformat(str(file.partition_values["day"])), set())
+        hours.add(int(file.partition_values.get("hour") or 0))
+    return found
+
+
+def read(spark: SparkSession, table: str) -> DataFrame:
+    """Return the rows of a table of a history, for a Spark without a reader for Delta tables.
 
     Args:
-        lake: the lake.
-        name: name of the table.
-        form: "parquet" or "delta".
+        spark: any session. The rows are those of the latest version, even if the table changes meanwhile.
+        table: path or URL of the table, like ``/srv/history/attempts``.
     """
-    if form == "delta" and name != "quarantine":
-        from .delta import DeltaFormTable
-
-        return DeltaFormTable(lake, name, _SCHEMAS[name])
-    return ParquetTable(lake, name, by_hour=name != "hours")
+    root, _, name = table.rstrip("/").rpartition("/")
+    return Table(Store(root or "."), name).read(spark)

@@ -6,7 +6,7 @@ A day is one of UTC, and its hours are numbered from 0 to 23.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -31,15 +31,6 @@ def whole(days: Iterable[date]) -> Wanted:
 def hour_number(moment: Column) -> Column:
     """Return the hour of a timestamp, counted from the beginning of 1970 in UTC; null stays null."""
     return F.floor(F.unix_seconds(moment) / _HOUR_S)
-
-
-def by_day(numbers: Iterable[int]) -> dict[date, set[int]]:
-    """Group hours, numbered as by :func:`hour_number`, by day."""
-    found: dict[date, set[int]] = {}
-    for number in numbers:
-        days, hour = divmod(number, _HOURS)
-        found.setdefault(_EPOCH + timedelta(days=days), set()).add(hour)
-    return found
 
 
 def lies_in(moment: Column, wanted: Wanted) -> Column:

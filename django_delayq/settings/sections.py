@@ -258,14 +258,12 @@ class MetricsConf(Section):
 class PipelineConf(Section):
     """``DELAYQ["PIPELINE"]``: the data pipeline on Spark (:mod:`django_delayq.pipeline`)."""
 
-    #: folder (or URL that Spark can write to) of the history and of Spark's checkpoints
+    #: folder (or URL that Spark and deltalake can write to) of the history and of Spark's checkpoints
     root: str = key(".delayq/history", check_text)
     #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
     master: str = key("local[*,4]", check_text)
     #: Spark's own options, added to and overriding the defaults of a session
     conf: Mapping[str, str] = key({}, _spark_conf)
-    #: format of the tables of the history: "parquet", or "delta" (needs the package deltalake)
-    format: str = key("parquet", check_choice, ("parquet", "delta"))
     #: name of the history's cursor in the streams of events; two deployments that read the same Redis need two names
     consumer: str = key("history", check_text)
     #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others

@@ -1,7 +1,7 @@
 """History as a page with charts, which any browser opens from the disk.
 
 There are two views: by the hour, as in the admin, from Django's tables; and by the second, from the attempts that are
-stored as Parquet in the history's folder, as any tool that reads Parquet could compute it.
+stored in the history's Delta table, as any tool that reads such tables could compute it.
 """
 
 from __future__ import annotations

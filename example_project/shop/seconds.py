@@ -1,4 +1,4 @@
-"""Busiest period of a task, from the history's folder, in slots of seconds. Needs pyarrow."""
+"""Busiest period of a task, from the history's table of attempts, in slots of seconds. Needs deltalake and pyarrow."""
 
 from __future__ import annotations
 
@@ -49,16 +49,15 @@ def read(root: Path, queue: str, task: str) -> Pieces | None:
     """Return the period with the most attempts of a task in the history; None if there are none.
 
     Args:
-        root: ``DELAYQ["PIPELINE"]["root"]``, a folder with plain Parquet.
+        root: ``DELAYQ["PIPELINE"]["root"]``.
     """
     import pyarrow.compute as pc
-    import pyarrow.dataset as ds
+    from deltalake import DeltaTable
 
-    files = sorted(map(str, (root / "attempts").glob("day=*/*.parquet")))
-    if not files:
+    if not DeltaTable.is_deltatable(str(root / "attempts")):
         return None
     wanted = (pc.field("queue") == queue) & (pc.field("task") == task)
-    attempts = ds.dataset(files).to_table(columns=list(COLUMNS), filter=wanted)
+    attempts = DeltaTable(root / "attempts").to_pyarrow_dataset().to_table(columns=list(COLUMNS), filter=wanted)
     return _divide(attempts) if attempts.num_rows else None
 
 

@@ -77,11 +77,10 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         20.0,
     )
     assert (made.metrics.public, made.metrics.scripts) == (True, False)
-    assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days, made.pipeline.format) == (
+    assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days) == (
         "s3a://lake/history",
         {"mail": 5, "*": 30},
         None,
-        "parquet",
     )
     assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
 
@@ -95,7 +94,6 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"API": {"max_depth": 100_000}}, "max_depth"),
         ({"API": {"max_wait": 21}}, "max_wait"),
         ({"METRICS": {"public": 1}}, "public"),
-        ({"PIPELINE": {"format": "delat"}}, "Did you mean 'delta'"),
         ({"PIPELINE": {"root": ""}}, "root must be a text"),
         ({"PIPELINE": {"conf": {"spark.ui.enabled": False}}}, "conf: 'spark.ui.enabled' must be a text with a text"),
         ({"PIPELINE": {"sla": {"mail": "soon"}}}, "sla: mail"),

@@ -367,24 +367,11 @@ def test_a_cluster_needs_a_folder_that_all_its_machines_see(root: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_delta_tables_need_their_package(root: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import PackageNotFoundError
-
-    from django_delayq.management.pipeline import doctor as glue
-
-    real = glue.version
-
-    def version(name: str) -> str:
-        if name == "deltalake":
-            raise PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(glue, "version", version)
-    assert doctor()[1]["deltalake"] == [("OK", "not installed, and not needed for format parquet")]
-    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(root), "format": "delta"}}
+def test_the_package_of_the_historys_tables_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
     code, found = doctor()
     assert code == 3
-    assert "pip install 'django-delayq[delta]'" in found["deltalake"][0][1]
+    assert "needs deltalake: pip install 'django-delayq[spark]'" in found["pyspark"][0][1]
 
 
 def happen(broker: DjangoBroker, count: int, *, apart_ms: int = 1000, after_ms: int = 0) -> None:

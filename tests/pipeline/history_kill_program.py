@@ -1,6 +1,6 @@
 """``delayq_pipeline run`` that stops for good at a step: ``python -m tests.pipeline.history_kill_program STEP``.
 
-Steps are told by a pattern, as ``attempts: * taken out``. It says the step's name on stdout, and waits to be killed.
+Steps are told by a pattern, as ``attempts: * written``. It says the step's name on stdout, and waits to be killed.
 """
 
 from __future__ import annotations

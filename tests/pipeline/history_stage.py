@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.schemas import EVENTS
+from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.transforms import BURIED, COUNTED, HOURS
+from django_delayq.pipeline.versions import Versions, partition_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,6 +157,19 @@ def history(
     """A history of an inbox."""
     more = {} if step is None else {"step": step}
     return History(spark, HistoryOptions(str(root), **options), source=inbox, **more)
+
+
+def move_day(root: Path, day: date, to: date, names: Iterable[str] = ("events", "attempts", "hours")) -> None:
+    """Make a day of a history an older one, of which only the folders' names tell."""
+    for name in names:
+        table = Versions(Store(str(root)), name)
+        files = []
+        for file in table.files({day: None}):
+            path = file.path.replace(f"day={day}", f"day={to}")
+            (root / name / path).parent.mkdir(parents=True)
+            (root / name / file.path).rename(root / name / path)
+            files.append(AddAction(path, file.bytes, partition_values(path), 0, True, "{}"))
+        table.replace(files, {day: None}, table.replaced())
 
 
 # --- the same figures, computed without Spark

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from django_delayq.pipeline.history import read
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -58,11 +60,8 @@ def summed(rows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
 
 
 def lake(spark: SparkSession, root: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of a table of a history, in one order, whatever batch they came with."""
-    rows = [row.asDict() for row in spark.read.parquet(str(root / table)).collect()]
-    for row in rows:
-        row.pop("batch", None)
-    return sorted(rows, key=repr)
+    """All rows of a table of a history, in one order."""
+    return sorted((row.asDict() for row in read(spark, f"{root}/{table}").collect()), key=repr)
 
 
 def make(folder: Path, manage_env: dict[str, str]) -> ShellProject:

@@ -14,7 +14,8 @@ from django.core.management import CommandError, call_command
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline import history as driver
-from django_delayq.pipeline.lake import Lake
+from django_delayq.pipeline.store import Store
+from django_delayq.pipeline.tables import Table
 
 from .history_stage import DAY, at, bulk, event, frame
 
@@ -40,11 +41,10 @@ def root(spark: SparkSession, delayq: Broker, settings: Any, tmp_path: Path, mon
     monkeypatch.setattr("django_delayq.management.progress.LINE_SECONDS", 0.0)
     folder = tmp_path / "history"
     settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(folder)}}
-    lake = Lake(str(folder), spark)
+    table = Table(Store(str(folder)), "events")
     for number, count in enumerate((2, 3)):
         rows = [event(ts=at(day)) for day in DAYS for _ in range(count)] + [bulk(at(day)) for day in DAYS]
-        fresh = lake.write("events", frame(spark, rows))
-        lake.put("events", fresh, fresh.days, lambda day, number=number: f"batch=q-{number}")  # type: ignore[misc]
+        table.append(table.write(frame(spark, rows)), "q", number)
     return folder
 
 
@@ -123,7 +123,7 @@ def test_a_bar_is_left_when_the_work_fails(root: Path, monkeypatch: pytest.Monke
     def full(*arguments: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("django_delayq.pipeline.compacting.compact", full)
+    monkeypatch.setattr("django_delayq.pipeline.upkeep.compact_day", full)
     screen = io.StringIO()
     with pytest.raises((OSError, CommandError), match="No space left"):
         run("compact", screen=screen)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.files import files_at
-from django_delayq.pipeline.history import DaysDone, History, HistoryOptions, Summary
+from django_delayq.pipeline.history import DaysDone, History, HistoryOptions, Summary, read
 from django_delayq.pipeline.quality import Expectation
+from django_delayq.pipeline.store import Store
+from django_delayq.pipeline.tables import FORMS, Table
 
 from .history_stage import DAY, Database, Inbox, at, bulk, event, figures, history, never_begun
 
@@ -42,13 +43,20 @@ def database() -> Database:
     return Database()
 
 
-def batches(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root / "events")) for path in root.glob("events/day=*/batch=*"))
+def table(root: Path, name: str) -> Table:
+    return Table(Store(str(root)), name)
 
 
-def written_at(root: Path, table: str, day: date) -> int:
-    """Return a number that changes when a day is written again."""
-    return (root / table / f"day={day}").stat().st_ino
+def batches(root: Path) -> dict[str, int]:
+    """Return the number of the last landed batch of each query."""
+    log = "".join(path.read_text() for path in sorted((root / "events" / "_delta_log").glob("*.json")))
+    found = re.findall(r'"appId":"([0-9a-f-]{36})","version":(\d+)', log)
+    return {query: int(number) for query, number in found}
+
+
+def files_of(root: Path, name: str, day: date) -> list[str]:
+    """Return the files of a day, which are others when it is written again."""
+    return sorted(file.path for file in table(root, name).files({day: None}))
 
 
 def test_a_run_lands_every_batch_and_tells_each_day_once(
@@ -63,12 +71,11 @@ def test_a_run_lands_every_batch_and_tells_each_day_once(
     assert database.calls == [[BEFORE, DAY]]
     assert (summary.rows, summary.bad, summary.batches, summary.days) == (6, 0, 2, (BEFORE, DAY))
     assert (summary.broken, summary.stopped, bool(summary.offsets)) == ({}, False, True)
-    query = batches(root)[0].rpartition("=")[2][:8]
-    landed = [(BEFORE, 0), (DAY, 0), (DAY, 1)]
-    # The first batch of all has a name of its own each time that it is read.
-    assert sorted(re.sub(r"r[0-9a-f]{6}-0-", "-0-", name) for name in batches(root)) == [
-        f"day={day}/batch={query}-{number}-h10-10" for day, number in landed
-    ]
+    assert list(batches(root).values()) == [1]
+    events = table(root, "events")
+    assert {(file.day, file.hour) for file in events.files()} == {(BEFORE, 10), (DAY, 10)}
+    versions = events.latest()
+    assert versions is not None and versions.version() == 2  # the table, then a version for each batch
     again = history(spark, root, inbox).run(database)
     assert (again.rows, again.batches, again.days, again.offsets) == (0, 0, (), summary.offsets)
 
@@ -92,14 +99,14 @@ def test_only_the_days_of_new_events_are_computed_again(
 ) -> None:
     inbox.add(event(ts=at(hour=1)), event(ts=at(BEFORE)))
     history(spark, root, inbox).run(database)
-    untouched = {table: written_at(root, table, DAY) for table in ("attempts", "hours")}
+    untouched = {name: files_of(root, name, DAY) for name in ("attempts", "hours")}
 
     inbox.add(event(ts=at(BEFORE, hour=23)))  # late: of a day that is over
     summary = history(spark, root, inbox).run(database)
 
     assert summary.days == (BEFORE,)
     assert database.rows == figures(inbox.events)
-    assert {table: written_at(root, table, DAY) for table in ("attempts", "hours")} == untouched
+    assert {name: files_of(root, name, DAY) for name in ("attempts", "hours")} == untouched
 
 
 def test_a_lost_checkpoint_reads_all_again_and_doubles_nothing(
@@ -112,9 +119,9 @@ def test_a_lost_checkpoint_reads_all_again_and_doubles_nothing(
 
     summary = history(spark, root, inbox).run(database)
 
-    assert (summary.rows, len(batches(root))) == (3, 5)  # of two queries
+    assert (summary.rows, sorted(batches(root).values())) == (3, [0, 1])  # of two queries
     assert database.rows == figures(inbox.events)
-    assert spark.read.parquet(str(root / "attempts")).count() == 3
+    assert read(spark, f"{root}/attempts").count() == 3
 
 
 def test_an_event_that_one_query_has_read_twice_counts_once(
@@ -127,7 +134,7 @@ def test_an_event_that_one_query_has_read_twice_counts_once(
     history(spark, root, inbox).run(database)
 
     assert database.rows == figures(inbox.events)
-    assert spark.read.parquet(str(root / "attempts")).count() == 2
+    assert read(spark, f"{root}/attempts").count() == 2
 
 
 def test_figures_that_could_not_be_told_are_told_by_the_next_run(
@@ -159,15 +166,15 @@ def test_what_cannot_be_counted_lies_in_the_quarantine_until_it_can(
 
     assert (summary.rows, summary.bad, summary.broken) == (3, 1, {"worker is ours": 1, "attempt": 1})
     assert database.rows == figures([good, odd])
-    rows = spark.read.parquet(str(root / "quarantine")).collect()
+    rows = read(spark, f"{root}/quarantine").collect()
     assert [(row.id, row.reason, row.day) for row in rows] == [(bad["id"], "worker is ours", BEFORE)]
-    assert not (root / "attempts" / f"day={BEFORE}").exists()
+    assert table(root, "attempts").days() == [DAY]
 
     summary = history(spark, root, inbox, expectations=(warned,)).backfill(BEFORE, DAY, database)
 
     assert (summary.rows, summary.bad) == (3, 0)
     assert database.rows == figures([good, odd, bad])
-    assert not list(root.glob("quarantine/day=*"))
+    assert table(root, "quarantine").days() == []
 
 
 def test_a_broken_must_ends_the_run_but_loses_no_event(
@@ -214,7 +221,7 @@ def test_old_days_are_compacted_and_the_figures_stay_the_same(
     assert kept.compact(older_than_days=2) == (DAY,)
 
     status = {day.day: day for day in kept.status().days}
-    assert (status[DAY].batches, status[DAY].files, status[today.date()].batches) == (1, 1, 2)
+    assert (status[DAY].files, status[today.date()].files) == (1, 2)
     inbox.add(event("failed"))
     kept.run(database)
     assert database.rows == figures(inbox.events)
@@ -344,7 +351,7 @@ def test_a_stream_waits_for_another_process_however_long_it_takes(
     seen: list[Summary] = []
 
     def other() -> None:
-        with files_at(str(root), None).alone(0, lambda: False):
+        with Store(str(root)).alone(0, lambda: False):
             holds.set()
             said.wait(60)
 
@@ -371,7 +378,7 @@ def test_a_stream_that_waits_for_another_process_ends_when_it_is_told_to(
         return len(asked) > 3
 
     seen: list[Summary] = []
-    with files_at(str(root), None).alone(0, lambda: False):
+    with Store(str(root)).alone(0, lambda: False):
         history(spark, root, inbox, wait_s=0).stream(0.1, stop=stop, on_summary=seen.append)
 
     assert time.monotonic() - asked[3] < 1
@@ -390,8 +397,7 @@ def test_the_status_says_what_is_there_without_spark(
 
     status = History(None, HistoryOptions(str(root))).status()
 
-    assert [(day.day, day.batches) for day in status.days] == [(BEFORE, 1), (DAY, 2)]
-    assert status.days[1].files >= 2
+    assert [(day.day, day.files) for day in status.days] == [(BEFORE, 1), (DAY, 2)]
     assert {name: bool(size) for name, size in status.days[0].bytes.items()} == {
         "events": True,
         "attempts": True,
@@ -399,7 +405,8 @@ def test_the_status_says_what_is_there_without_spark(
         "quarantine": False,
     }
     assert status.days[1].bytes["quarantine"] > 0
-    assert status.bytes == sum(path.stat().st_size for path in root.glob("*/day=*/**/*.parquet"))
+    live = [(name, file) for name in FORMS for file in table(root, name).files()]
+    assert status.bytes == sum((root / name / file.path).stat().st_size for name, file in live)
     assert status.offsets
 
 
@@ -408,7 +415,6 @@ def test_the_status_says_what_is_there_without_spark(
     [
         ({"root": ""}, "root must be a folder"),
         ({"root": "a/*/b"}, "root must be a folder"),
-        ({"format": "orc"}, "format must be parquet or delta"),
         ({"consumer": "a/b"}, "consumer must be a name"),
         ({"max_rows": 0}, "max_rows must be 1 or more"),
         ({"sla": {"*": -1}}, "sla: '\\*' must be"),

@@ -9,35 +9,30 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from django_delayq.pipeline.history import read
+
 from .history_stage import DAY, Database, Inbox, at, event, figures, history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEPS: Final = (
+    "events: files written",
     "batch written",
     "days noted",
-    "events: day put",
     "batch landed",
     "landed",
-    "attempts: hour taken out",
-    "attempts: day taken out",
-    "attempts: hour put",
-    "attempts: day put",
-    "attempts written",
-    "quarantine: hour taken out",
-    "quarantine: day taken out",
-    "quarantine: hour put",
-    "quarantine: day put",
-    "quarantine written",
-    "hours: day taken out",
-    "hours: day put",
-    "hours written",
+    "attempts: files written",
+    "attempts: replaced",
+    "quarantine: files written",
+    "quarantine: replaced",
+    "hours: files written",
+    "hours: replaced",
     "hours told",
     "days settled",
 )
 #: one of each kind
-SOME: Final = ("batch landed", "attempts: hour taken out", "attempts: day taken out", "hours: day put", "hours told")
+SOME: Final = ("batch written", "batch landed", "attempts: files written", "attempts: replaced", "hours told")
 
 
 class Died(BaseException):
@@ -78,8 +73,7 @@ def test_a_history_that_died_at_every_step_equals_one_that_did_not(
     assert database.rows == figures(good)
     bad = [row for row in inbox.events if not row["id"]]
     for table, rows in (("events", inbox.events), ("attempts", good), ("quarantine", bad)):
-        found = spark.read.parquet(str(tmp_path / "root" / table)).select("stream_id").collect()
+        found = read(spark, f"{tmp_path}/root/{table}").select("stream_id").collect()
         assert sorted(row.stream_id for row in found) == sorted(row["stream_id"] for row in rows), table
-    left = [str(path) for path in (tmp_path / "root").glob("*/_*") if path.parent.name != "_checkpoints"]
-    assert left == []
+    assert list((tmp_path / "root").glob("_pending_days/*")) == []
     assert history(spark, tmp_path / "root", inbox).status().pending == ()

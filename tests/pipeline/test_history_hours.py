@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,13 @@ import pytest
 
 from django_delayq.pipeline import computing
 from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.lake import Lake
+from django_delayq.pipeline.history import read
+from django_delayq.pipeline.store import PendingDays, Store
+from django_delayq.pipeline.tables import Table
+from django_delayq.pipeline.upkeep import count_attempts
+from django_delayq.pipeline.wanted import whole
 
-from .history_stage import DAY, Database, Inbox, Row, at, event, figures, history
+from .history_stage import DAY, Database, Inbox, Row, at, event, figures, frame, history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,15 +40,16 @@ def database() -> Database:
     return Database()
 
 
-def hours_of(root: Path, table: str, day: date = DAY) -> dict[int, int]:
-    """The hours of a day, each with a number that is another one if it was written again."""
-    return {int(path.name[5:]): path.stat().st_ino for path in (root / table / f"day={day}").glob("hour=*")}
+def hours_of(root: Path, table: str, day: date = DAY) -> dict[int | None, list[str]]:
+    """The hours of a day, each with its files, which are others if it was written again."""
+    found: dict[int | None, list[str]] = {}
+    for file in Table(Store(str(root)), table).files(whole([day])):
+        found.setdefault(file.hour, []).append(file.path)
+    return found
 
 
 def stream_ids(spark: SparkSession, root: Path, table: str) -> list[str]:
-    if not list(root.glob(f"{table}/day=*")):
-        return []
-    return sorted(row.stream_id for row in spark.read.parquet(str(root / table)).select("stream_id").collect())
+    return sorted(row.stream_id for row in read(spark, f"{root}/{table}").select("stream_id").collect())
 
 
 def check(spark: SparkSession, root: Path, inbox: Inbox, database: Database) -> None:
@@ -80,14 +84,14 @@ def test_batches_of_other_hours_are_not_opened(spark: SparkSession, root: Path, 
         inbox.add(event(ts=at(hour=hour)))
     history(spark, root, inbox).run()
 
-    lake = Lake(str(root), spark)
+    events = Table(Store(str(root)), "events")
 
-    assert sorted(batch.partition("-h")[2] for batch in lake.batches(DAY)) == ["3-3", "5-5", "5-5"]
-    found = lake.events({DAY: frozenset({5, 6}), BEFORE: None})
+    assert sorted(file.hour or 0 for file in events.files()) == [3, 5, 5]
+    found = events.read(spark, {DAY: frozenset({5, 6}), BEFORE: None})
     assert len(found.inputFiles()) == 2
     assert {row.ts.hour for row in found.collect()} == {5}
-    assert lake.events({DAY: frozenset({4})}).collect() == []
-    assert lake.count([DAY, BEFORE]) == {DAY: 3}
+    assert events.read(spark, {DAY: frozenset({4})}).collect() == []
+    assert count_attempts(spark, events, [DAY, BEFORE]) == {DAY: 3}
 
 
 def test_what_comes_bit_by_bit_is_the_same_as_what_comes_at_once(
@@ -122,24 +126,16 @@ def test_hours_from_which_the_bad_rows_have_gone_leave_the_quarantine(
 
     assert summary.days == (DAY,)
     assert hours_of(root, "quarantine") == {}
-    assert not (root / "quarantine" / f"day={DAY}").exists()
     assert database.rows == figures(inbox.events)
 
 
-@pytest.mark.parametrize("what", ["attempts", "hours", "flat"])
-def test_a_day_that_is_not_there_by_hours_is_computed_whole(
+@pytest.mark.parametrize("what", ["attempts", "hours"])
+def test_a_day_that_a_table_does_not_have_is_computed_whole(
     spark: SparkSession, root: Path, inbox: Inbox, database: Database, what: str
 ) -> None:
     inbox.add(event(ts=at(hour=1)), event(ts=at(hour=2)))
     history(spark, root, inbox).run(database)
-    day = root / ("attempts" if what == "flat" else what) / f"day={DAY}"
-    if what == "flat":  # as an older version wrote it
-        for path in list(day.glob("hour=*/*.parquet")):
-            path.rename(day / path.name)
-        for path in list(day.glob("hour=*")):
-            shutil.rmtree(path)
-    else:
-        shutil.rmtree(day)
+    Table(Store(str(root)), what).purge(DAY)
     inbox.add(event("failed", ts=at(hour=2)))
 
     history(spark, root, inbox).run(database)
@@ -155,8 +151,11 @@ def test_a_day_that_a_run_has_left_pending_is_computed_whole(
     inbox.add(event(ts=at(hour=1)), event(ts=at(hour=2)), event(ts=at(BEFORE)))
     history(spark, root, inbox).run(database)
     untouched = hours_of(root, "attempts", BEFORE)
-    (root / "attempts" / f"day={DAY}" / "hour=1").rename(root / "attempts" / f"day={DAY}" / "hour=5")
-    Lake(str(root)).note_pending([DAY])
+    attempts = Table(Store(str(root)), "attempts")
+    wrong = attempts.write(frame(spark, [event(ts=at(hour=5))]).drop("jobs", "created"))
+    attempts.replace(wrong, {DAY: frozenset({1})}, attempts.replaced())
+    assert set(hours_of(root, "attempts")) == {2, 5}
+    PendingDays(Store(str(root))).note([DAY])
     inbox.add(event("failed", ts=at(hour=2)), event(ts=at(BEFORE, hour=11)))
 
     history(spark, root, inbox).run(database)

@@ -1,9 +1,9 @@
-"""A history at a URL: whatever file system Hadoop knows by its scheme, an object store like any other."""
+"""A history at a URL of an object store, which Spark opens by Hadoop's API and deltalake by the store's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +15,31 @@ from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.history import read
 from django_delayq.pipeline.quarantine import file_system
+from django_delayq.pipeline.store import Store
+from django_delayq.pipeline.versions import Versions
 
+from .bucket_server import serving
+from .history_stage import move_day
 from .test_command import TODAY, figures, run, work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEME = "dqstore"
+SCHEME = "s3"
+#: how deltalake finds the store
+STORE = {
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "eu-west-1",
+}
 
 
 @pytest.fixture
-def store(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """The folder in which lies what Hadoop, and nobody else, finds under ``dqstore://bucket``."""
+def store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which lies what Hadoop and deltalake find under ``s3a://bucket``."""
     folder = tmp_path / "bucket"
     settings = {
         f"fs.{SCHEME}.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
@@ -38,17 +50,24 @@ def store(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
         settings[f"fs.viewfs.mounttable.bucket.link./{name}"] = f"file://{folder}/{name}"
     context: Any = spark.sparkContext
     conf = context._jsc.hadoopConfiguration()
+    before = {name: conf.get(name) for name in settings}
     for name, value in settings.items():
         conf.set(name, value)
-    yield folder
+    with serving(folder) as address:
+        for name, value in {**STORE, "AWS_ENDPOINT_URL": address}.items():
+            monkeypatch.setenv(name, value)
+        yield folder
     context._jvm.org.apache.hadoop.fs.Path(f"{SCHEME}://bucket/").getFileSystem(conf).close()  # Hadoop keeps them
-    for name in settings:
-        conf.unset(name)
+    for name, value in before.items():
+        if value is None:
+            conf.unset(name)
+        else:
+            conf.set(name, value)
 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_a_history_at_a_url_is_kept_by_hadoops_api_alone(
+def test_a_history_at_a_url_is_kept_without_renaming_anything(
     store: Path, spark: SparkSession, delayq: Broker, settings: Any
 ) -> None:
     root = f"{SCHEME}://bucket/history"
@@ -61,21 +80,32 @@ def test_a_history_at_a_url_is_kept_by_hadoops_api_alone(
     assert (run("run")["rows"], figures()) == (7, both)
     assert run("run")["rows"] == 0
     status = run("status", "--json")
-    assert (status["root"], status["unread"], status["tables"], status["pending_days"]) == (root, 0, None, None)
+    assert (status["root"], status["unread"], status["tables"]["attempts"]["days"], status["pending_days"]) == (
+        root,
+        0,
+        1,
+        [],
+    )
     HourlyStat.objects.all().delete()
     told = run("backfill", "--from", TODAY, "--to", TODAY)
     assert (told["rows"], figures()) == (47, both)
-    assert spark.read.parquet(f"{root}/attempts").selectExpr("count(distinct id)").first() == (47,)
+    assert read(spark, f"{root}/attempts").selectExpr("count(distinct id)").first() == (47,)
 
     day, home = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}", store / "history"
-    for table in ("events", "attempts", "hours"):
-        (home / table / f"day={TODAY}").rename(home / table / f"day={day}")
-    assert len(list((home / "events" / f"day={day}").glob("batch=*"))) > 1
+    move_day(home, date.fromisoformat(TODAY), date.fromisoformat(day))
+    events = Versions(Store(root), "events")
+    assert len(events.files()) > 1
     assert run("compact", "--older-than", "39")["days"] == [day]
-    (batch,) = (home / "events" / f"day={day}").glob("batch=*")
-    assert sum(pq.read_metadata(file).num_rows for file in batch.glob("*.parquet")) == 47
+    hours = [file.hour for file in events.files()]
+    assert len(hours) == len(set(hours))
+    assert read(spark, f"{root}/events").count() == 47
     assert run("purge", "--events", "39", "--attempts", "50")["days"]["events"] == [day]
-    assert [(home / table / f"day={day}").exists() for table in ("events", "attempts")] == [False, True]
+    assert [Versions(Store(root), name).days() for name in ("events", "attempts")] == [[], [date.fromisoformat(day)]]
+    assert list((home / "events").glob("write=*/**/part-*.parquet")) == []
+    target = store / "exported"
+    told = run("export", "--parquet", str(target), "--tables", "attempts,hours")
+    assert told["tables"]["attempts"]["days"] == told["tables"]["hours"]["days"] == 1
+    assert spark.read.parquet(str(target / "attempts")).count() == 47
     assert set(PipelineRun.objects.values_list("state", flat=True)) == {"finished"}
 
 

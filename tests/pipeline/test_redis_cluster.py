@@ -29,6 +29,7 @@ from django_delayq.core.sending.run_limits import Limits, Throttle, memory_of
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.history import read
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.write_options import WriteOptions
 from django_delayq.pipeline.writer import check_redis
@@ -222,7 +223,7 @@ def test_the_history_of_all_masters_is_exact(spark: SparkSession, broker: Django
         "broken": {},
     }
     assert figures() == [("mails", 50, 40, 5, 5), ("orders", 300, 240, 30, 30)]
-    attempts = spark.read.parquet(f"{settings.DELAYQ['PIPELINE']['root']}/attempts")
+    attempts = read(spark, f"{settings.DELAYQ['PIPELINE']['root']}/attempts")
     assert attempts.selectExpr("count(*)", "count(distinct queue, id)").first() == (350, 350)
     assert run("run")["rows"] == 0
     after = run("status", "--json")

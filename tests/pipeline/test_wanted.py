@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from django_delayq.pipeline.lake import batch_name, may_have
-from django_delayq.pipeline.wanted import Wanted, by_day, hour_number, lies_in, parts, whole
+from django_delayq.pipeline.wanted import Wanted, hour_number, lies_in, parts, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,13 +31,13 @@ def test_an_hour_is_found_again_from_its_number(spark: SparkSession) -> None:
     numbers = [row.number for row in rows.select(hour_number(F.col("ts")).alias("number")).collect()]
 
     assert numbers[-1] is None
-    assert by_day(numbers[:-1]) == {
-        DAY: {0, 23},
-        NEXT: {0},
-        date(1970, 1, 1): {0},
-        date(1969, 12, 31): {22},
-    }
-    assert by_day([]) == {}
+    assert [divmod(number, 24) for number in numbers[:-1]] == [
+        ((DAY - date(1970, 1, 1)).days, 0),
+        ((DAY - date(1970, 1, 1)).days, 23),
+        ((NEXT - date(1970, 1, 1)).days, 0),
+        (0, 0),
+        (-1, 22),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +83,3 @@ def test_days_come_in_portions_that_are_not_too_large(
     assert [len(part) for part in found] == sizes
     assert [day for part in found for day in part] == days
     assert list(parts([], {}, 1, 1)) == []
-
-
-def test_the_name_of_a_batch_tells_which_hours_it_has() -> None:
-    name = batch_name("ab12cd34-7", {9, 11})
-    assert name == "batch=ab12cd34-7-h9-11"
-    assert [hour for hour in range(24) if may_have(name, {hour})] == [9, 10, 11]
-    assert may_have(name, {3, 10})
-    assert not may_have(name, set())
-    for unknown in (batch_name("ab12cd34-7", None), "batch=compact-0abc1234", "batch=q-h1", "odd"):
-        assert may_have(unknown, {0})

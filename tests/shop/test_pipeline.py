@@ -321,11 +321,9 @@ def test_the_busiest_stretch_is_divided_and_its_percentiles_are_exact(tmp_path: 
 def write_attempts(root: Path, rows: list[tuple[datetime, str, int | None]]) -> None:
     """Attempts as the history keeps them, as far as they are read."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from deltalake import write_deltalake
 
     stamps, outcomes, late = zip(*rows, strict=True)
-    day = root / "attempts" / "day=2026-11-21"
-    day.mkdir(parents=True)
     table = pa.table(
         {
             "queue": ["greetings"] * len(rows),
@@ -335,4 +333,4 @@ def write_attempts(root: Path, rows: list[tuple[datetime, str, int | None]]) -> 
             "lateness_ms": pa.array(late, pa.int64()),
         }
     )
-    pq.write_table(table, day / "part-0.parquet")
+    write_deltalake(root / "attempts", table)

@@ -27,6 +27,7 @@ SUBCOMMANDS: Final = (
     "backfill",
     "compact",
     "purge",
+    "export",
     "bulk",
     "reconcile",
     "jobs",
@@ -39,8 +40,8 @@ class Command(DelayQCommand):
     """Command that runs the subcommands of the data pipeline."""
 
     help = (
-        "The data pipeline on Spark: keeps the history of jobs (run, stream, backfill, compact, purge, status), "
-        "schedules in bulk (bulk), puts back what is missing (reconcile), repairs by SQL (jobs). "
+        "The data pipeline on Spark: keeps the history of jobs (run, stream, status, backfill, compact, purge, "
+        "export), schedules in bulk (bulk), puts back what is missing (reconcile), repairs by SQL (jobs). "
         "Begin with `doctor`, which says what is missing here. Exit codes: 0 done, 1 failed, 2 wrong use, "
         "3 something is not installed or not there, 4 stopped by a signal."
     )

@@ -74,33 +74,21 @@ def run(command: Any, options: Mapping[str, Any]) -> int | None:
 def answers(settings: Conf, master: str) -> Iterator[Finding]:
     """Yield all findings, in order."""
     yield Finding("OK", "python", f"{sys.version.split()[0]}, {sys.executable}; Spark's workers use the same one")
-    yield from _packages(settings)
+    yield from _packages()
     yield from _java()
     yield from _redis(settings, master)
     yield from _database()
     yield from _root(common.root(settings), master)
 
 
-def _packages(settings: Conf) -> Iterator[Finding]:
+def _packages() -> Iterator[Finding]:
     try:
         check()
     except SparkMissing as error:
         yield Finding("ERROR", "pyspark", str(error))
-    for name in ("pyspark", "pyarrow", "pandas"):
+    for name in ("pyspark", "pyarrow", "pandas", "deltalake"):
         with contextlib.suppress(PackageNotFoundError):
             yield Finding("OK", name, version(name))
-    wanted = settings.pipeline.format == "delta"
-    try:
-        yield Finding("OK", "deltalake", f"{version('deltalake')}{'' if wanted else ' (not used: format is parquet)'}")
-    except PackageNotFoundError:
-        if wanted:
-            yield Finding(
-                "ERROR",
-                "deltalake",
-                f"{SETTING}['PIPELINE']['format'] is 'delta', which needs it: pip install 'django-delayq[delta]'",
-            )
-        else:
-            yield Finding("OK", "deltalake", "not installed, and not needed for format parquet")
 
 
 def _java() -> Iterator[Finding]:

@@ -67,7 +67,6 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
             queues=tuple(options.get("queues") or ()),
             consumer=wanted.consumer,
             sla=dict(wanted.sla),
-            format=wanted.format,
             keep_events_days=wanted.keep_events_days,
             keep_attempts_days=wanted.keep_attempts_days,
             keep_hours_days=wanted.keep_hours_days,

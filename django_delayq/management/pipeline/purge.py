@@ -1,10 +1,9 @@
-"""Subcommand ``delayq_pipeline purge``: delete old days from the lake and from the database."""
+"""Subcommand ``delayq_pipeline purge``: delete old days from the history and from the database. Works without Spark."""
 
 from __future__ import annotations
 
-import contextlib
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +16,6 @@ from . import common, keeping
 from .day_bar import following_days
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ...pipeline.history import History
 
 HELP: Final = "take away the days, and forget the bulk writes, that are older than DELAYQ['PIPELINE'] says"
@@ -33,7 +30,6 @@ def add_arguments(parser: ArgumentParser) -> None:
             parser, f"--{name}", None, f"keep so many days of the {name}, not keep_{name}_days of the settings"
         )
     parser.add_argument("--dry-run", action="store_true", help="take nothing away, say what would go")
-    common.add_spark(parser)
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
@@ -41,18 +37,14 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
     settings = conf().pipeline
     keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
     if options["dry_run"]:
-        with _spark(command, options, "delayq purge") as spark:
-            found = _would_go(keeping.driver(spark, options), keep)
+        found = _would_go(keeping.driver(None, options), keep)
         told = {"state": "dry run", "keep_days": keep, **found, "bulk_runs": _old_runs(keep["hours"])}
         common.finish(command, told)
         return
     run_id = keeping.new_run("purge")
-    with (
-        common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept,
-        _spark(command, options, f"delayq {run_id}") as spark,
-    ):
+    with common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept:
         with following_days(command, "purge", kept) as told_days:
-            gone = keeping.driver(spark, options).purge(*(keep[name] for name in _TABLES), on_days=told_days)
+            gone = keeping.driver(None, options).purge(*(keep[name] for name in _TABLES), on_days=told_days)
         days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
         kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
@@ -77,7 +69,7 @@ def _old_runs(days: float | None) -> int:
 
 
 def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:
-    from ...pipeline.purging import horizon
+    from ...pipeline.upkeep import horizon
 
     now = datetime.now(UTC)
     days: dict[str, list[str]] = {name: [] for name in _TABLES}
@@ -88,13 +80,3 @@ def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, A
                 days[name].append(str(one.day))
                 size += one.bytes[name]
     return {"days": days, "bytes": size}
-
-
-@contextlib.contextmanager
-def _spark(command: common.Desk, options: Mapping[str, Any], app: str) -> Iterator[SparkSession | None]:
-    """Yield a Spark session, or None if the history's folders can be handled without Spark."""
-    if "://" not in common.root() and conf().pipeline.format == "parquet":
-        yield None
-        return
-    with common.session(command, options, app) as spark:
-        yield spark

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils import timezone
 
 from ... import connections as ours
 from ...core import events
 from ...models.history import PipelineRun
-from ...pipeline.files import Files, files_at
 from ...settings.conf import conf
 from ...status.formatting import duration, table
 from ...status.telling import human_bytes
 from . import common
 from .runs import as_json
 
+if TYPE_CHECKING:
+    from ...pipeline.versions import Versions
+
 HELP: Final = "say how far the history is: the last run, events not read yet, days that are there or pending"
 NEEDS_SPARK: Final = False
 TABLES: Final = ("events", "attempts", "hours", "quarantine")
-PENDING: Final = "_pending_days"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,21 +50,14 @@ def look() -> dict[str, Any]:
     root, now = common.root(settings), timezone.now()
     last = PipelineRun.objects.filter(kind=PipelineRun.Kind.HISTORY).order_by("-started_at", "-id").first()
     queues = _queues(settings.pipeline.consumer)
-    told: dict[str, Any] = {
+    return {
         "root": root,
         "consumer": settings.pipeline.consumer,
-        "format": settings.pipeline.format,
         "last_run": None if last is None else as_json(last, now),
         "unread": sum(one["unread"] for one in queues),
         "queues": queues,
-        "pending_days": None,
-        "tables": None,
+        **_contents(root),
     }
-    if "://" not in root:  # only Spark can list the contents of an object store
-        files = files_at(root, None)
-        told["pending_days"] = files.names(PENDING)
-        told["tables"] = {name: _table(files, name) for name in TABLES}
-    return told
 
 
 def _queues(consumer: str) -> list[dict[str, Any]]:
@@ -76,15 +70,28 @@ def _queues(consumer: str) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda one: (-one["unread"], one["queue"]))
 
 
-def _table(files: Files, name: str) -> dict[str, Any]:
-    days = [entry.removeprefix("day=") for entry in files.names(name) if entry.startswith("day=")]
-    size, count = files.size(name)
+def _contents(root: str) -> dict[str, Any]:
+    """Return the tables and the pending days, or nothing where the packages to read them are missing."""
+    try:
+        from ...pipeline.store import Store, pending_days
+        from ...pipeline.versions import Versions
+
+        store = Store(root)
+        tables = {name: _table(Versions(store, name)) for name in TABLES}
+        return {"pending_days": [str(day) for day in pending_days(store)], "tables": tables}
+    except ImportError:
+        return {"pending_days": None, "tables": None}
+
+
+def _table(table: Versions) -> dict[str, Any]:
+    files = table.files()
+    days = {str(file.day) for file in files}
     return {
         "days": len(days),
         "first": min(days, default=None),
         "last": max(days, default=None),
-        "bytes": size,
-        "files": count,
+        "bytes": sum(file.bytes for file in files),
+        "files": len(files),
     }
 
 
@@ -105,7 +112,7 @@ def drawn(told: Mapping[str, Any]) -> list[str]:
         rows = [(one["queue"], one["shards"], one["unread"], duration(one["behind_seconds"])) for one in told["queues"]]
         lines += ["", *table(("queue", "shards", "not read", "behind"), rows)]
     if told["tables"] is None:
-        return [*lines, "", "What lies there only Spark can tell."]
+        return [*lines, "", "What lies there cannot be read here: pip install 'django-delayq[spark]'"]
     days = [
         (name, one["days"], one["first"] or "-", one["last"] or "-", one["files"], human_bytes(one["bytes"]))
         for name, one in told["tables"].items()

@@ -1,0 +1,61 @@
+"""Subcommand ``delayq_pipeline export``: copy the history to a folder of plain Parquet. Needs no Java."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import date
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+
+from ...pipeline.errors import SparkMissing
+from ...pipeline.session import HOW_TO
+from ..base import queue_list
+from . import common
+from .status import TABLES
+
+HELP: Final = "copy the history to a folder of plain Parquet, for tools that do not read Delta tables"
+NEEDS_SPARK: Final = False
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument(
+        "--parquet", required=True, metavar="FOLDER", help="write here; a new folder, or a URL that Arrow opens"
+    )
+    parser.add_argument(
+        "--tables", type=queue_list, default=TABLES, metavar="A,B", help=f"of {', '.join(TABLES)} (default: all)"
+    )
+    for name, dest, text in (("--from", "first", "the first day, of UTC"), ("--to", "last", "the last day")):
+        parser.add_argument(name, dest=dest, type=common.day, metavar="DAY", help=f"{text} (default: all days)")
+
+
+def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+    """Copy the files, and print how many."""
+    if unknown := [name for name in options["tables"] if name not in TABLES]:
+        raise CommandError(f"--tables: {unknown[0]!r} is none of {', '.join(TABLES)}", returncode=2)
+    try:
+        from ...pipeline.export import export
+        from ...pipeline.store import Store
+        from ...pipeline.versions import Versions
+    except ImportError as error:
+        raise SparkMissing(f"The pipeline needs {error.name}: {HOW_TO}") from error
+    store = Store(common.root())
+    bar = common.progress(command, "export", options)
+    bar.unit = "files"
+
+    def on_file(done: int, total: int) -> None:
+        command.stopping.check()
+        bar.update(done, total)
+
+    days = (options["first"] or date.min, options["last"] or date.max)
+    try:
+        found = export(
+            [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
+        )
+    finally:
+        bar.end()
+    tables = {name: asdict(one) for name, one in found.items()}
+    common.finish(command, {"state": "finished", "folder": options["parquet"], "tables": tables})
