@@ -21,8 +21,8 @@ class Promise:
     id: str
     #: due time of the last acknowledged schedule or reschedule; 0 = at once
     due: float = 0.0
-    #: reply to a cancel: cancelled, stopping (its attempt may still succeed, or end it), "unknown" if none came, or "" if
-    #: none was sent
+    #: reply to a cancel: cancelled, stopping (its attempt may still succeed, or end it), "unknown" if none came; "" if
+    #: no cancel was sent
     cancel: str = ""
     cancelled_at: float = 0.0
     #: the job ends in the morgue instead of succeeding

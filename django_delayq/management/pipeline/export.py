@@ -43,19 +43,15 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
     except ImportError as error:
         raise SparkMissing(f"The pipeline needs {error.name}: {HOW_TO}") from error
     store = Store(common.root())
-    bar = common.progress(command, "export", options)
-    bar.unit = "files"
-
-    def on_file(done: int, total: int) -> None:
-        command.stopping.check()
-        bar.update(done, total)
-
     days = (options["first"] or date.min, options["last"] or date.max)
-    try:
+    with command.progress("export", unit="files") as shown:
+
+        def on_file(done: int, total: int) -> None:
+            command.stopping.check()
+            shown.update(done, total)
+
         found = export(
             [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
         )
-    finally:
-        bar.end()
     tables = {name: asdict(one) for name, one in found.items()}
     common.finish(command, {"state": "finished", "folder": options["parquet"], "tables": tables})
