@@ -215,7 +215,7 @@ def test_a_folder_that_others_may_rename_is_refused(folder: Path, mode: int, the
     deep = parent / "a" / "redis"
     (deep if there else parent).mkdir(mode=0o700, parents=True)
     parent.chmod(mode)
-    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {parent}, .*chmod go-w {parent}"):
+    with pytest.raises(Misconfigured, match=f"Other users may rename files in {parent}, .*chmod go-w {parent}"):
         EmbeddedRedis(deep).start()
     assert os.listdir(parent) == (["a"] if there else [])
     assert not there or os.listdir(deep) == []
@@ -226,7 +226,7 @@ def test_a_folder_behind_a_link_to_where_others_may_rename_is_refused(folder: Pa
     (parent / "a").mkdir(parents=True)
     parent.chmod(0o777)
     folder.symlink_to(parent / "a")
-    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {parent}, "):
+    with pytest.raises(Misconfigured, match=f"Other users may rename files in {parent}, "):
         EmbeddedRedis(folder / "redis").start()
     folder.unlink()
 
@@ -245,7 +245,7 @@ def test_a_folder_that_another_group_may_rename_is_refused(folder: Path) -> None
     folder.mkdir()
     os.chown(folder, -1, 12345)
     folder.chmod(0o775)
-    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {folder}, "):
+    with pytest.raises(Misconfigured, match=f"Other users may rename files in {folder}, "):
         EmbeddedRedis(folder / "redis").start()
 
 
@@ -260,7 +260,7 @@ def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_named(folder: Path) -> None:
     folder.touch()
-    with pytest.raises(Misconfigured, match="is in the place of the embedded Redis's folder"):
+    with pytest.raises(Misconfigured, match="is needed as the folder of the embedded Redis"):
         EmbeddedRedis(folder).start()
     folder.unlink()
 
@@ -307,7 +307,7 @@ def test_a_port_asks_for_a_password_which_all_processes_of_the_folder_know(folde
 def test_a_server_that_runs_without_the_port_is_no_surprise(folder: Path) -> None:
     with EmbeddedRedis(folder) as first:
         assert ":" not in first.url.removeprefix("unix://")
-        with pytest.raises(Misconfigured, match="runs already, without the port 1"):
+        with pytest.raises(Misconfigured, match="is already running, without port 1"):
             EmbeddedRedis(folder, port=1).start()
         assert first.running
         with pytest.raises(Misconfigured, match="listens on no TCP port"):
@@ -324,7 +324,7 @@ def test_without_any_server_program_the_error_says_what_to_do(folder: Path, monk
 
 
 def test_a_server_that_ends_at_once_is_quoted(folder: Path) -> None:
-    with pytest.raises(Misconfigured, match="ended at once") as caught:
+    with pytest.raises(Misconfigured, match="exited immediately") as caught:
         EmbeddedRedis(folder, extra=("--maxmemory", "plenty")).start()
     assert "maxmemory" in str(caught.value)
     with EmbeddedRedis(folder) as server:  # and the failed start holds no lock
@@ -332,7 +332,7 @@ def test_a_server_that_ends_at_once_is_quoted(folder: Path) -> None:
 
 
 def test_a_program_that_is_no_redis_is_named(folder: Path) -> None:
-    with pytest.raises(Misconfigured, match="does not look like a Redis server"):
+    with pytest.raises(Misconfigured, match="is not a Redis server"):
         EmbeddedRedis(folder, binary="/bin/echo").start()
 
 

@@ -43,6 +43,8 @@ class ReadOnlyAdmin(Base):
     #: name of one row and of many rows after a number; None = the model's names
     one: Any = None
     many: Any = None
+    #: explanation below the title of the list
+    list_subtitle: Any = None
     list_per_page = 100
     list_max_show_all = 0
     show_full_result_count = False
@@ -94,8 +96,9 @@ class ReadOnlyAdmin(Base):
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Render the list with our plural name."""
-        return super().changelist_view(request, {**(extra_context or {}), "module_name": str(self.many)})
+        """Render the list with our plural name and explanation."""
+        context = {"module_name": str(self.many), "subtitle": self.list_subtitle}
+        return super().changelist_view(request, {**(extra_context or {}), **context})
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows with only the columns that a list reads."""
@@ -116,7 +119,7 @@ class ReadOnlyAdmin(Base):
         """
         found = self.get_object(request, unquote(object_id))
         if found is None:
-            raise Http404(f"there is no {self.opts.verbose_name} {object_id[:100]!r} (any more)")
+            raise Http404(f"no {self.opts.verbose_name} {object_id[:100]!r} exists; it may have been removed")
         return found
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from .text_search import GaveUp, TextSearch
+from .text_search import SearchTimeout, TextSearch
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATEST_FIRST",
-    "PATIENCE",
     "PLACES",
+    "SEARCH_SECONDS",
     "USUAL_LIMIT",
     "BrowseQuery",
     "Listing",
     "browse",
     "count_at",
-    "look_for",
+    "search",
 ]
 
 #: places that can be listed → their orders, default first
@@ -45,7 +45,7 @@ LATEST_FIRST: Final = ("failed", "morgue")
 #: jobs per page
 USUAL_LIMIT: Final = 50
 #: seconds that a search, or a list of gated content, may take
-PATIENCE: Final = 2.0
+SEARCH_SECONDS: Final = 2.0
 #: maximum number of search results
 MOST_FOUND: Final = 100
 #: bytes of arguments that a list reads of a job; of longer ones only the length is shown
@@ -73,7 +73,7 @@ class Listing:
     #: cursor of the next page; "" at the end
     cursor: str = ""
     #: number of jobs that a search examined
-    looked_at: int = 0
+    examined: int = 0
     #: True if the time or the limit was reached before the end
     cut_off: bool = False
 
@@ -100,28 +100,28 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
     begin, _, cursor = query.cursor.partition(":")
     names = [query.queue] if query.queue else sorted(one.queue for one in counts if count_at(one, query.place))
     listing = Listing()
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + SEARCH_SECONDS
     for place, name in enumerate(names):
         if begin and not query.queue and name < begin:
             continue
-        behind = cursor if name == begin else ""
+        position = cursor if name == begin else ""
         while True:
             page = broker.inspector.page(
                 name,
                 _index_of(query.place),
                 query.by,
-                cursor=behind,
-                limit=_room(query, listing),
+                cursor=position,
+                limit=_jobs_to_request(query, listing),
                 reverse=query.reverse,
                 most_bytes=MOST_BYTES,
             )
             listing.jobs += [view for view in page.jobs if query.place != "gated" or view.gated_due_ms is not None]
-            behind = page.cursor
-            listing.cut_off = query.place == "gated" and time.monotonic() > give_up
-            if not behind or listing.cut_off or len(listing.jobs) >= query.limit:
+            position = page.cursor
+            listing.cut_off = query.place == "gated" and time.monotonic() > deadline
+            if not position or listing.cut_off or len(listing.jobs) >= query.limit:
                 break
-        if behind:
-            listing.cursor = f"{name}:{behind}"
+        if position:
+            listing.cursor = f"{name}:{position}"
             return listing
         if len(listing.jobs) >= query.limit and place + 1 < len(names):
             listing.cursor = f"{names[place + 1]}:"
@@ -133,7 +133,7 @@ def _index_of(place: str) -> str:
     return "reserved" if place == "gated" else place
 
 
-def _room(query: BrowseQuery, listing: Listing) -> int:
+def _jobs_to_request(query: BrowseQuery, listing: Listing) -> int:
     """Return the number of jobs to request from the inspector.
 
     Only some of the reserved jobs have gated content, so a page of gated ones may need several requests. Such a page
@@ -145,18 +145,18 @@ def _room(query: BrowseQuery, listing: Listing) -> int:
 # -- search ----------------------------------------------------------------------------------------------------------
 
 
-def look_for(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
+def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seconds: float = SEARCH_SECONDS) -> Listing:
     """Return jobs with this id, then those containing the text, until the time or the list is used up.
 
     Args:
         broker: the broker to query.
         query: the query, with the text.
         counts: of all queues, so that empty queues and places are skipped.
-        patience: seconds.
+        seconds: time limit of the search.
     """
-    mine = [one for one in counts if query.queue in ("", one.queue) and _places_of(one)]
-    give_up = time.monotonic() + patience
-    search = TextSearch(query.text, give_up)
+    searched = [one for one in counts if query.queue in ("", one.queue) and _places_of(one)]
+    deadline = time.monotonic() + seconds
+    matches = TextSearch(query.text, deadline)
     listing = Listing()
     known: set[tuple[str, str, bytes]] = set()
 
@@ -167,18 +167,18 @@ def look_for(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, pa
             listing.jobs.append(view)
 
     try:
-        for view in _by_id(broker, [one.queue for one in mine], search, query.text):
+        for view in _by_id(broker, [one.queue for one in searched], matches, query.text):
             add(view)
-        for one in mine:
-            search.hurry()
-            for view in broker.inspector.search(one.queue, search, places=_places_of(one), limit=MOST_FOUND + 1):
+        for one in searched:
+            matches.check_deadline()
+            for view in broker.inspector.search(one.queue, matches, places=_places_of(one), limit=MOST_FOUND + 1):
                 add(view)
                 if len(listing.jobs) > MOST_FOUND:
-                    raise GaveUp
-    except GaveUp:
+                    raise SearchTimeout
+    except SearchTimeout:
         listing.cut_off = True
     listing.jobs = listing.jobs[:MOST_FOUND]
-    listing.looked_at = search.looked_at
+    listing.examined = matches.examined
     return listing
 
 
@@ -186,13 +186,13 @@ def _places_of(counts: Counts) -> list[str]:
     return [place for place in SEARCHED if count_at(counts, place)]
 
 
-def _by_id(broker: Broker, names: Sequence[str], search: TextSearch, text: str) -> Iterator[JobView]:
+def _by_id(broker: Broker, names: Sequence[str], matches: TextSearch, text: str) -> Iterator[JobView]:
     try:
         ident = check_id(text)
     except InvalidJob:
         return
     for name in names:
-        search.hurry()
+        matches.check_deadline()
         found = broker.inspector.get(name, ident)
         if found is not None:
             yield found

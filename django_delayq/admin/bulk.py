@@ -38,7 +38,7 @@ _COLUMNS: Final = {
     for field in model._meta.concrete_fields
 }
 _SIGNS: Final = {"": "=", "exact": "=", "gte": "≥", "lte": "≤", "gt": ">", "lt": "<", "startswith": "…"}
-_WORDS: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
+_VERB_NAMES: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
 
 
 class BulkActionAdmin(ReadOnlyAdmin):
@@ -108,9 +108,9 @@ class BulkActionAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         if repair.stop(order):
             self.note(request, [order], CHANGE, gettext("Stopped."))
-            self.message_user(request, gettext("It stops after the piece that is under way."), messages.SUCCESS)
+            self.message_user(request, gettext("It will stop after the current chunk."), messages.SUCCESS)
         else:
-            self.message_user(request, gettext("It had ended already."), messages.WARNING)
+            self.message_user(request, gettext("It had already ended."), messages.WARNING)
         return HttpResponseRedirect(self.address("change", order.pk))
 
     def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
@@ -131,11 +131,11 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
-    @admin.display(description=_("order"))
+    @admin.display(description=_("action"))
     def what(self, row: BulkAction) -> str:
         """Return the verb and the number of jobs."""
-        words = ngettext("%(deed)s %(number)s job", "%(deed)s %(number)s jobs", row.total)
-        return words % {"deed": _WORDS.get(row.action, row.action), "number": formatting.number(row.total)}
+        text = ngettext("%(action)s %(number)s job", "%(action)s %(number)s jobs", row.total)
+        return text % {"action": _VERB_NAMES.get(row.action, row.action), "number": formatting.number(row.total)}
 
     @admin.display(description=_("state"))
     def status(self, row: BulkAction) -> SafeString:
@@ -149,13 +149,13 @@ class BulkActionAdmin(ReadOnlyAdmin):
             '<progress class="delayq-bar" max="100" value="{}"></progress> {} %', _share(row), _share(row)
         )
 
-    @admin.display(description=_("of"))
+    @admin.display(description=_("target"))
     def which(self, row: BulkAction) -> SafeString | str:
         """Return the target and its filters."""
-        words = _NAMES.get(row.target, row.target)
+        text = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
         lines = [_condition(row.target, name, value) for name, value in formatting.mask().value(filters).items()]
-        return format_html("{}{}", words, format_html_join("", "<br>{}", ((line,) for line in lines)))
+        return format_html("{}{}", text, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))
     def delay(self, row: BulkAction) -> str:
@@ -172,12 +172,12 @@ class BulkActionAdmin(ReadOnlyAdmin):
 def _condition(target: str, name: str, value: Any) -> str:
     """Return a filter as text: "queue = orders", "buried ≤ 2030-01-31 12:00:00 UTC"."""
     field, _sep, lookup = name.partition("__")
-    word = _COLUMNS.get((target, field), field)
+    column = _COLUMNS.get((target, field), field)
     try:
         moment = parse_datetime(value) if isinstance(value, str) and field.endswith("_at") else None
     except ValueError:
         moment = None
-    return f"{word} {_SIGNS.get(lookup, lookup)} {value if moment is None else formatting.exact(moment)}"
+    return f"{column} {_SIGNS.get(lookup, lookup)} {value if moment is None else formatting.exact(moment)}"
 
 
 def _share(row: BulkAction) -> int:

@@ -52,7 +52,7 @@ def redis_facts(redis: RedisStatus) -> Facts:
     ]
     memory = "–" if redis.used_memory is None else size(redis.used_memory)
     if redis.used_memory_peak is not None:
-        memory = _("%(used)s, at most it was %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
+        memory = _("%(used)s, peak %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
     limit = size(redis.maxmemory) if redis.maxmemory else _("no limit")
     log = _("append-only file: on") if redis.aof else _("append-only file: off")
     saved = _("last snapshot: %s") % _ago(redis.rdb_last_save_seconds)
@@ -87,22 +87,22 @@ def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
     redis, found = snapshot.redis, []
     if redis.loading:
-        found.append(_("Redis is loading its data: what is shown is not all of it."))
+        found.append(_("Redis is loading its data: these numbers are incomplete until it has finished."))
     if redis.role == "replica":
-        found.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
+        found.append(_("This Redis is a replica and refuses writes: configure the primary, or Sentinel."))
     if not redis.aof:
-        words = _(
+        text = _(
             "Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
             "(%s). Set “appendonly yes”."
         )
-        found.append(words % _ago(redis.rdb_last_save_seconds))
+        found.append(text % _ago(redis.rdb_last_save_seconds))
     elif not redis.aof_ok:
-        found.append(_("Redis could not write its append-only file: is its disk full?"))
+        found.append(_("Redis could not write its append-only file: check if its disk is full."))
     if not redis.rdb_ok:
-        found.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
+        found.append(_("Redis could not write its last snapshot: check its log, and if its disk is full."))
     if (redis.maxmemory_policy or "").startswith("allkeys"):
         found.append(
-            _("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.") % redis.maxmemory_policy
+            _("maxmemory-policy %s deletes jobs when memory is full: set “noeviction”.") % redis.maxmemory_policy
         )
     if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
         full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
@@ -114,29 +114,31 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
     found = []
     lost = [worker.name for worker in snapshot.workers if worker.lost]
     if lost:
-        words = ngettext(
-            "%(n)d worker was not heard of for a while: %(names)s",
-            "%(n)d workers were not heard of for a while: %(names)s",
+        text = ngettext(
+            "%(n)d worker has sent no heartbeat for a while: %(names)s",
+            "%(n)d workers have sent no heartbeat for a while: %(names)s",
             len(lost),
         )
-        found.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
+        found.append(text % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
     held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
     if held:
         seconds = max(queue.counts.hold_ms for queue in held) / 1000
-        words = _(
-            "Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent (%(names)s)."
+        text = _(
+            "After an outage of Redis or a clock jump, no job is taken from a silent worker "
+            "for another %(time)s (%(names)s)."
         )
         names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
-        found.append(words % {"time": duration(seconds), "names": names})
+        found.append(text % {"time": duration(seconds), "names": names})
     alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
     if alone:
         number = sum(queue.counts.quarantine for queue in alone)
-        words = ngettext(
-            "%(n)d job waits to run alone in a process, because its process died under it (%(names)s).",
-            "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
+        text = ngettext(
+            "%(n)d job waits to run alone in a process, because its last process died while running it (%(names)s).",
+            "%(n)d jobs wait to run alone in a process, because their last processes died "
+            "while running them (%(names)s).",
             number,
         )
-        found.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
+        found.append(text % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )

@@ -90,9 +90,9 @@ class DashboardQuery:
         return [self._column(name, str(label)) for name, label in COLUMNS.items()]
 
     def _column(self, name: str, label: str) -> tuple[str, str, str, str]:
-        mine = self.sort == name
-        down = not self.reverse if mine else name != "name"
-        order = ("descending" if self.reverse else "ascending") if mine else ""
+        is_sorted = self.sort == name
+        down = not self.reverse if is_sorted else name != "name"
+        order = ("descending" if self.reverse else "ascending") if is_sorted else ""
         return name, label, self.url(sort=name, reverse=down), order
 
     def spans(self) -> list[tuple[str, str, bool]]:

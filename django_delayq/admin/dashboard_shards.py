@@ -50,7 +50,7 @@ class ShardMap:
         return HeatMap(
             [
                 (name, [self._cell(f"{name}, {_('shard %s') % place}", one, most) for place, one in enumerate(shards)])
-                for name, shards in self._shown
+                for name, shards in self._listed
             ]
         )
 
@@ -77,12 +77,12 @@ class ShardMap:
         return found
 
     @cached_property
-    def _shown(self) -> list[tuple[str, list[Counts]]]:
+    def _listed(self) -> list[tuple[str, list[Counts]]]:
         return [(name, shards[:MOST_SHARDS]) for name, shards in self._rows[:MOST_ROWS]]
 
     @cached_property
     def _most(self) -> int:
-        return max((getattr(one, self.place) for _name, shards in self._shown for one in shards), default=0)
+        return max((getattr(one, self.place) for _name, shards in self._listed for one in shards), default=0)
 
     def _cell(self, name: str, counts: Counts, most: int) -> tuple[str, int, str]:
         numbers = {place: grouped(getattr(counts, place)) for place in ("ready", "delayed", "reserved")}

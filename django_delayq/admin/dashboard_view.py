@@ -84,13 +84,13 @@ class DashboardView:
         """Reason why the page is updated so seldom; "" if it is not."""
         if self.source.next_ms <= SLOW_MS:
             return ""
-        words = _("live, every %(time)s, because a snapshot takes %(cost)s")
-        return words % {"time": duration(self.source.next_ms / 1000), "cost": millis(self.source.cost_ms)}
+        text = _("live, every %(time)s, because a snapshot takes %(cost)s")
+        return text % {"time": duration(self.source.next_ms / 1000), "cost": millis(self.source.cost_ms)}
 
     @property
     def counters(self) -> str:
         """Counters that the page returns with a later request."""
-        return counters_of(self.source.snapshot, self._shown)
+        return counters_of(self.source.snapshot, self._listed)
 
     @property
     def warnings(self) -> list[str]:
@@ -159,9 +159,9 @@ class DashboardView:
             Row(f"{place}–{place + 1} {unit}", [(grouped(count), str(count))], brief=f"{place} {unit}")
             for place, count in enumerate(bins)
         ]
-        words = _("due now %(due)s · %(span)s %(soon)s · later %(later)s · as of %(time)s")
+        text = _("due now %(due)s · %(span)s %(soon)s · later %(later)s · as of %(time)s")
         numbers = {"due": grouped(due), "soon": grouped(sum(bins)), "later": grouped(later)}
-        summary = words % {**numbers, "span": SPAN_NAMES[span], "time": self.time}
+        summary = text % {**numbers, "span": SPAN_NAMES[span], "time": self.time}
         return Chart("dq-backlog", _("Falls due"), "", ((_("Due"), 0), (_("Jobs"), 1)), rows, summary)
 
     # -- queues ------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class DashboardView:
         return self.query.matching(self.source)
 
     @cached_property
-    def _shown(self) -> list[QueueStatus]:
+    def _listed(self) -> list[QueueStatus]:
         return self._found[:MOST_QUEUES]
 
     @property
@@ -188,7 +188,7 @@ class DashboardView:
     @cached_property
     def queues(self) -> list[dict[str, Any]]:
         """Rows of the queue table."""
-        return [self._queue(queue) for queue in self._shown]
+        return [self._queue(queue) for queue in self._listed]
 
     def _queue(self, queue: QueueStatus) -> dict[str, Any]:
         name = queue.name
@@ -209,7 +209,7 @@ class DashboardView:
     @cached_property
     def shards(self) -> ShardMap:
         """Heat map of the shards."""
-        return ShardMap(self._shown, self.query.heat)
+        return ShardMap(self._listed, self.query.heat)
 
     # -- workers -----------------------------------------------------------------------------------------------------
 

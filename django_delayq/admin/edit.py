@@ -22,7 +22,7 @@ from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
 from . import formatting
 from .forms import CallForm, EditForm, PayloadsForm
-from .job_actions import JobActionsMixin, told
+from .job_actions import JobActionsMixin, result_message
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class EditMixin(JobActionsMixin):
     def get_urls(self) -> list[Any]:
         """Return the URLs, with the edit page before the catch-all pattern."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_edit"
-        mine = path("<path:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=name)
-        return [mine, *super().get_urls()]
+        edit_path = path("<path:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=name)
+        return [edit_path, *super().get_urls()]
 
     def has_edit_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``edit_<model>``."""
@@ -65,8 +65,8 @@ class EditMixin(JobActionsMixin):
         if request.method == "POST" and form.is_valid():
             outcomes = self._retry(request, row, form)
             if outcomes is not None:
-                level, words = told(outcomes)
-                self.message_user(request, words, level)
+                level, text = result_message(outcomes)
+                self.message_user(request, text, level)
                 return HttpResponseRedirect(self.address("changelist"))
         context = {"form": form, "row": row, "original": row, "state": state, "back": self.address("change", row.pk)}
         return self.render(request, "edit.html", _("Retry with other content"), context)
@@ -85,7 +85,7 @@ class EditMixin(JobActionsMixin):
             form.add_error(None, ValidationError(formatting.mask().text(str(error))))
             return None
         except DelayQError as error:
-            form.add_error(None, ValidationError(_("Redis could not do it: %(error)s") % {"error": error}))
+            form.add_error(None, ValidationError(_("The action failed: %(error)s") % {"error": error}))
             return None
         self.note(request, [row], CHANGE, f"{_('Retry with other content')}: {outcome}")
         return {outcome: 1}
@@ -101,20 +101,24 @@ def _value(edited: Any) -> Any:
     try:
         return codec.decode(json.dumps(edited).encode())
     except RecursionError:
-        raise ValueError(_("This is nested too deep.")) from None
+        raise ValueError(_("This is nested too deeply. Use a flatter value.")) from None
 
 
 def _refusal(state: RedisState) -> str:
     """Return why there is nothing to edit; empty if there is."""
     if state.view is None:
-        return _("There is nothing to edit: %(state)s.") % {"state": state.words}
+        return _("There is nothing to edit (%(state)s).") % {"state": state.label}
     if state.view.state == "reserved":
-        return _("It is running now. Wait until that run has ended.")
+        return _("The job is running. Wait until this attempt has ended.")
     if state.total > MOST_PAYLOADS:
-        return _("It has %(n)d payloads, which is too much for a form.") % {"n": state.total}
+        return _("The job has %(n)d payloads, too many for this form. Retry it unchanged, or schedule a new job.") % {
+            "n": state.total
+        }
     size = len(state.view.job.args) + sum(len(payload.data) for payload in state.payloads)
     if size > _MOST_BYTES:
-        return _("Its content takes %(n)d bytes, which is too much for a form.") % {"n": size}
+        return _(
+            "The content has %(n)d bytes, too many for this form. Retry the job unchanged, or schedule a new one."
+        ) % {"n": size}
     try:
         if state.view.job.merged:
             for payload in state.payloads:
@@ -122,7 +126,9 @@ def _refusal(state: RedisState) -> str:
         else:
             formatting.split_call(state.view.job.args)
     except ValueError:
-        return _("What is stored is no JSON, so there is no form for it.")
+        return _(
+            "The stored content is not JSON, so it cannot be edited. Retry the job unchanged, or schedule a new one."
+        )
     return ""
 
 

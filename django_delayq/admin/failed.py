@@ -29,8 +29,9 @@ class FailedJobAdmin(MirroredAdmin):
     """Mirror of the failed jobs."""
 
     keyset = "failed_at"
+    list_subtitle = _("waiting for retry")
     ordering = ("-failed_at",)
-    list_display = ("job", "queue", "trouble", "attempts", "when")
+    list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (
         value_filter("queue", _("queue")),
         value_filter("task", _("task")),
@@ -40,16 +41,16 @@ class FailedJobAdmin(MirroredAdmin):
     )
     sortable_by = ("when",)
     actions = ("retry_now", "retry_in", "bury", "discard")
-    deeds = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
+    job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
     fieldsets: ClassVar[Any] = (
-        (_("What"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
-        (_("When"), {"fields": ("failed", "next_attempt", "attempts")}),
-        (_("Why"), {"fields": ("error_class", "message", "traceback")}),
-        (_("With what"), {"fields": ("arguments", "payloads", "context", "own_options")}),
+        (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
+        (_("Times"), {"fields": ("failed", "next_attempt", "attempts")}),
+        (_("Error"), {"fields": ("error_class", "message", "traceback")}),
+        (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
     readonly_fields = fields_of(fieldsets)
 
-    @admin.display(description=_("failed, next"), ordering="failed_at")
+    @admin.display(description=_("failed, next attempt"), ordering="failed_at")
     def when(self, row: FailedJob) -> SafeString:
         """Return the time since the failure, and below it the next due time."""
         return format_html("<div>{}</div> {}", self.failed(row), self.next_attempt(row))

@@ -34,7 +34,6 @@ __all__ = [
     "error_line",
     "exact",
     "from_ms",
-    "in_words",
     "json_pre",
     "json_text",
     "loaded",
@@ -46,6 +45,7 @@ __all__ = [
     "pretty",
     "project_frame",
     "raw",
+    "span_text",
     "split_call",
     "traceback_html",
     "until",
@@ -80,7 +80,7 @@ def exact(moment: datetime) -> str:
     return f"{date_format(local, 'Y-m-d H:i:s')} {local.tzname() or ''}".strip()
 
 
-def in_words(span: timedelta) -> str:
+def span_text(span: timedelta) -> str:
     """Return a span in its largest unit: "5 seconds", "3 hours"."""
     seconds = max(0, int(span.total_seconds()))
     if seconds < 60:
@@ -89,16 +89,16 @@ def in_words(span: timedelta) -> str:
     return timesince(start - span, start, depth=1)
 
 
-def _time(moment: datetime, words: str) -> SafeString:
+def _time(moment: datetime, text: str) -> SafeString:
     tag = '<time class="delayq-time" datetime="{}" title="{}">{}</time>'
-    return format_html(tag, moment.isoformat(), exact(moment), words)
+    return format_html(tag, moment.isoformat(), exact(moment), text)
 
 
 def ago(moment: datetime | None) -> SafeString | str:
     """Return "3 minutes ago", with the exact time as its title."""
     if moment is None:
         return _NOTHING
-    return _time(moment, _("%(span)s ago") % {"span": in_words(timezone.now() - moment)})
+    return _time(moment, _("%(span)s ago") % {"span": span_text(timezone.now() - moment)})
 
 
 def until(moment: datetime | None, *, late_after: float | None = None) -> SafeString | str:
@@ -107,16 +107,16 @@ def until(moment: datetime | None, *, late_after: float | None = None) -> SafeSt
         return _NOTHING
     rest = moment - timezone.now()
     if rest > timedelta(0):
-        return _time(moment, _("in %(span)s") % {"span": in_words(rest)})
-    words = _time(moment, _("due for %(span)s") % {"span": in_words(-rest)})
+        return _time(moment, _("in %(span)s") % {"span": span_text(rest)})
+    text = _time(moment, _("due for %(span)s") % {"span": span_text(-rest)})
     if late_after is not None and -rest.total_seconds() > late_after:
-        return format_html("{} {}", words, badge(_("late"), "late"))
-    return words
+        return format_html("{} {}", text, badge(_("late"), "late"))
+    return text
 
 
-def badge(words: object, kind: str = "") -> SafeString:
+def badge(text: object, kind: str = "") -> SafeString:
     """Return a word in a coloured box; ``kind`` is late, bad, good or empty."""
-    return format_html('<span class="delayq-badge delayq-{}">{}</span>', kind or "plain", words)
+    return format_html('<span class="delayq-badge delayq-{}">{}</span>', kind or "plain", text)
 
 
 # --- values
@@ -162,7 +162,7 @@ def loaded(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def raw(data: bytes) -> str:
@@ -210,7 +210,7 @@ def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
         args, kwargs = value.get("a", []), value.get("k", {})
         if isinstance(args, list) and isinstance(kwargs, dict):
             return args, kwargs
-    raise ValueError("these are no arguments")
+    raise ValueError("these are not arguments")
 
 
 def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
@@ -221,9 +221,9 @@ def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
     """
     args, kwargs = split_call(stored)
     names = argument_names(task)
-    shown_args, shown_kwargs = mask().arguments(args, kwargs, names)
+    masked_args, masked_kwargs = mask().arguments(args, kwargs, names)
     labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
-    return [*zip(labels, shown_args, strict=True), *shown_kwargs.items()]
+    return [*zip(labels, masked_args, strict=True), *masked_kwargs.items()]
 
 
 def call_table(task: str, stored: bytes) -> SafeString | str:
@@ -290,13 +290,13 @@ def traceback_html(text: str) -> SafeString | str:
     if not text:
         return _NOTHING
     spans: list[tuple[str, str]] = []
-    kind = "said"
+    kind = "message"
     for line in mask().traceback(text.rstrip()).split("\n"):
         own = project_frame(line)
         if own is not None:
             kind = "own" if own else "foreign"
         elif not line.startswith("    "):
-            kind = "said"
+            kind = "message"
         spans.append((kind, line))
     return format_html(
         '<pre class="delayq-pre delayq-traceback">{}</pre>',

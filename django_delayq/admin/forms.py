@@ -34,7 +34,7 @@ class DelayForm(forms.Form):
         if "delay" in data and "unit" in data:
             seconds = data["delay"] * _UNITS[data["unit"]]
             if seconds > _LONGEST:
-                raise forms.ValidationError(_("That is more than ten years ahead."))
+                raise forms.ValidationError(_("This delay is longer than ten years. Choose a shorter one."))
             data["seconds"] = seconds
         return data
 
@@ -65,13 +65,13 @@ class JSONText(forms.CharField):
         super().__init__(required=False, strip=True, initial=text, **options)
         self.widget.attrs["rows"] = min(24, max(3, text.count("\n") + 2))
 
-    def _shown(self) -> Any:
+    def _masked(self) -> Any:
         if self._kind is list:
             return self._mask.arguments(self._stored, {}, self._names)[0]
         return self._mask.value(self._stored)
 
     def _text(self) -> str:
-        return json.dumps(self._shown(), ensure_ascii=False, indent=2)
+        return json.dumps(self._masked(), ensure_ascii=False, indent=2)
 
     def clean(self, value: Any) -> Any:
         """Return the value, with masked parts restored."""
@@ -79,21 +79,24 @@ class JSONText(forms.CharField):
         try:
             edited = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(_("This is no JSON: %(error)s") % {"error": error}) from None
+            raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
         if not isinstance(edited, self._kind):
-            wanted = _("a list […]") if self._kind is list else _("an object {…}")
-            raise forms.ValidationError(_("This has to be %(wanted)s.") % {"wanted": wanted})
+            expected = _("a list […]") if self._kind is list else _("an object {…}")
+            raise forms.ValidationError(_("This must be %(expected)s.") % {"expected": expected})
         try:
             if isinstance(edited, list):
                 return self._mask.restored_arguments(edited, self._stored, self._names)
             return self._mask.restored(edited, self._stored)
         except MaskError:
             raise forms.ValidationError(
-                _("“%(hidden)s” stands for a value that is not shown. It can only stay where it was, or be replaced.")
+                _(
+                    "“%(hidden)s” is the placeholder of a hidden value. Leave it where it was, or "
+                    "replace it with a new value."
+                )
                 % {"hidden": HIDDEN}
             ) from None
         except RecursionError:
-            raise forms.ValidationError(_("This is nested too deep.")) from None
+            raise forms.ValidationError(_("This is nested too deeply. Use a flatter value.")) from None
 
 
 class EditForm(DelayForm):
@@ -112,7 +115,7 @@ class EditForm(DelayForm):
         """Check that the job still has the content that was shown."""
         if self.cleaned_data["version"] != self._version:
             raise forms.ValidationError(
-                _("The job was changed meanwhile. Open this page again, and look at its new content.")
+                _("The job has changed since this page was opened. Open the page again to edit its current content.")
             )
         return self._version
 
@@ -161,7 +164,7 @@ class PayloadsForm(EditForm):
         for place, entry in enumerate(found, 1):
             if not isinstance(entry, dict) or entry.keys() != {"score", "payload"} or not _is_number(entry["score"]):
                 raise forms.ValidationError(
-                    _('Entry %(place)d has to be {"score": a number, "payload": …}.') % {"place": place}
+                    _('Entry %(place)d must be {"score": a number, "payload": …}.') % {"place": place}
                 )
         return found
 

@@ -20,7 +20,7 @@ from ..history.series import summary
 from ..models.history import HourlyStat
 from .history_charts import charts
 from .history_query import HistoryQuery
-from .history_view import failing, foretold, rates, rows_of, tiles
+from .history_view import failing, forecast_panel, rates, rows_of, tiles
 from .redis_pages import RedisPages
 
 __all__ = ["HourlyStatAdmin"]
@@ -38,14 +38,14 @@ COLUMNS: Final = (
     (gettext_lazy("Hour"), False),
     (gettext_lazy("Queue"), False),
     (gettext_lazy("Task"), False),
-    (gettext_lazy("Runs"), True),
+    (gettext_lazy("Attempts"), True),
     (gettext_lazy("Succeeded"), True),
     (gettext_lazy("Failed"), True),
     (gettext_lazy("Retries"), True),
     (gettext_lazy("Too late"), True),
     (gettext_lazy("Lateness p50"), True),
     (gettext_lazy("p99"), True),
-    (gettext_lazy("Length p50"), True),
+    (gettext_lazy("Duration p50"), True),
     (gettext_lazy("p99"), True),
 )
 
@@ -94,7 +94,7 @@ class HourlyStatAdmin(RedisPages):
         try:
             broker = connections.hurried_broker(connections.PATIENCE)
             queues = [one for one in broker.queues() if query.queue in ("", one.name)]
-            return foretold(forecast(broker, queues))
+            return forecast_panel(forecast(broker, queues))
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return {"down": str(error)}
 

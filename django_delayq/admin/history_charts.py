@@ -62,10 +62,10 @@ def _throughput(found: Summary, marks: Sequence[Mark]) -> Chart:
             (grouped(total.failures), number(per_hour * (total.failure_rate or 0.0))),
         ]
         rows.append(Row(full, cells, brief))
-    words = _("%(runs)s runs in all, %(bad)s of them failed.")
-    summary = words % {"runs": grouped(found.total["runs"]), "bad": grouped(found.total.failures)}
-    head = ((_("Time"), 0), (_("Runs"), 1), (_("Succeeded"), 0), (_("Failed"), 2))
-    return Chart("dq-throughput", _("Throughput"), _("runs per hour"), head, rows, summary)
+    text = _("%(attempts)s attempts in all, %(failed)s of them failed.")
+    summary = text % {"attempts": grouped(found.total["runs"]), "failed": grouped(found.total.failures)}
+    head = ((_("Time"), 0), (_("Attempts"), 1), (_("Succeeded"), 0), (_("Failed"), 2))
+    return Chart("dq-throughput", _("Throughput"), _("attempts per hour"), head, rows, summary)
 
 
 def _lateness(found: Summary, marks: Sequence[Mark]) -> Chart:
@@ -87,14 +87,14 @@ def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:
     numbers = [[sum(total.lateness[2 * band : 2 * band + 2]) for total in found.slots] for band in _bands(found)]
     names = [_band(band) for band in _bands(found)]
     place = max(range(len(names)), key=lambda place: sum(numbers[place]))
-    summary = _("Most runs began this late: %(band)s.") % {"band": names[place]} if found.total["timed"] else ""
+    summary = _("Most attempts started this late: %(band)s.") % {"band": names[place]} if found.total["timed"] else ""
     rows = [
         Row(full, [(grouped(row[place]), "") for row in numbers], brief) for place, (brief, full) in enumerate(marks)
     ]
     return Chart(
         "dq-lateness-map",
-        _("Map of lateness"),
-        _("how many runs began how late"),
+        _("Lateness map"),
+        _("attempts by hour and lateness"),
         [(_("Time"), 0), *((name, 0) for name in names)],
         rows,
         summary,

@@ -53,7 +53,9 @@ class HistoryQuery:
         try:
             return cls(queue, task, "", since, until, _between(since, until))
         except ValueError as error:
-            problem = _("This period cannot be shown: %(error)s. Shown are the last 24 hours.") % {"error": error}
+            problem = _("This period cannot be shown: %(error)s. The last 24 hours are shown instead.") % {
+                "error": error
+            }
             return cls(queue, task, USUAL, since, until, named(USUAL), problem)
 
     @property
@@ -63,10 +65,10 @@ class HistoryQuery:
 
     def urlencode(self, **other: Any) -> str:
         """Return the query string of the same page with some parameters replaced, without a question mark."""
-        words = {"queue": self.queue, "task": self.task, "period": "" if self.name == USUAL else self.name}
+        parameters = {"queue": self.queue, "task": self.task, "period": "" if self.name == USUAL else self.name}
         if not self.name:
-            words |= {"from": self.since, "to": self.until}
-        return urlencode({name: value for name, value in {**words, **other}.items() if value})
+            parameters |= {"from": self.since, "to": self.until}
+        return urlencode({name: value for name, value in {**parameters, **other}.items() if value})
 
 
 def _between(since: str, until: str) -> Period:
@@ -91,4 +93,4 @@ def _moment(text: str, *, end: bool = False) -> datetime:
             return found if timezone.is_aware(found) else timezone.make_aware(found, timezone.get_current_timezone())
     except (ValueError, OverflowError):
         pass
-    raise ValueError(_("“%(text)s” is no date, and no date with a time") % {"text": text})
+    raise ValueError(_("“%(text)s” is neither a date nor a date with a time") % {"text": text})

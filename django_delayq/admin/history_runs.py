@@ -71,17 +71,26 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     keyset = "started_at"
     ordering = ("-started_at",)
     change_form_template = "django_delayq/admin/history_run.html"
-    list_display = ("what", "status", "trouble", "progress", "made", "were_known", "took", "began")
+    list_display = (
+        "what",
+        "status",
+        "error_summary",
+        "progress",
+        "rows_created",
+        "already_existed",
+        "run_time",
+        "started",
+    )
     list_display_links = ("what",)
     list_filter = (RunStateFilter, KindFilter)
-    sortable_by = ("began",)
+    sortable_by = ("started",)
     search_fields = ("run_id",)
-    search_help_text = _("The exact id of a run")
+    search_help_text = _("The exact id of a pipeline run")
     fieldsets: ClassVar[Any] = (
-        (_("What"), {"fields": ("kind", "run_id", "queue", "task")}),
-        (_("When"), {"fields": ("began", "heard_of", "ended", "took")}),
-        (_("How many"), {"fields": ("of_all", "done", "made", "were_known", "refused")}),
-        (_("More"), {"fields": ("whole_error", "details")}),
+        (_("Pipeline run"), {"fields": ("kind", "run_id", "queue", "task")}),
+        (_("Times"), {"fields": ("started", "last_heartbeat", "ended", "run_time")}),
+        (_("Rows"), {"fields": ("rows_total", "rows_done", "rows_created", "already_existed", "refused")}),
+        (_("Details"), {"fields": ("whole_error", "details")}),
     )
     readonly_fields = fields_of(fieldsets)
 
@@ -136,17 +145,17 @@ class PipelineRunAdmin(ReadOnlyAdmin):
             "status": self.status(run),
             "share": _share(run),
             "number_done": formatting.number(run.rows),
-            "number_total": self.of_all(run),
-            "took": self.took(run),
+            "number_total": self.rows_total(run),
+            "run_time": self.run_time(run),
             "error": formatting.mask().text(run.error),
             "died": state_of(run) == DIED,
-            "heard_of": self.heard_of(run),
+            "last_heartbeat": self.last_heartbeat(run),
             "progress_url": self.address("progress", run.pk),
         }
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
-    @admin.display(description=_("run"))
+    @admin.display(description=_("pipeline run"))
     def what(self, row: PipelineRun) -> str:
         """Return kind and id."""
         return f"{row.get_kind_display()} {row.run_id}".strip()
@@ -171,22 +180,22 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         )
 
     @admin.display(description=_("rows in all"))
-    def of_all(self, row: PipelineRun) -> str:
+    def rows_total(self, row: PipelineRun) -> str:
         """Return the total number of rows, if known."""
         return "–" if row.total is None else formatting.number(row.total)
 
     @admin.display(description=_("rows done"))
-    def done(self, row: PipelineRun) -> str:
+    def rows_done(self, row: PipelineRun) -> str:
         """Return the number of rows done."""
         return formatting.number(row.rows)
 
     @admin.display(description=_("created"))
-    def made(self, row: PipelineRun) -> str:
+    def rows_created(self, row: PipelineRun) -> str:
         """Return the number of created entries."""
         return formatting.number(row.created)
 
-    @admin.display(description=_("there already"))
-    def were_known(self, row: PipelineRun) -> str:
+    @admin.display(description=_("already existed"))
+    def already_existed(self, row: PipelineRun) -> str:
         """Return the number of entries that existed already."""
         return formatting.number(row.known)
 
@@ -196,13 +205,13 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         return formatting.number(row.bad)
 
     @admin.display(description=_("duration"))
-    def took(self, row: PipelineRun) -> str:
+    def run_time(self, row: PipelineRun) -> str:
         """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
         end = row.ended_at or (timezone.now() if state_of(row) == _RUNNING else row.seen_at)
         return duration(max(0.0, (end - row.started_at).total_seconds()))
 
     @admin.display(description=_("started"), ordering="started_at")
-    def began(self, row: PipelineRun) -> SafeString | str:
+    def started(self, row: PipelineRun) -> SafeString | str:
         """Return the time since the start."""
         return formatting.ago(row.started_at)
 
@@ -211,13 +220,13 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         """Return the time since the end."""
         return formatting.ago(row.ended_at)
 
-    @admin.display(description=_("last heard of"))
-    def heard_of(self, row: PipelineRun) -> SafeString | str:
+    @admin.display(description=_("last heartbeat"))
+    def last_heartbeat(self, row: PipelineRun) -> SafeString | str:
         """Return the time since the last heartbeat."""
         return formatting.ago(row.seen_at)
 
     @admin.display(description=_("error"))
-    def trouble(self, row: PipelineRun) -> SafeString | str:
+    def error_summary(self, row: PipelineRun) -> SafeString | str:
         """Return the first line of the error."""
         return formatting.error_line("", row.error)
 

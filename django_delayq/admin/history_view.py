@@ -16,12 +16,12 @@ from .history_charts import time_of
 from .history_query import HistoryQuery
 from .numbers import duration, grouped, millis
 
-__all__ = ["failing", "foretold", "rates", "rows_of", "tiles"]
+__all__ = ["failing", "forecast_panel", "rates", "rows_of", "tiles"]
 
 #: maximum number of tasks in a table
 MOST_TASKS: Final = 10
 #: minimum number of attempts for a task's failure rate to be meaningful
-LEAST_RUNS: Final = 5
+LEAST_ATTEMPTS: Final = 5
 _NOTHING: Final = "–"
 
 
@@ -38,44 +38,44 @@ def percent(part: float | None) -> str:
 def tiles(total: SeriesSum) -> list[tuple[str, str, str]]:
     """Return (key, name, text) for the whole period."""
     return [
-        ("runs", _("runs"), grouped(total["runs"])),
+        ("runs", _("attempts"), grouped(total["runs"])),
         ("succeeded", _("succeeded"), grouped(total["succeeded"])),
         ("failures", _("failed"), percent(total.failure_rate)),
         ("p50", _("lateness, p50"), millis(total.lateness_ms(50))),
         ("p99", _("lateness, p99"), millis(total.lateness_ms(99))),
         ("late", _("too late"), grouped(total["sla_missed"])),
         ("retries", _("retries"), grouped(total["retries"])),
-        ("buried", _("into the morgue"), grouped(total["buried"])),
-        ("took", _("length of a run, p50"), millis(total.duration_ms(50))),
-        ("took99", _("length of a run, p99"), millis(total.duration_ms(99))),
+        ("buried", _("buried"), grouped(total["buried"])),
+        ("took", _("duration, p50"), millis(total.duration_ms(50))),
+        ("took99", _("duration, p99"), millis(total.duration_ms(99))),
     ]
 
 
 def rates(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with the highest failure rates."""
-    some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
+    worst = found.by_failure_rate(LEAST_ATTEMPTS)[:MOST_TASKS]
     return [
         {
             **_named(name, query),
-            "share": number(tally.failure_rate or 0),
-            "rate": percent(tally.failure_rate),
-            "runs": grouped(tally["runs"]),
+            "share": number(counters.failure_rate or 0),
+            "rate": percent(counters.failure_rate),
+            "attempts": grouped(counters["runs"]),
         }
-        for name, tally in some
+        for name, counters in worst
     ]
 
 
 def failing(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with most failures, by kind of failure."""
-    some = found.by_failures()[:MOST_TASKS]
+    worst = found.by_failures()[:MOST_TASKS]
     return [
         {
             **_named(name, query),
-            "failures": grouped(tally.failures),
-            "p99": millis(tally.duration_ms(99)),
-            "kinds": [grouped(tally[kind]) for kind in FAILURES],
+            "failures": grouped(counters.failures),
+            "p99": millis(counters.duration_ms(99)),
+            "kinds": [grouped(counters[kind]) for kind in FAILURES],
         }
-        for name, tally in some
+        for name, counters in worst
     ]
 
 
@@ -105,22 +105,22 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
     ]
 
 
-# -- what comes ------------------------------------------------------------------------------------------------------
+# -- forecast --------------------------------------------------------------------------------------------------------
 
 
-def foretold(found: Forecast) -> dict[str, Any]:
+def forecast_panel(found: Forecast) -> dict[str, Any]:
     """Return the forecast panel."""
     total = found.total
     summary = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
         "due": grouped(total.due),
         "soon": grouped(sum(total.hours)),
     }
-    shown = [one for one in found.queues if one.due or any(one.hours)]
+    listed = [one for one in found.queues if one.due or any(one.hours)]
     return {
         "chart": _next_day(found),
         "summary": summary,
         "drained": _drained(total),
-        "queues": list(map(_queue, shown)),
+        "queues": list(map(_queue, listed)),
         "later": grouped(total.later),
     }
 
@@ -136,23 +136,21 @@ def _next_day(found: Forecast) -> Chart:
         )
         for begin, count, rest in zip(found.begins, total.hours, left, strict=True)
     ]
-    head = ((_("Time"), 0), (_("Fall due"), 1), (_("Left at its end"), 0))
+    head = ((_("Time"), 0), (_("Fall due"), 1), (_("Left at the end"), 0))
     return Chart("dq-forecast", _("The next 24 hours"), _("jobs that fall due"), head, rows)
 
 
 def _drained(total: QueueForecast) -> str:
     if not total.due:
-        return _("Nothing that is due waits.")
+        return _("No due jobs are waiting.")
     if total.drained_s is not None:
-        words = _(
-            "At the pace of each queue's busiest hour of the last week all that is due is done in about %(time)s."
-        )
-        return words % {"time": duration(max(1.0, total.drained_s))}
+        text = _("At the pace of each queue's busiest hour of the last week, all due jobs are done in about %(time)s.")
+        return text % {"time": duration(max(1.0, total.drained_s))}
     if not total.behind:
-        return _("When it will be done is not known: nothing ran in the last week that the history knows of.")
+        return _("No estimate is possible: the history has no attempts from the last week.")
     return _(
-        "When all of it will be done is not known: of a queue more falls due than was ever done in an hour of the "
-        "last week, or the history knows no run of it."
+        "No estimate is possible for all jobs: in one queue more jobs fall due than were done in any hour of "
+        "the last week, or the history has no attempts of it."
     )
 
 

@@ -32,7 +32,7 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     list_filter = (AgeFilter.of("created_at"),)
     sortable_by = ("done",)
     search_fields = ("key",)
-    search_help_text = _("The key of a generation")
+    search_help_text = _("The key of a job")
     fieldsets: ClassVar = [(None, {"fields": ("key", "queue", "job_id", "task", "done")})]
     readonly_fields = ("key", "queue", "job_id", "task", "done")
 

@@ -40,15 +40,15 @@ __all__ = [
     "JobAction",
     "JobActionsMixin",
     "phrases",
-    "told",
+    "result_message",
 ]
 
 #: long columns that are not needed to identify a row
 LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
 #: rows in which a confirmation page counts queues and tasks
-_COUNTED: Final = 10_000
+_COUNTED_ROWS: Final = 10_000
 #: kinds of jobs that it lists
-_NAMED: Final = 8
+_MOST_KINDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +78,14 @@ RETRY_NOW: Final = JobAction(
     name="retry_now",
     verb="retry",
     title=gettext_lazy("Retry now"),
-    effect=gettext_lazy(
-        "They become due at once and are run by the next free worker. Attempts that failed stay counted."
-    ),
+    effect=gettext_lazy("They become due at once, and the next free worker runs them. Failed attempts stay counted."),
 )
 RETRY_IN: Final = JobAction(
     name="retry_in",
     verb="retry",
     title=gettext_lazy("Retry in…"),
     delayed=True,
-    effect=gettext_lazy("They become due after the delay. Attempts that failed stay counted."),
+    effect=gettext_lazy("They become due after the delay. Failed attempts stay counted."),
 )
 DISCARD: Final = JobAction(
     name="discard",
@@ -101,14 +99,12 @@ BURY: Final = JobAction(
     name="bury",
     verb="bury",
     title=gettext_lazy("Bury"),
-    effect=gettext_lazy(
-        "They are not tried again by themselves, and wait in the morgue until somebody retries or discards them."
-    ),
+    effect=gettext_lazy("They move to the morgue and are not retried automatically. Retry or discard them there."),
 )
 
 
 @dataclass(slots=True)
-class Wanted:
+class Target:
     """Target of an action: selected rows, or all rows that a list shows."""
 
     rows: QuerySet[Any]
@@ -130,90 +126,95 @@ class Wanted:
 class JobActionsMixin(ReadOnlyAdmin):
     """List with actions on its rows."""
 
-    def perform(self, request: HttpRequest, rows: QuerySet[Any], deed: JobAction) -> HttpResponse:
+    def perform(self, request: HttpRequest, rows: QuerySet[Any], action: JobAction) -> HttpResponse:
         """Ask for confirmation, then carry out the action or order it as a bulk action."""
-        wanted = self._wanted(request, rows)
+        target = self._target(request, rows)
         confirmed = "confirmed" in request.POST
-        form = DelayForm(request.POST if confirmed else None) if deed.delayed else None
+        form = DelayForm(request.POST if confirmed else None) if action.delayed else None
         if not confirmed or (form is not None and not form.is_valid()):
-            return self._ask(request, wanted, deed, form)
+            return self._confirm(request, target, action, form)
         seconds = form.span.total_seconds() if form is not None else 0.0
         back = HttpResponseRedirect(request.get_full_path())
         try:
-            if wanted.background:
-                return HttpResponseRedirect(self._order(request, wanted, deed, seconds))
-            outcomes = self._do(request, wanted, deed, seconds)
+            if target.background:
+                return HttpResponseRedirect(self._order(request, target, action, seconds))
+            outcomes = self._carry_out(request, target, action, seconds)
         except DelayQError as error:
-            self.message_user(request, _("Redis could not do it: %(error)s") % {"error": error}, messages.ERROR)
+            self.message_user(request, _("The action failed: %(error)s") % {"error": error}, messages.ERROR)
             return back
-        level, words = told(outcomes)
-        self.message_user(request, words, level)
+        level, text = result_message(outcomes)
+        self.message_user(request, text, level)
         return back
 
-    # -- what is meant -----------------------------------------------------------------------------------------------
+    # -- target ------------------------------------------------------------------------------------------------------
 
-    def _wanted(self, request: HttpRequest, rows: QuerySet[Any]) -> Wanted:
+    def _target(self, request: HttpRequest, rows: QuerySet[Any]) -> Target:
         """Return the target. "All matching" excludes rows newer than the confirmation page."""
         until = _moment(request.POST.get("until")) or timezone.now()
         if request.POST.get("select_across") != "1":
-            return Wanted(rows, rows.count(), None, until)
+            return Target(rows, rows.count(), None, until)
         changelist = request.delayq_changelist  # type: ignore[attr-defined]
         lookups = {**lookups_of(changelist), **self.search_lookups(changelist.query)}
         rows = rows.filter(**{f"{self.keyset}__lte": until})
         # The one count that is not capped: the user must see how many jobs are affected.
-        return Wanted(rows, rows.order_by().count(), {**lookups, f"{self.keyset}__lte": until.isoformat()}, until)
+        return Target(rows, rows.order_by().count(), {**lookups, f"{self.keyset}__lte": until.isoformat()}, until)
 
     def search_lookups(self, query: str) -> dict[str, Any]:
         """Return the lookups of a search."""
         return {}
 
-    # -- the question ------------------------------------------------------------------------------------------------
+    # -- confirmation ------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: HttpRequest, wanted: Wanted, deed: JobAction, form: DelayForm | None) -> HttpResponse:
-        kinds = Counter(wanted.rows.order_by().values_list("queue", "task")[:_COUNTED])
-        named = kinds.most_common(_NAMED)
+    def _confirm(self, request: HttpRequest, target: Target, action: JobAction, form: DelayForm | None) -> HttpResponse:
+        kinds = Counter(target.rows.order_by().values_list("queue", "task")[:_COUNTED_ROWS])
+        named = kinds.most_common(_MOST_KINDS)
         selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
         context = {
-            "deed": deed,
+            "action": action,
             "form": form,
-            "wanted": wanted,
-            "count": CappedCount(wanted.total),
+            "target": target,
+            "count": CappedCount(target.total),
             "kinds": [{"queue": queue, "task": task, "number": CappedCount(number)} for (queue, task), number in named],
             "others": sum(kinds.values()) - sum(number for _kind, number in named),
-            "partly": CappedCount(_COUNTED) if wanted.total > _COUNTED else "",
-            "selected": selected[:1] if wanted.all_matching else selected,
+            "counted": CappedCount(_COUNTED_ROWS) if target.total > _COUNTED_ROWS else "",
+            "selected": selected[:1] if target.all_matching else selected,
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
-            "until": wanted.until.isoformat(),
+            "until": target.until.isoformat(),
             "back": request.get_full_path(),
             "threshold": CappedCount(conf().admin.bulk_threshold),
         }
-        return self.render(request, "confirm.html", deed.title, context)
+        return self.render(request, "confirm.html", action.title, context)
 
-    # -- the deed ----------------------------------------------------------------------------------------------------
+    # -- execution ---------------------------------------------------------------------------------------------------
 
-    def _do(self, request: HttpRequest, wanted: Wanted, deed: JobAction, seconds: float) -> Counter[str]:
-        rows = list(wanted.rows.defer(*LONG_COLUMNS))
+    def _carry_out(self, request: HttpRequest, target: Target, action: JobAction, seconds: float) -> Counter[str]:
+        rows = list(target.rows.defer(*LONG_COLUMNS))
         try:
-            outcomes = _VERBS[deed.verb](rows, seconds)
+            outcomes = _VERBS[action.verb](rows, seconds)
         except DelayQError:
-            self.note(request, rows, deed.flag, f"{deed.title}: {_('Redis did not answer; it may be done in part.')}")
+            self.note(
+                request,
+                rows,
+                action.flag,
+                f"{action.title}: {_('Redis did not answer; the action may be incomplete.')}",
+            )
             raise
-        self.note(request, rows, deed.flag, f"{deed.title}: {_summary(outcomes)}")
+        self.note(request, rows, action.flag, f"{action.title}: {_summary(outcomes)}")
         return outcomes
 
-    def _order(self, request: HttpRequest, wanted: Wanted, deed: JobAction, seconds: float) -> str:
+    def _order(self, request: HttpRequest, target: Target, action: JobAction, seconds: float) -> str:
         """Order the action as a bulk action and return the URL of its progress page."""
-        action = repair.order(
-            deed.verb,
+        order = repair.order(
+            action.verb,
             self.model,
-            wanted.lookups or {},
+            target.lookups or {},
             user=request.user,
-            delay=seconds if deed.delayed else None,
-            total=wanted.total,
+            delay=seconds if action.delayed else None,
+            total=target.total,
         )
-        self.note(request, [action], CHANGE, f"{deed.title}: {wanted.total}")
-        self.message_user(request, _("A worker carries it out. This page tells how far it is."), messages.INFO)
-        return reverse("admin:django_delayq_bulkaction_change", args=[action.pk], current_app=self.admin_site.name)
+        self.note(request, [order], CHANGE, f"{action.title}: {target.total}")
+        self.message_user(request, _("A worker carries out this action. This page shows its progress."), messages.INFO)
+        return reverse("admin:django_delayq_bulkaction_change", args=[order.pk], current_app=self.admin_site.name)
 
 
 _VERBS: Final[Mapping[str, Callable[[list[Any], float], Counter[str]]]] = {
@@ -247,20 +248,20 @@ def _phrase(outcome: str, n: int) -> str:
             return ngettext("%(n)d job was buried.", "%(n)d jobs were buried.", n) % {"n": n}
         case "live":
             return ngettext(
-                "%(n)d stays, because another job of its id is live.",
-                "%(n)d stay, because other jobs of their ids are live.",
+                "%(n)d job was not changed, because another job with its id is live.",
+                "%(n)d jobs were not changed, because other jobs with their ids are live.",
                 n,
             ) % {"n": n}
         case "running":
             return ngettext(
-                "%(n)d was left alone, because it is running now.",
-                "%(n)d were left alone, because they are running now.",
+                "%(n)d job was not changed, because it is running.",
+                "%(n)d jobs were not changed, because they are running.",
                 n,
             ) % {"n": n}
         case "gone":
             return ngettext(
-                "%(n)d was not there any more: it was run, changed or removed meanwhile.",
-                "%(n)d were not there any more: they were run, changed or removed meanwhile.",
+                "%(n)d job no longer existed: it was run, changed or removed in the meantime.",
+                "%(n)d jobs no longer existed: they were run, changed or removed in the meantime.",
                 n,
             ) % {"n": n}
     return f"{outcome}: {n}"
@@ -273,16 +274,16 @@ _NOT_DONE: Final = ("live", "running", "gone")
 def phrases(outcomes: Mapping[str, int]) -> list[str]:
     """Return one sentence for each outcome."""
     known = (*_DONE, *_NOT_DONE)
-    words = [*known, *sorted(set(outcomes) - set(known))]
-    return [_phrase(word, outcomes[word]) for word in words if outcomes.get(word)]
+    ordered = [*known, *sorted(set(outcomes) - set(known))]
+    return [_phrase(outcome, outcomes[outcome]) for outcome in ordered if outcomes.get(outcome)]
 
 
-def told(outcomes: Mapping[str, int]) -> tuple[int, str]:
+def result_message(outcomes: Mapping[str, int]) -> tuple[int, str]:
     """Return level and text of the result message."""
-    said = phrases(outcomes)
-    done = said and not any(number for word, number in outcomes.items() if word not in _DONE)
-    return messages.SUCCESS if done else messages.WARNING, " ".join(said) or _("Nothing was done.")
+    sentences = phrases(outcomes)
+    done = sentences and not any(number for outcome, number in outcomes.items() if outcome not in _DONE)
+    return messages.SUCCESS if done else messages.WARNING, " ".join(sentences) or _("Nothing was done.")
 
 
 def _summary(outcomes: Mapping[str, int]) -> str:
-    return ", ".join(f"{word} {number}" for word, number in sorted(outcomes.items()) if number) or "nothing"
+    return ", ".join(f"{outcome} {number}" for outcome, number in sorted(outcomes.items()) if number) or "nothing"

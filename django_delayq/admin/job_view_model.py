@@ -129,8 +129,10 @@ class JobViewModel:
         if not self.view.quarantined:
             return ""
         if self.view.state == "reserved":
-            return _("It runs alone in a process, because its process died under it before.")
-        return _("It waits to run alone in a process, because its process died under it: see its last error.")
+            return _("It runs alone in a process, because its last process died while running it.")
+        return _(
+            "It waits to run alone in a process, because its last process died while running it. See its last error."
+        )
 
     @property
     def lease(self) -> When | None:
@@ -229,8 +231,8 @@ class JobViewModel:
         try:
             rows = formatting.call_rows(job.task, job.args)
         except ValueError:
-            words = _("This is not written as the arguments of a task are, so it is shown as it is stored.")
-            return [Argument("", formatting.json_text(job.args))], words
+            text = _("This content does not have the format of task arguments, so it is shown as stored.")
+            return [Argument("", formatting.json_text(job.args))], text
         return [Argument(name, formatting.pretty(value)) for name, value in rows], ""
 
     @property
@@ -248,12 +250,12 @@ class JobViewModel:
             return _("%(n)s bytes") % {"n": formatting.number(self.view.size)}
         stored = self.job.args
         try:
-            words = ", ".join(
+            text = ", ".join(
                 f"{name}={formatting.brief(value)}" for name, value in formatting.call_rows(self.job.task, stored)
             )
         except ValueError:
-            words = " ".join(formatting.json_text(stored).split())
-        return words if len(words) <= _LINE else f"{words[:_LINE]}…"
+            text = " ".join(formatting.json_text(stored).split())
+        return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:

@@ -25,7 +25,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
-from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, look_for
+from .browse import LATEST_FIRST, PLACES, SEARCH_SECONDS, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, search
 from .job_view_model import JobViewModel, payload_view_model
 from .numbers import moment
 from .redis_pages import RedisPages
@@ -34,7 +34,7 @@ __all__ = ["LiveJobAdmin", "register"]
 
 LIMITS: Final = (20, 50, 100, 250)
 PAYLOADS: Final = 50
-GRAVES: Final = 20
+MOST_BURIED: Final = 20
 PLACE_NAMES: Final = {
     "waiting": gettext_lazy("Waiting"),
     "reserved": gettext_lazy("Reserved"),
@@ -75,18 +75,18 @@ class RescheduleForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         """Check that exactly one of the two is given."""
-        given = super().clean() or {}
-        if not self.errors and (given.get("delay") is None) == (given.get("at") is None):
-            raise forms.ValidationError(_("Say either how long from now, or at which moment."))
-        return given
+        data = super().clean() or {}
+        if not self.errors and (data.get("delay") is None) == (data.get("at") is None):
+            raise forms.ValidationError(_("Give either a delay or a moment."))
+        return data
 
     @property
     def when(self) -> dict[str, Any]:
         """Arguments for ``reschedule``."""
-        given = self.cleaned_data
-        if given["delay"] is not None:
-            return {"delay": given["delay"] * _UNITS[given["unit"] or "s"]}
-        at = given["at"]
+        data = self.cleaned_data
+        if data["delay"] is not None:
+            return {"delay": data["delay"] * _UNITS[data["unit"] or "s"]}
+        at = data["at"]
         return {"at": at if timezone.is_aware(at) else at.timestamp()}
 
 
@@ -113,12 +113,12 @@ class LiveJobAdmin(RedisPages):
         counts = broker.inspector.all_counts()
         query = query_of(request)
         try:
-            listing = look_for(broker, query, counts) if query.text else browse(broker, query, counts)
+            listing = search(broker, query, counts) if query.text else browse(broker, query, counts)
         except InvalidJob as error:
             messages.warning(request, str(error))
             listing = Listing()
         now_ms = broker.now_ms()
-        mine = [one for one in counts if query.queue in ("", one.queue)]
+        counted = [one for one in counts if query.queue in ("", one.queue)]
         chosen = query.by or PLACES[query.place][0]
         context = {
             "query": query,
@@ -131,7 +131,7 @@ class LiveJobAdmin(RedisPages):
                 (
                     place,
                     name,
-                    sum(count_at(one, place) for one in mine),
+                    sum(count_at(one, place) for one in counted),
                     self.link(query, place=place, by="", reverse=None),
                 )
                 for place, name in PLACE_NAMES.items()
@@ -146,7 +146,7 @@ class LiveJobAdmin(RedisPages):
             ],
             "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
             "first_url": self.link(query) if query.cursor else "",
-            "patience": PATIENCE,
+            "search_seconds": SEARCH_SECONDS,
             "limits": [(limit, self.link(query, limit=limit)) for limit in LIMITS],
         }
         trail = [(query.queue, "")] if query.queue else []
@@ -159,7 +159,7 @@ class LiveJobAdmin(RedisPages):
 
     def link(self, query: BrowseQuery, **other: Any) -> str:
         """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
-        words = {
+        parameters = {
             "queue": query.queue,
             "place": query.place,
             "by": query.by,
@@ -170,13 +170,13 @@ class LiveJobAdmin(RedisPages):
             **other,
         }
         if "place" in other:
-            words["q"] = ""
-        if words["reverse"] is not None:
-            words["reverse"] = int(words["reverse"])
-        if words["limit"] == USUAL_LIMIT:
-            words["limit"] = ""
-        given = {name: value for name, value in words.items() if value not in ("", None)}
-        return f"{self.url('changelist')}?{urlencode(given)}"
+            parameters["q"] = ""
+        if parameters["reverse"] is not None:
+            parameters["reverse"] = int(parameters["reverse"])
+        if parameters["limit"] == USUAL_LIMIT:
+            parameters["limit"] = ""
+        filled = {name: value for name, value in parameters.items() if value not in ("", None)}
+        return f"{self.url('changelist')}?{urlencode(filled)}"
 
     # -- one job -----------------------------------------------------------------------------------------------------
 
@@ -184,13 +184,13 @@ class LiveJobAdmin(RedisPages):
         """Render everything that Redis stores under an id."""
         queue, ident = name_of(object_id)
         broker = connections.broker()
-        graves = sorted(broker.inspector.graves(queue, ident), key=lambda one: one.buried_ms or 0, reverse=True)
+        buried = sorted(broker.inspector.graves(queue, ident), key=lambda one: one.buried_ms or 0, reverse=True)
         view = broker.inspector.get(queue, ident)
         if view is None:
             return self.gone(request, queue, ident)
-        others = graves if view.state != "morgue" else [one for one in graves if one.job.key != view.job.key]
+        others = buried if view.state != "morgue" else [one for one in buried if one.job.key != view.job.key]
         now_ms = broker.now_ms()
-        item, *earlier = self.items([view, *others[:GRAVES]], now_ms)
+        item, *earlier = self.items([view, *others[:MOST_BURIED]], now_ms)
         page = whole_number(request.GET.get("payloads", ""), 1)
         payloads = view.payloads if view.state == "morgue" else broker.inspector.payloads(queue, ident)
         begin = (page - 1) * PAYLOADS
@@ -202,8 +202,8 @@ class LiveJobAdmin(RedisPages):
             "payloads_begin": begin,
             "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
             "payloads_before": page - 1,
-            "graves": earlier,
-            "graves_left_out": max(0, len(others) - GRAVES),
+            "buried": earlier,
+            "buried_left_out": max(0, len(others) - MOST_BURIED),
             "morgue_url": self.url_of("morguejob", "changelist"),
             "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
@@ -228,9 +228,9 @@ class LiveJobAdmin(RedisPages):
         def act() -> str:
             moved = django_delayq.run_now(id=ident, queue=queue)
             self.note(request, f"{queue}/{ident}", "run now" if moved else "run now: it was not waiting")
-            return self.told(request, moved, _("It is due now."))
+            return self.outcome_message(request, moved, _("The job is due now."))
 
-        self.try_to(request, act)
+        self.report_result(request, act)
         return self.back(self.url("change", f"{queue}/{ident}"))
 
     def reschedule_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -242,56 +242,61 @@ class LiveJobAdmin(RedisPages):
             def act() -> str:
                 moved = django_delayq.reschedule(id=ident, queue=queue, **form.when)
                 self.note(request, f"{queue}/{ident}", "rescheduled" if moved else "reschedule: it was not waiting")
-                return self.told(request, moved, _("It is due at another time now."))
+                return self.outcome_message(request, moved, _("The job was rescheduled."))
 
-            if self.try_to(request, act):
+            if self.report_result(request, act):
                 return self.back(self.url("change", f"{queue}/{ident}"))
-        return self.ask(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
+        return self.confirm(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render the confirmation page, or cancel the job."""
         queue, ident = name_of(object_id)
         if request.method != "POST":
-            return self.ask(request, "live_cancel", _("Cancel"), queue, ident)
+            return self.confirm(request, "live_cancel", _("Cancel"), queue, ident)
 
         def act() -> str:
             outcome = django_delayq.cancel(id=ident, queue=queue)
             self.note(request, f"{queue}/{ident}", f"cancel: {outcome or 'no such live job'}")
             if outcome == "cancelled":
-                return _("It was waiting, and is gone.")
+                return _("The waiting job was cancelled.")
             if outcome == "stopping":
                 messages.warning(
                     request,
                     _(
-                        "It is running: marked to stop. Its handler hears of it at the next "
-                        "heartbeat, and if it fails it is not tried again."
+                        "The job is running and was marked to stop. Its handler is notified at the next "
+                        "heartbeat. If it fails, it is not retried."
                     ),
                 )
                 return ""
-            return self.told(request, outcome, "")
+            return self.outcome_message(request, outcome, "")
 
-        self.try_to(request, act)
+        self.report_result(request, act)
         return self.back(self.url("change", f"{queue}/{ident}"))
 
-    def told(self, request: HttpRequest, outcome: object, done: str) -> str:
+    def outcome_message(self, request: HttpRequest, outcome: object, done: str) -> str:
         """Report the outcome to the user; return ``done`` if the verb was carried out."""
         if outcome == "on_commit":
-            return _("It is told to Redis when the transaction of this request is committed.")
+            return _("The change is sent to Redis when the transaction of this request commits.")
         if outcome == "outbox":
             messages.warning(
                 request,
-                _("Redis does not answer now. It is noted in the outbox, and Redis is told as soon as it answers."),
+                _("Redis does not answer. The change is stored in the outbox and sent as soon as Redis answers."),
             )
             return ""
         if outcome:
             return done
         messages.warning(
             request,
-            _("Nothing was done: no job waits under this id now. It has begun, has ended or was cancelled meanwhile."),
+            _(
+                "Nothing was done: no job with this id is waiting. It has started, ended or "
+                "been cancelled in the meantime."
+            ),
         )
         return ""
 
-    def ask(self, request: HttpRequest, template: str, title: str, queue: str, ident: str, **more: Any) -> HttpResponse:
+    def confirm(
+        self, request: HttpRequest, template: str, title: str, queue: str, ident: str, **more: Any
+    ) -> HttpResponse:
         """Render a confirmation page that shows the job."""
         broker = connections.broker()
         view = broker.inspector.get(queue, ident)
@@ -305,19 +310,19 @@ class LiveJobAdmin(RedisPages):
 
 def query_of(request: HttpRequest) -> BrowseQuery:
     """Return the query of a request; invalid parameters are ignored."""
-    asked = request.GET
-    place = asked.get("place", "")
+    parameters = request.GET
+    place = parameters.get("place", "")
     place = place if place in PLACES else "waiting"
-    by = asked.get("by", "")
-    reverse = asked.get("reverse", "")
+    by = parameters.get("by", "")
+    reverse = parameters.get("reverse", "")
     return BrowseQuery(
-        queue=asked.get("queue", "")[:255],
+        queue=parameters.get("queue", "")[:255],
         place=place,
         by=by if by in PLACES[place] else "",
         reverse=reverse == "1" if reverse in ("0", "1") else place in LATEST_FIRST,
-        cursor=asked.get("cursor", "")[:2000],
-        limit=min(max(whole_number(asked.get("limit", ""), USUAL_LIMIT), 1), LIMITS[-1]),
-        text=asked.get("q", "").strip()[:255],
+        cursor=parameters.get("cursor", "")[:2000],
+        limit=min(max(whole_number(parameters.get("limit", ""), USUAL_LIMIT), 1), LIMITS[-1]),
+        text=parameters.get("q", "").strip()[:255],
     )
 
 
@@ -325,7 +330,7 @@ def name_of(object_id: str) -> tuple[str, str]:
     """Return ``(queue, id)`` from a URL."""
     queue, slash, ident = unquote(object_id).partition("/")
     if not slash or not ident or "\0" in ident or len(ident.encode(errors="replace")) > 255:
-        raise Http404(f"{short(object_id)} names no job")
+        raise Http404(f"{short(object_id)} is not the name of a job: <queue>/<id>")
     return queue, ident
 
 

@@ -39,7 +39,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     """Mirrored jobs with search, details and repair actions."""
 
     #: buttons on the page of one job
-    deeds: ClassVar[tuple[JobAction, ...]] = ()
+    job_actions: ClassVar[tuple[JobAction, ...]] = ()
     change_form_template = "admin/django_delayq/mirrored.html"
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
@@ -81,7 +81,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         return row.job_id
 
     @admin.display(description=_("task and error"))
-    def trouble(self, row: MirroredJob) -> SafeString:
+    def task_and_error(self, row: MirroredJob) -> SafeString:
         """Return the task, and below it class and first line of the error."""
         error = formatting.error_line(row.error_class, getattr(row, "message_start", None) or "")
         return format_html('<div class="delayq-task">{}</div> {}', row.task or "–", error)
@@ -129,7 +129,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
 
     def _buttons(self, request: HttpRequest) -> list[JobAction]:
         allowed = self.get_actions(request)
-        return [deed for deed in self.deeds if deed.name in allowed]
+        return [action for action in self.job_actions if action.name in allowed]
 
     @admin.display(description=_("queue"))
     def place(self, row: MirroredJob) -> SafeString:
@@ -141,9 +141,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("kind"))
     def kind(self, row: MirroredJob) -> str:
         """Return plain or merged."""
-        return gettext("merged: its payloads are handled together") if row.merged else gettext("plain")
+        return gettext("merged: one attempt handles all its payloads") if row.merged else gettext("plain")
 
-    @admin.display(description=_("key of the generation"))
+    @admin.display(description=_("key"))
     def generation(self, row: MirroredJob) -> str:
         """Return the key."""
         return str(row.key)
@@ -167,7 +167,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         if state is not None and state.view is not None:
             return formatting.call_table(row.task, state.view.job.args)
         if row.args is None:
-            return gettext("too large to be kept here, and no longer in Redis")
+            return gettext("too large to be copied, and no longer in Redis")
         return formatting.call_table(row.task, bytes(row.args))
 
     @admin.display(description=_("payloads"))
@@ -177,7 +177,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         if not row.merged:
             return "–"
         if state is None or state.view is None:
-            return gettext("%(n)d, no longer to be read from Redis") % {"n": row.payload_count}
+            return gettext("%(n)d, no longer in Redis") % {"n": row.payload_count}
         return formatting.payload_table(state.payloads, state.total)
 
     @admin.display(description=_("context"))

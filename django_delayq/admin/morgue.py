@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["MorgueJobAdmin"]
 
 RETRY_NOW: Final = replace(
-    NOW, effect=_("They leave the morgue and are run by the next free worker. They begin anew: with all attempts.")
+    NOW, effect=_("They leave the morgue, and the next free worker runs them. Their failures are reset.")
 )
 RETRY_IN: Final = replace(
-    LATER, effect=_("They leave the morgue and become due after the delay. They begin anew: with all attempts.")
+    LATER, effect=_("They leave the morgue and become due after the delay. Their failures are reset.")
 )
 
 
@@ -38,9 +38,10 @@ class MorgueJobAdmin(MirroredAdmin):
     """Mirror of the morgue."""
 
     keyset = "buried_at"
+    list_subtitle = _("dead jobs, kept for a decision")
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
-    list_display = ("job", "queue", "trouble", "attempts", "when")
+    list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (
         value_filter("queue", _("queue")),
         value_filter("task", _("task")),
@@ -51,12 +52,12 @@ class MorgueJobAdmin(MirroredAdmin):
     )
     sortable_by = ("when",)
     actions = ("retry_now", "retry_in", "discard")
-    deeds = (RETRY_NOW, RETRY_IN, DISCARD)
+    job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
     fieldsets: ClassVar[Any] = (
-        (_("What"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
-        (_("When"), {"fields": ("buried", "was_due", "attempts")}),
-        (_("Why"), {"fields": ("why", "outcome", "error_class", "message", "traceback")}),
-        (_("With what"), {"fields": ("arguments", "payloads", "context", "own_options")}),
+        (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
+        (_("Times"), {"fields": ("buried", "was_due", "attempts")}),
+        (_("Error"), {"fields": ("why", "outcome", "error_class", "message", "traceback")}),
+        (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
     readonly_fields = fields_of(fieldsets)
 

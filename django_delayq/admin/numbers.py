@@ -14,10 +14,10 @@ __all__ = ["When", "clock", "duration", "grouped", "millis", "moment", "rate", "
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Moment of Redis's clock. ``words`` describe it as of now; the browser updates them from ``ms``."""
+    """Moment of Redis's clock. ``relative`` describe it as of now; the browser updates them from ``ms``."""
 
     ms: int
-    words: str
+    relative: str
     #: date and time in full, in the current time zone
     full: str
     iso: str
@@ -70,14 +70,14 @@ def moment(ms: float | None, now_ms: float) -> When | None:
     if ms is None:
         return None
     away = (ms - now_ms) / 1000
-    words = _("now") if abs(away) < 1 else (_("in %s") if away > 0 else _("%s ago")) % duration(away)
+    relative = _("now") if abs(away) < 1 else (_("in %s") if away > 0 else _("%s ago")) % duration(away)
     try:
         exact = datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
-        return When(int(ms), words, f"{ms:.0f} ms", "", away <= 0)
+        return When(int(ms), relative, f"{ms:.0f} ms", "", away <= 0)
     there = timezone.localtime(exact) if timezone.is_aware(exact) else exact
     full = f"{date_format(there, 'DATETIME_FORMAT')} ({there:%H:%M:%S %Z})"
-    return When(int(ms), words, full, exact.isoformat(), away <= 0)
+    return When(int(ms), relative, full, exact.isoformat(), away <= 0)
 
 
 def clock(ms: float) -> str:

@@ -41,17 +41,17 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 
     keyset = "pk"
     many = _("outbox jobs")
-    list_display = ("job", "queue", "task", "status", "due_in_words", "written", "tries", "trouble")
+    list_display = ("job", "queue", "task", "status", "due_time", "written", "tries", "error_summary")
     list_display_links = ("job",)
     list_filter = (StateFilter,)
     sortable_by = ()
     search_fields = ("job_id",)
     search_help_text = _("The exact id of a job, or its key")
     fieldsets: ClassVar[Any] = (
-        (_("What"), {"fields": ("job_id", "queue", "task", "key")}),
-        (_("When"), {"fields": ("written", "due_in_words", "sent", "checked")}),
+        (_("Job"), {"fields": ("job_id", "queue", "task", "key")}),
+        (_("Times"), {"fields": ("written", "due_time", "sent", "checked")}),
         (_("State"), {"fields": ("status", "tries", "whole_error")}),
-        (_("With what"), {"fields": ("content", "context")}),
+        (_("Content"), {"fields": ("content", "context")}),
     )
     readonly_fields = fields_of(fieldsets)
 
@@ -88,7 +88,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         return formatting.badge(row.get_state_display(), _KINDS.get(row.state, ""))
 
     @admin.display(description=_("due"))
-    def due_in_words(self, row: OutboxJob) -> SafeString | str:
+    def due_time(self, row: OutboxJob) -> SafeString | str:
         """Return the due time; marked as late only while the job is not in Redis yet."""
         late_after = conf().admin.late_after if row.state in row.WAITING else None
         return formatting.until(formatting.from_ms(row.expected_ms), late_after=late_after)
@@ -109,7 +109,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         return formatting.ago(row.checked_at)
 
     @admin.display(description=_("error"))
-    def trouble(self, row: OutboxJob) -> SafeString | str:
+    def error_summary(self, row: OutboxJob) -> SafeString | str:
         """Return the first line of Redis's last error."""
         return formatting.error_line("", row.error)
 

@@ -32,8 +32,8 @@ PAUSED_NAMES: Final = {
     "both": gettext_lazy("paused"),
 }
 LIMIT_NAMES: Final = {
-    "max_length": gettext_lazy("most live jobs"),
-    "morgue_max": gettext_lazy("most jobs in the morgue"),
+    "max_length": gettext_lazy("maximum of live jobs"),
+    "morgue_max": gettext_lazy("maximum of jobs in the morgue"),
     "morgue_ttl_ms": gettext_lazy("kept in the morgue for"),
     "weighted": gettext_lazy("priorities"),
 }

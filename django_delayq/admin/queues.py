@@ -44,7 +44,7 @@ class PurgeForm(forms.Form):
         strip=True,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
-    morgue = forms.BooleanField(label=gettext_lazy("also throw away everything in its morgue"), required=False)
+    morgue = forms.BooleanField(label=gettext_lazy("also discard all jobs in its morgue"), required=False)
 
     def __init__(self, *args: Any, queue: str, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -95,7 +95,7 @@ class QueueEntryAdmin(RedisPages):
 
     def queue_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render one queue."""
-        queue = found(object_id)
+        queue = queue_or_404(object_id)
         broker, inspector = queue.broker, queue.broker.inspector
         item = QueueViewModel(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
@@ -137,34 +137,34 @@ class QueueEntryAdmin(RedisPages):
 
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Pause the queue for new jobs, for workers, or for both."""
-        queue = found(object_id)
+        queue = queue_or_404(object_id)
         direction = request.POST.get("direction", "")
         if direction not in DIRECTIONS:
-            messages.error(request, _("Pause what? Choose new jobs, workers or both."))
+            messages.error(request, _("Nothing was paused. Choose new jobs, workers or both."))
         else:
             queue.broker.pause(queue.name, direction)
             self.note(request, queue.name, f"pause {direction}")
-            said = {
-                "in": _("Paused for new jobs: schedule() is refused; what waits goes on."),
-                "out": _("Paused for workers: nothing is started; what runs goes on to its end."),
-                "both": _("Paused: new jobs are refused and nothing is started; what runs goes on to its end."),
+            texts = {
+                "in": _("Paused for new jobs: schedule() is refused; jobs that are already waiting still run."),
+                "out": _("Paused for workers: no job is started; running jobs finish."),
+                "both": _("Paused: new jobs are refused and no job is started; running jobs finish."),
             }
-            messages.success(request, said[direction])
+            messages.success(request, texts[direction])
         return self.back(self.url("change", queue.name))
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume the queue in both directions."""
-        queue = found(object_id)
+        queue = queue_or_404(object_id)
         queue.broker.resume(queue.name)
         self.note(request, queue.name, "resume")
-        messages.success(request, _("It is not paused any more."))
+        messages.success(request, _("The queue is no longer paused."))
         return self.back(self.url("change", queue.name))
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Make all waiting jobs due now."""
-        queue = found(object_id)
+        queue = queue_or_404(object_id)
         if request.method != "POST":
-            return self.ask(request, "queue_run", _("Run all now"), queue)
+            return self.confirm(request, "queue_run", _("Run all now"), queue)
         sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
@@ -172,7 +172,7 @@ class QueueEntryAdmin(RedisPages):
         finally:  # also if Redis became unavailable midway
             self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
         if sweep.over:
-            self.tell_unfinished(request, sweep)
+            self.warn_unfinished(request, sweep)
         else:
             moved = counts.get("moved", 0)
             messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
@@ -180,10 +180,10 @@ class QueueEntryAdmin(RedisPages):
 
     def purge_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Cancel all waiting jobs, and optionally delete the morgue."""
-        queue = found(object_id)
+        queue = queue_or_404(object_id)
         form = PurgeForm(request.POST if request.method == "POST" else None, queue=queue.name)
         if request.method != "POST" or not form.is_valid():
-            return self.ask(request, "queue_purge", _("Purge"), queue, form=form)
+            return self.confirm(request, "queue_purge", _("Purge"), queue, form=form)
         sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
@@ -194,29 +194,30 @@ class QueueEntryAdmin(RedisPages):
             self.note(request, queue.name, f"purge: {counts or sweep.seen}")
         cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
         if sweep.over:
-            self.tell_unfinished(request, sweep)
+            self.warn_unfinished(request, sweep)
         else:
-            said = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
+            text = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
             if form.cleaned_data["morgue"]:
-                said += (
+                text += (
                     " "
                     + ngettext(
-                        "%d job was thrown out of the morgue.", "%d jobs were thrown out of the morgue.", discarded
+                        "%d job in the morgue was discarded.", "%d jobs in the morgue were discarded.", discarded
                     )
                     % discarded
                 )
-            messages.success(request, said)
+            messages.success(request, text)
         return self.back(self.url("change", queue.name))
 
-    def tell_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
+    def warn_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
         """Warn the user that the sweep hit its time limit."""
-        words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
+        numbers = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
         messages.warning(
             request,
-            _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were dealt with. Press again to go on.") % words,
+            _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
+            % numbers,
         )
 
-    def ask(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
+    def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
         item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
         context = {"item": item, "queue_url": self.url("change", queue.name), **more}
@@ -224,7 +225,7 @@ class QueueEntryAdmin(RedisPages):
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
 
 
-def found(object_id: str) -> Queue:
+def queue_or_404(object_id: str) -> Queue:
     """Return the queue named in a URL.
 
     Raises:
@@ -233,7 +234,7 @@ def found(object_id: str) -> Queue:
     name = unquote(object_id)
     queue = connections.existing_queue(name)
     if queue is None:
-        raise Http404(f"there is no queue {short(name)}")
+        raise Http404(f"no queue {short(name)} exists")
     return queue
 
 

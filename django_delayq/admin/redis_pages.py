@@ -112,7 +112,7 @@ class RedisPages(Base):
         except NoReverseMatch:
             return ""
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------
 
     def render(
         self,
@@ -163,17 +163,17 @@ class RedisPages(Base):
         """Redirect to another page after a verb."""
         return HttpResponseRedirect(url)
 
-    def try_to(self, request: HttpRequest, act: Callable[[], str]) -> bool:
+    def report_result(self, request: HttpRequest, act: Callable[[], str]) -> bool:
         """Call ``act`` and show its result to the user; return False after an error, which is shown, too."""
         try:
-            said = act()
+            text = act()
         except (QueueUnavailable, Misconfigured):
             raise
         except DelayQError as error:
             messages.error(request, str(error))
             return False
-        if said:
-            messages.success(request, said)
+        if text:
+            messages.success(request, text)
         return True
 
     def note(self, request: HttpRequest, name: str, what: str) -> None:

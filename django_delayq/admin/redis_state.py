@@ -26,7 +26,7 @@ class RedisState:
     """State of a job in Redis.
 
     Attributes:
-        words: the state, in a sentence.
+        label: the state, in a sentence.
         kind: of its badge: good, bad, late or plain.
         view: the job itself, if it still has the key of the row.
         payloads: the first of its payloads.
@@ -35,7 +35,7 @@ class RedisState:
         answered: False if Redis did not reply.
     """
 
-    words: str
+    label: str
     kind: str = "plain"
     view: JobView | None = None
     payloads: Sequence[Payload] = ()
@@ -54,7 +54,7 @@ def read_state(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYL
     try:
         found = broker()
         live = found.inspector.get(row.queue, row.job_id)
-        graves = found.inspector.graves(row.queue, row.job_id)
+        records = found.inspector.graves(row.queue, row.job_id)
     except DelayQError as error:
         return RedisState(_("Redis does not answer: %(error)s") % {"error": error}, "bad", answered=False)
     is_live = live is not None and live.state != "morgue"
@@ -63,31 +63,31 @@ def read_state(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYL
         if live.job.merged:
             payloads = tuple(islice(found.inspector.payloads(row.queue, row.job_id), most))
         return _live(live, payloads)
-    buried = next((grave for grave in graves if grave.job.key == row.key.bytes), None)
+    buried = next((record for record in records if record.job.key == row.key.bytes), None)
     if buried is not None:
-        words, kind = _("in the morgue"), "plain"
+        label, kind = _("in the morgue"), "plain"
         if is_live:
-            words, kind = _("in the morgue, while another job of this id is live"), "late"
-        state = RedisState(words, kind, buried, buried.payloads[:most], len(buried.payloads))
+            label, kind = _("in the morgue, while another job of this id is live"), "late"
+        state = RedisState(label, kind, buried, buried.payloads[:most], len(buried.payloads))
         state.facts[_("buried")] = formatting.ago(formatting.from_ms(buried.buried_ms))
         return state
     if is_live:
         return RedisState(_("gone; another job has this id now"), "bad")
-    return RedisState(_("gone: it was run, cancelled or removed since"), "bad")
+    return RedisState(_("gone: it was run, cancelled or removed"), "bad")
 
 
 def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:
-    words = {
-        "delayed": _("waits for its next attempt"),
-        "ready": _("due, waits for a worker"),
-        "reserved": _("a worker has it now"),
+    label = {
+        "delayed": _("waiting for retry"),
+        "ready": _("due, waiting for a worker"),
+        "reserved": _("reserved by a worker"),
     }.get(view.state, view.state)
-    state = RedisState(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
+    state = RedisState(label, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
         state.facts[_("worker")] = view.job.worker or "–"
-        state.facts[_("its lease ends")] = formatting.until(formatting.from_ms(view.deadline_ms))
+        state.facts[_("end of lease")] = formatting.until(formatting.from_ms(view.deadline_ms))
     else:
         state.facts[_("due")] = formatting.until(formatting.from_ms(view.due_ms))
     if view.gated_due_ms is not None:
-        state.facts[_("new content after this run")] = formatting.until(formatting.from_ms(view.gated_due_ms))
+        state.facts[_("new content due")] = formatting.until(formatting.from_ms(view.gated_due_ms))
     return state

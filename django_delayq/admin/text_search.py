@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from ..core.job import Job
     from ..core.operations.views import JobView
 
-__all__ = ["GaveUp", "TextSearch"]
+__all__ = ["SearchTimeout", "TextSearch"]
 
 
-class GaveUp(Exception):
+class SearchTimeout(Exception):
     """Signal that the search ran out of time."""
 
 
@@ -25,27 +25,27 @@ class TextSearch:
 
     Args:
         text: the text to find; stored JSON is written without spaces (``"order":5``).
-        give_up: moment of ``time.monotonic()`` after which a call raises :class:`GaveUp`.
+        deadline: moment of ``time.monotonic()`` after which a call raises :class:`SearchTimeout`.
     """
 
-    def __init__(self, text: str, give_up: float) -> None:
+    def __init__(self, text: str, deadline: float) -> None:
         self._text = text.casefold()
-        self._give_up = give_up
-        self.looked_at = 0
+        self._deadline = deadline
+        self.examined = 0
 
     def __call__(self, view: JobView) -> bool:
-        self.hurry()
-        self.looked_at += 1
+        self.check_deadline()
+        self.examined += 1
         return any(self._is_in(text) for text in _plain(view)) or any(self._is_in(text) for text in self._masked(view))
 
-    def hurry(self) -> None:
+    def check_deadline(self) -> None:
         """Check the deadline.
 
         Raises:
-            GaveUp: it has passed.
+            SearchTimeout: it has passed.
         """
-        if time.monotonic() > self._give_up:
-            raise GaveUp
+        if time.monotonic() > self._deadline:
+            raise SearchTimeout
 
     def _is_in(self, text: str) -> bool:
         return self._text in text.casefold()
@@ -54,12 +54,12 @@ class TextSearch:
         """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
         mask = formatting.mask()
         for job in filter(None, (view.job, view.gated)):
-            if self._is_in(_read(job.args)):
+            if self._is_in(_decode(job.args)):
                 yield _call(job)
-            if self._is_in(_read(job.options_json)):
+            if self._is_in(_decode(job.options_json)):
                 yield _json(job.options_json)
         for payload in view.payloads:
-            if self._is_in(_read(payload.data)):
+            if self._is_in(_decode(payload.data)):
                 yield _json(payload.data)
         if self._is_in(view.reason):
             yield mask.text(view.reason)
@@ -89,12 +89,12 @@ def _json(data: bytes) -> str:
     try:
         return _dump(formatting.mask().value(formatting.loaded(data)))
     except ValueError:
-        return formatting.mask().text(_read(data))
+        return formatting.mask().text(_decode(data))
 
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     return data.decode(errors="replace")

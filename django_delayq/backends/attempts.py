@@ -59,7 +59,7 @@ def finish(
 class Attempt:
     """Attempt at a Task, also one that could not begin.
 
-    Belongs to the thread of its job (``returned`` may be called on the event loop).
+    Belongs to the thread of its job (``check_value`` may be called on the event loop).
     """
 
     def __init__(self, task: FrameworkTask, job: Job | None) -> None:
@@ -75,7 +75,7 @@ class Attempt:
             else Head(task=task.name, queue=task.options.queue, args=[], kwargs={}, facts=None)
         )
         facts = self._head.facts
-        self._backend, self._options = _home(facts.backend if facts is not None else task.task.backend)
+        self._backend, self._options = _backend_of(facts.backend if facts is not None else task.task.backend)
         self.result: AnyResult = result_of(
             job.id if job is not None else "", self._head, Record(), status=RUNNING, backend=task.task.backend
         )
@@ -87,11 +87,11 @@ class Attempt:
 
     # --- around the function
 
-    def lead(self, takes_context: bool) -> tuple[Any, ...]:
+    def context_args(self, takes_context: bool) -> tuple[Any, ...]:
         """Return the arguments that the function gets before its own."""
         return (TaskContext(task_result=self.result),) if takes_context else ()
 
-    def returned(self, raw: Any) -> Any:
+    def check_value(self, raw: Any) -> Any:
         """Check and keep the function's return value.
 
         Raises:
@@ -101,8 +101,9 @@ class Attempt:
         encoded = json.dumps(normalize_json(raw), separators=(",", ":")).encode()
         if len(encoded) > self._options.max_result_bytes:
             raise ResultTooLarge(
-                f"the task returned {len(encoded)} bytes, at most {self._options.max_result_bytes} are kept. Store it "
-                f"elsewhere and return where, or raise OPTIONS['max_result_bytes'] of TASKS[{self.result.backend!r}]"
+                f"the task returned {len(encoded)} bytes, but at most {self._options.max_result_bytes} are stored. "
+                f"Store the data elsewhere and return its location, or raise OPTIONS['max_result_bytes'] of "
+                f"TASKS[{self.result.backend!r}]"
             )
         self._value = encoded
         return raw
@@ -137,7 +138,7 @@ class Attempt:
         line = error_line(error) if error is not None else b""
         record: Record | None = None
         if self.recorded:
-            record = _patiently(
+            record = _retry_until(
                 lambda: self._store_end(job, state, now.isoformat(), line, retry_in),
                 job,
                 run.deadline if run is not None else 0.0,
@@ -152,7 +153,7 @@ class Attempt:
         if state == SUCCESSFUL and self._value is not None:
             change(self.result, _return_value=json.loads(self._value))
         if state != READY:
-            self._tell_finished(error)
+            self._send_finished(error)
 
     def _store_end(self, job: Job, state: str, at: str, line: bytes, retry_in: float) -> Record | None:
         value = self._value if state == SUCCESSFUL else None
@@ -174,7 +175,7 @@ class Attempt:
                 break  # otherwise it expired during the attempt, and has to be written completely
         return record
 
-    def _tell_finished(self, error: BaseException | None) -> None:
+    def _send_finished(self, error: BaseException | None) -> None:
         """Send the signal while handling the error.
 
         The framework's own receiver logs the exception that is being handled, so there has to be one.
@@ -197,13 +198,13 @@ class Attempt:
         return Results(connections.broker())
 
 
-def _home(alias: str) -> tuple[type[Any], BackendOptions]:
-    from .backend import home
+def _backend_of(alias: str) -> tuple[type[Any], BackendOptions]:
+    from .backend import backend_of
 
-    return home(alias)
+    return backend_of(alias)
 
 
-def _patiently(call: Callable[[], T], job: Job, deadline: float) -> T | None:
+def _retry_until(call: Callable[[], T], job: Job, deadline: float) -> T | None:
     """Call ``call()``, and retry it while Redis is unreachable, until the job surely belongs to another worker."""
     pause = Backoff()
     until = deadline + connections.broker().lease_ms / 1000

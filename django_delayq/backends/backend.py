@@ -96,7 +96,7 @@ class DelayQBackend(BaseTaskBackend):
         after: object = task.run_after
         if isinstance(after, timedelta):
             if after < timedelta(0):
-                raise InvalidTask(f"run_after must not lie in the past; it is {after}")
+                raise InvalidTask(f"run_after must not be in the past, got {after}")
             super().validate_task(like(task, run_after=None))
         elif after is None or isinstance(after, datetime):
             super().validate_task(task)
@@ -186,7 +186,7 @@ class DelayQBackend(BaseTaskBackend):
         return result
 
 
-def home(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
+def backend_of(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
     """Return class and options of the backend that a job came from; the defaults, if no backend has that name."""
     try:
         found: object = task_backends[alias]
@@ -202,13 +202,13 @@ def adopt_tasks(modules: Iterable[str]) -> None:
 
     See :func:`adopt`.
     """
-    ours = {backend.alias: backend for backend in _ours()}
-    if ours:
-        first = next(iter(ours.values()))
-        adopt(modules, lambda task: ours.get(task.backend, first).settings_or_defaults().of)
+    own = {backend.alias: backend for backend in _own_backends()}
+    if own:
+        first = next(iter(own.values()))
+        adopt(modules, lambda task: own.get(task.backend, first).settings_or_defaults().of)
 
 
-def _ours() -> list[DelayQBackend]:
+def _own_backends() -> list[DelayQBackend]:
     found: list[Any] = []
     for alias in task_backends:
         with contextlib.suppress(InvalidTaskBackend):  # Django's own check reports the error in that one

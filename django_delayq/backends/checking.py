@@ -31,7 +31,7 @@ def messages(backend: DelayQBackend) -> Iterator[CheckMessage]:
     wrong = False
     for sentence in problems(backend.options, f"{where}['OPTIONS']"):
         wrong = True
-        yield Error(sentence, hint="Until it is corrected nothing can be enqueued.", id="delayq.E041")
+        yield Error(sentence, hint="Correct it: no task can be enqueued until then.", id="delayq.E041")
     if not wrong:
         yield from _unknown_tasks(backend, f"{where}['OPTIONS']['tasks']")
 
@@ -52,8 +52,8 @@ def _queues(given: object, where: str) -> Iterator[CheckMessage]:
             continue
         if conf_or_defaults().queue(name).kind == "pull":
             yield Error(
-                f"{where}['QUEUES'] names {name!r}, which is of kind 'pull' in {SETTING}['QUEUES']: no worker would "
-                f"ever run its tasks.",
+                f"{where}['QUEUES'] names {name!r}, which is of kind 'pull' in {SETTING}['QUEUES']: no worker "
+                f"would run its tasks.",
                 hint="Give the tasks another queue, or make this one of kind 'python'.",
                 id="delayq.E042",
             )
@@ -64,7 +64,7 @@ def _unknown_tasks(backend: DelayQBackend, where: str) -> Iterator[CheckMessage]
     for name in backend.settings.tasks:
         if name not in known:
             yield Warning(
-                f"{where} names {short(name)}, which is no Task.{suggest(name, known)}",
-                hint="Correct the name (its app's label and the function, or its module path), or take it away.",
+                f"{where} names {short(name)}, which is not a Task.{suggest(name, known)}",
+                hint="Correct the name (its app's label and the function, or its module path), or remove it.",
                 id="delayq.W040",
             )

@@ -16,11 +16,11 @@ from ..core.results import FAILED, READY, SUCCESSFUL, Results
 from ..outbox import producer
 from ..signals import job_cancelled
 from . import attempts
-from .backend import home
+from .backend import backend_of
 from .errors import Gone
 from .options import BackendOptions
 from .registration import FrameworkTask
-from .stored import is_result_id, raised_nowhere
+from .stored import external_error, is_result_id
 
 logger: Final = logging.getLogger("django_delayq.tasks")
 
@@ -29,7 +29,7 @@ logger: Final = logging.getLogger("django_delayq.tasks")
 _STATES: Final = {"job_succeeded": SUCCESSFUL, "job_failed": READY, "job_buried": FAILED}
 
 
-def heard(
+def handle_event(
     task: FrameworkTask,
     event: str,
     *,
@@ -50,9 +50,9 @@ def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
     if outcome != "cancelled" or not is_result_id(id):
         return
     try:
-        kept = home(sender.task.backend)[1] if isinstance(sender, FrameworkTask) else BackendOptions()
-        ttl_ms, at = int(kept.result_ttl * 1000), timezone.now().isoformat()
-        error = raised_nowhere(Gone, "it was cancelled")
+        options = backend_of(sender.task.backend)[1] if isinstance(sender, FrameworkTask) else BackendOptions()
+        ttl_ms, at = int(options.result_ttl * 1000), timezone.now().isoformat()
+        error = external_error(Gone, "it was cancelled")
         producer.ask(lambda broker: Results(broker).close(id, ttl_ms, at=at, error=error))
     except DelayQError as failed:  # without it only the time of the end is missing in the result
         logger.warning("%s: the end of a cancelled task could not be stored: %s", id, failed)

@@ -20,10 +20,10 @@ from .stored import (
     LOST,
     Head,
     core_error,
+    external_error,
     is_durable,
     is_result_id,
     may_be_in,
-    raised_nowhere,
     read_errors,
     result_of,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..models import OutboxJob
     from .stored import AnyResult
 
-_GONE: Final = raised_nowhere(Gone, "it was cancelled, discarded or deleted, or it expired, before a run could end")
+_GONE: Final = external_error(Gone, "it was cancelled, discarded or deleted, or it expired, before an attempt ended")
 
 
 def find(ident: object) -> AnyResult:
@@ -57,7 +57,7 @@ def find(ident: object) -> AnyResult:
     head = _head(record, view)
     if head is None:
         raise TaskResultDoesNotExist(ident)
-    return _seen(ident, head, record, view)
+    return _of_view(ident, head, record, view)
 
 
 def _views(ident: str, record: Record | None) -> Iterator[JobView]:
@@ -105,7 +105,7 @@ def _of_row(ident: str, row: OutboxJob, known: Record | None) -> AnyResult:
 # --- everything else
 
 
-def _seen(ident: str, head: Head, known: Record | None, view: JobView | None) -> AnyResult:
+def _of_view(ident: str, head: Head, known: Record | None, view: JobView | None) -> AnyResult:
     record = known or Record()
     if view is None:
         if record.final:
@@ -123,15 +123,15 @@ def _seen(ident: str, head: Head, known: Record | None, view: JobView | None) ->
             finished_at=_moment(view.buried_ms),
             errors=[last] if last is not None else [],
         )
-    begun = known is None or record.token == view.job.token
-    if view.state == "reserved" and begun:
+    is_started = known is None or record.token == view.job.token
+    if view.state == "reserved" and is_started:
         # Its end may be stored already, shortly before the job is deleted.
         state = record.state if known is not None else RUNNING
         return result_of(ident, head, record, status=state, finished_at=_ended(record) if record.final else None)
-    return result_of(ident, head, record, status=READY, errors=_of_lost_run(record, view))
+    return result_of(ident, head, record, status=READY, errors=_lost_attempt_errors(record, view))
 
 
-def _of_lost_run(record: Record, view: JobView) -> list[TaskError]:
+def _lost_attempt_errors(record: Record, view: JobView) -> list[TaskError]:
     """Return the error of an attempt that began and stored no end, if it was counted."""
     if record.state != RUNNING or view.job.failures <= record.failures:
         return []

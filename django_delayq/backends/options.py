@@ -23,13 +23,13 @@ from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
 #: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1
 DAY: Final = 86_400.0
-_MERGED: Final = "merged tasks are made by django_delayq's own @task"
-_RECURRING: Final = "recurring tasks are made by django_delayq's own @task"
-_IDS: Final = "each enqueue() makes a job of its own, which meets no other"
+_MERGED: Final = "define merged tasks with django_delayq's own @task"
+_RECURRING: Final = "define recurring tasks with django_delayq's own @task"
+_IDS: Final = "each enqueue() creates a job with its own id, so there are no conflicts"
 #: options of django_delayq's own tasks that Django's Tasks do not have, and the reason or alternative
-NOT_HERE: Final = {
-    "queue": "the queue is named by the framework: @task(queue_name=…)",
-    "priority": "the priority is the framework's, -100 to 100: @task(priority=…)",
+UNAVAILABLE: Final = {
+    "queue": "set it with the framework's @task(queue_name=…)",
+    "priority": "set it with the framework's @task(priority=…), -100 to 100",
     "merge": _MERGED,
     "batch_size": _MERGED,
     "payloads": _MERGED,
@@ -41,10 +41,10 @@ NOT_HERE: Final = {
     "missed": _RECURRING,
     "on_conflict": _IDS,
     "due_policy": _IDS,
-    "ack": "a job that is acked before it runs leaves nothing by which a lost run could be told from one that goes on",
+    "ack": "a job that is acknowledged before it starts leaves no record by which a lost attempt could be detected",
 }
 #: options of one task; ``name`` is the name that jobs store, by default "app_label.function"
-TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in NOT_HERE))
+TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in UNAVAILABLE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +115,15 @@ def _max_result_bytes(name: str, value: object) -> None:
 
 def _using_db(name: str, value: object) -> None:
     if value is not None and value not in list(databases):
-        raise InvalidJob(f"{name} is {short(value)}, which is no alias in DATABASES.{suggest(str(value), databases)}")
+        raise InvalidJob(
+            f"{name} is {short(value)}, which is not an alias in DATABASES.{suggest(str(value), databases)}"
+        )
 
 
 def _defaults(name: str, value: object) -> None:
     options = check_mapping(name, value, _EXAMPLE)
     for own in ("name", *OWN):
-        if own in options and own not in NOT_HERE:
+        if own in options and own not in UNAVAILABLE:
             raise InvalidJob(f"{name}: {own!r} belongs to one task; put it into OPTIONS['tasks']")
     build(options, name)
 
@@ -142,25 +144,25 @@ _CHECKS: Final = {
 }
 
 
-def build(said: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
+def build(given: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
     """Return the options of one task.
 
     Args:
-        said: values by names of :data:`TASK_OPTIONS`.
+        given: values by names of :data:`TASK_OPTIONS`.
         what: the task, for error messages.
         placed: queue and priority, which the framework sets.
 
     Raises:
         Misconfigured: an unknown or invalid option, with a suggestion; the message begins with ``what``.
     """
-    for name in said:
-        if name in NOT_HERE:
-            raise Misconfigured(f"{what}: the option {name!r} is not for Django's Tasks: {NOT_HERE[name]}")
-    own = {name: value for name, value in said.items() if name != "name"}
+    for name in given:
+        if name in UNAVAILABLE:
+            raise Misconfigured(f"{what}: the option {name!r} is not available for Django's Tasks: {UNAVAILABLE[name]}")
+    own = {name: value for name, value in given.items() if name != "name"}
     try:
-        check_known(said, TASK_OPTIONS, "option")
-        if said.get("name") is not None:
-            check_task_name(said["name"])
+        check_known(given, TASK_OPTIONS, "option")
+        if given.get("name") is not None:
+            check_task_name(given["name"])
         if "queue" in placed:
             check_queue_name(placed["queue"])
     except InvalidJob as error:

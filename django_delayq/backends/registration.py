@@ -28,7 +28,7 @@ _HIGHEST: Final = 100
 _lock: Final = threading.RLock()
 _known: Final[dict[Callable[..., Any], FrameworkTask]] = {}
 #: Tasks that were decorated while Django's apps were loading
-_early: Final[list[AnyTask]] = []
+_deferred: Final[list[AnyTask]] = []
 
 
 class FrameworkTask(core.Task):
@@ -36,14 +36,14 @@ class FrameworkTask(core.Task):
 
     Attributes:
         task: the framework's Task, as it was decorated.
-        said: the options that it was built from.
+        given: the options that it was built from.
     """
 
-    def __init__(self, task: AnyTask, name: str, options: core.TaskOptions, said: Mapping[str, Any]) -> None:
+    def __init__(self, task: AnyTask, name: str, options: core.TaskOptions, given: Mapping[str, Any]) -> None:
         self.task = task
-        self.said = said
-        self.listener = _listener(self)
-        super().__init__(_performer(self), name=name, options=options)
+        self.given = given
+        self.listener = _event_handler(self)
+        super().__init__(_worker_function(self), name=name, options=options)
 
 
 def priority_class(priority: float) -> int:
@@ -68,7 +68,7 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
         InvalidTask: an unknown or invalid option, or another function has the name.
     """
     if not apps.apps_ready:
-        _early.append(task)
+        _deferred.append(task)
         return None
     what = f"@task {task.module_path}"
     with _lock:
@@ -77,19 +77,19 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
             return known  # a worker has one policy for a task: that of the backend it was made for, not of using()
         try:
             by_default = task_name(task.func)
-            said = {**options_of(by_default, task.module_path), **getattr(task, "options", {})}
-            if known is not None and known.said == said:
+            given = {**options_of(by_default, task.module_path), **getattr(task, "options", {})}
+            if known is not None and known.given == given:
                 return known
             first = known.task if known is not None else task
-            options = build(said, what, queue=first.queue_name, priority=priority_class(first.priority))
-            made = FrameworkTask(first, said.get("name") or by_default, options, said)
-            if known is not None and known.name != made.name:
+            options = build(given, what, queue=first.queue_name, priority=priority_class(first.priority))
+            registered = FrameworkTask(first, given.get("name") or by_default, options, given)
+            if known is not None and known.name != registered.name:
                 core.registry.remove(known)
-            core.registry.add(made)  # one step if the name is the same, because a worker may look it up now
+            core.registry.add(registered)  # one step if the name is the same, because a worker may look it up now
         except Misconfigured as error:
             raise InvalidTask(str(error)) from None
-        _known[task.func] = made
-        return made
+        _known[task.func] = registered
+        return registered
 
 
 def known(func: Callable[..., Any]) -> FrameworkTask | None:
@@ -113,8 +113,8 @@ def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., 
         modules: names of the imported task modules.
         options_of: returns, for a Task, the function that gives its options in the settings.
     """
-    while _early:
-        task = _early.pop(0)  # the decorated one is first, before those of using()
+    while _deferred:
+        task = _deferred.pop(0)  # the decorated one is first, before those of using()
         register(task, options_of(task))
     for name in modules:
         for value in list(vars(sys.modules[name]).values()):
@@ -125,30 +125,30 @@ def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., 
                     logger.warning("%s cannot be run by django_delayq: %s", value.module_path, error)
 
 
-def _listener(registered: FrameworkTask) -> Callable[..., None]:
+def _event_handler(registered: FrameworkTask) -> Callable[..., None]:
     from . import listening
 
-    return functools.partial(listening.heard, registered)
+    return functools.partial(listening.handle_event, registered)
 
 
-def _performer(registered: FrameworkTask) -> Callable[..., Any]:
+def _worker_function(registered: FrameworkTask) -> Callable[..., Any]:
     """Return the function that a worker calls: it adds the context argument and checks the return value."""
     from . import attempts
 
-    func, lead = registered.task.func, registered.task.takes_context
+    func, takes_context = registered.task.func, registered.task.takes_context
 
     def perform(*args: Any, **kwargs: Any) -> Any:
         attempt = attempts.current(registered)
-        return attempt.returned(func(*attempt.lead(lead), *args, **kwargs))
+        return attempt.check_value(func(*attempt.context_args(takes_context), *args, **kwargs))
 
     async def aperform(*args: Any, **kwargs: Any) -> Any:
         attempt = attempts.current(registered)
-        return attempt.returned(await func(*attempt.lead(lead), *args, **kwargs))
+        return attempt.check_value(await func(*attempt.context_args(takes_context), *args, **kwargs))
 
-    called: Callable[..., Any] = aperform if iscoroutinefunction(func) else perform
-    functools.update_wrapper(called, func)
+    function: Callable[..., Any] = aperform if iscoroutinefunction(func) else perform
+    functools.update_wrapper(function, func)
     signature = inspect.signature(func)
     # Callers pass the arguments without the context.
-    parameters = list(signature.parameters.values())[1 if lead else 0 :]
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return called
+    parameters = list(signature.parameters.values())[1 if takes_context else 0 :]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function

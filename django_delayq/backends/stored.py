@@ -36,7 +36,7 @@ _MARK: Final = slice(21, 29)
 _DURABLE_LENGTH: Final = 30
 _PACKAGE: Final = __name__.partition(".")[0]
 #: names that the core gives to ends without an exception
-_NAMED: Final = {
+_CORE_ERRORS: Final = {
     "Crashed": errors.Crashed,
     "UnknownTask": errors.UnknownTask,
     "JobTimeout": core_errors.JobTimeout,
@@ -92,9 +92,9 @@ class Facts:
         return {"b": self.backend, "p": self.priority, "e": _text(self.enqueued_at), "r": _text(self.run_after)}
 
     @classmethod
-    def load(cls, said: Mapping[str, Any]) -> Facts:
+    def load(cls, data: Mapping[str, Any]) -> Facts:
         """Return the facts from the output of :meth:`dump`."""
-        return cls(backend=said["b"], priority=said["p"], enqueued_at=_time(said["e"]), run_after=_time(said["r"]))
+        return cls(backend=data["b"], priority=data["p"], enqueued_at=_time(data["e"]), run_after=_time(data["r"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +110,15 @@ class Head:
     def pack(self) -> bytes:
         """Return the stored form."""
         facts = self.facts.dump() if self.facts is not None else None
-        said = {"t": self.task, "q": self.queue, "a": self.args, "k": self.kwargs, "f": facts}
-        return json.dumps(said, separators=(",", ":")).encode()
+        data = {"t": self.task, "q": self.queue, "a": self.args, "k": self.kwargs, "f": facts}
+        return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Head:
         """Return the head from the output of :meth:`pack`."""
-        said = json.loads(packed)
-        facts = Facts.load(said["f"]) if said["f"] is not None else None
-        return cls(task=said["t"], queue=said["q"], args=said["a"], kwargs=said["k"], facts=facts)
+        data = json.loads(packed)
+        facts = Facts.load(data["f"]) if data["f"] is not None else None
+        return cls(task=data["t"], queue=data["q"], args=data["a"], kwargs=data["k"], facts=facts)
 
     @classmethod
     def of_job(cls, job: Job) -> Head:
@@ -143,9 +143,9 @@ class Head:
 
 def _facts(context: Mapping[str, Any]) -> Facts | None:
     """Return the facts that ``enqueue()`` added to a job; None for a job that was scheduled in another way."""
-    said = context.get(CONTEXT)
+    data = context.get(CONTEXT)
     try:
-        return Facts.load(said) if said is not None else None
+        return Facts.load(data) if data is not None else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -164,7 +164,7 @@ def pack_error(path: str, traceback: str) -> bytes:
     return json.dumps({"c": path, "t": traceback[-TRACEBACK_CHARS:]}, separators=(",", ":")).encode()
 
 
-def raised_nowhere(kind: type[BaseException], message: str) -> bytes:
+def external_error(kind: type[BaseException], message: str) -> bytes:
     """Return the stored form of an end that the attempt's own code did not see."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     return pack_error(path, f"{path}: {message}\n")
@@ -172,8 +172,8 @@ def raised_nowhere(kind: type[BaseException], message: str) -> bytes:
 
 #: errors of an attempt that stored no end
 LOST: Final = LostErrors(
-    crashed=raised_nowhere(errors.Crashed, "the process died under the task"),
-    overran=raised_nowhere(core_errors.JobTimeout, "the run did not end although its time limit had passed"),
+    crashed=external_error(errors.Crashed, "the process died while running the task"),
+    overran=external_error(core_errors.JobTimeout, "the attempt did not end within its time limit"),
 )
 
 
@@ -200,21 +200,21 @@ def read_errors(lines: Sequence[bytes]) -> list[TaskError]:
     """Return the errors of a record."""
     found = []
     for line in lines:
-        said = json.loads(line)
-        found.append(TaskError(exception_class_path=said["c"], traceback=said["t"]))
+        data = json.loads(line)
+        found.append(TaskError(exception_class_path=data["c"], traceback=data["t"]))
     return found
 
 
 def core_error(job: Job) -> TaskError | None:
     """Return the last error that the queue itself keeps of a job."""
     try:
-        said = json.loads(job.error) if job.error else None
+        data = json.loads(job.error) if job.error else None
     except ValueError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(data, dict):
         return None
-    name, message, trace = (str(said.get(key, "")) for key in ("class", "message", "traceback"))
-    kind = _NAMED.get(name)
+    name, message, trace = (str(data.get(key, "")) for key in ("class", "message", "traceback"))
+    kind = _CORE_ERRORS.get(name)
     path = f"{kind.__module__}.{kind.__qualname__}" if kind else name if "." in name else f"builtins.{name}"
     head = "Traceback (most recent call last):\n" if trace else ""
     return TaskError(exception_class_path=path, traceback=f"{head}{trace}{name}: {message}\n")

@@ -74,7 +74,7 @@ def _found(path: str, changes: Mapping[str, Any]) -> AnyTask:
 
 def like(task: AnyTask, **changes: Any) -> AnyTask:
     """Return a copy of this task with ``changes``, not validated, for values stored under earlier settings."""
-    made = object.__new__(type(task))
-    for one in fields(task):
-        object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))
-    return made
+    copy = object.__new__(type(task))
+    for item in fields(task):
+        object.__setattr__(copy, item.name, changes.get(item.name, getattr(task, item.name)))
+    return copy

@@ -61,5 +61,8 @@ def server_version(binary: str) -> tuple[int, ...]:
         ) from error
     match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer)
     if match is None:
-        raise Misconfigured(f"{binary} --version answered {answer[:100]!r}: this does not look like a Redis server.")
+        raise Misconfigured(
+            f"{binary} --version answered {answer[:100]!r}: this is not a Redis server. "
+            f"Install another Redis or set DELAYQ['REDIS']."
+        )
     return tuple(int(part) for part in match.groups())

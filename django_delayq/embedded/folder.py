@@ -87,7 +87,7 @@ def _check_parents(directory: Path) -> None:
         others = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
         if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
             raise Misconfigured(
-                f"Other users may rename what lies in {parent}, so they could put a folder of theirs in the place of "
+                f"Other users may rename files in {parent}, so they could replace "
                 f"{directory}, the folder of the embedded Redis. Close it: chmod go-w {parent} (or chmod +t {parent}, "
                 f"if all have to write there). {_ADVICE}"
             )
@@ -109,7 +109,9 @@ def check(directory: Path) -> None:
             f"folder that it leads to."
         )
     if not stat.S_ISDIR(found.st_mode):
-        raise Misconfigured(f"{directory} is in the place of the embedded Redis's folder and is none. {_ADVICE}")
+        raise Misconfigured(
+            f"{directory} is needed as the folder of the embedded Redis, but it is not a folder. {_ADVICE}"
+        )
     if found.st_uid != os.geteuid():
         raise Misconfigured(
             f"{directory}, the folder of the embedded Redis, belongs to another user (uid {found.st_uid}; this process "
@@ -117,7 +119,7 @@ def check(directory: Path) -> None:
         )
     if found.st_mode & 0o022:
         raise Misconfigured(
-            f"Other users may write to {directory}, the folder of the embedded Redis. Make sure that all in it is "
+            f"Other users may write to {directory}, the folder of the embedded Redis. Check that all files in it are "
             f"yours, then close it: chmod 700 {directory}"
         )
     if found.st_mode & 0o077:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def ask(path: Path, request: bytes, password: str = "") -> bytes:
+def send_command(path: Path, command: bytes, password: str = "") -> bytes:
     """Return the reply to one inline command over a fresh connection; b"" if there is none within a second."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
@@ -18,7 +18,7 @@ def ask(path: Path, request: bytes, password: str = "") -> bytes:
             if password:
                 connection.sendall(f"AUTH {password}\r\n".encode())
                 connection.recv(1024)
-            connection.sendall(request)
+            connection.sendall(command)
             return connection.recv(16384)
         except OSError:
             return b""

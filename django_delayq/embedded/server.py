@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ..core.errors import Misconfigured
 from . import folder
 from .binaries import find_binary, server_version
-from .probe import ask, listens, try_lock, wait_for
+from .probe import listens, send_command, try_lock, wait_for
 
 START_TIMEOUT = 20.0  # seconds until the first reply; loading a large append-only file may take longer
 STOP_TIMEOUT = 10.0
@@ -88,7 +88,7 @@ class EmbeddedRedis:
             Misconfigured: this object has no ``port``.
         """
         if not self.port:
-            raise Misconfigured("This EmbeddedRedis listens on no TCP port; make it with port=…")
+            raise Misconfigured("This EmbeddedRedis listens on no TCP port; create it with port=…")
         return f"redis://{self._access}127.0.0.1:{self.port}/0"
 
     @property
@@ -100,7 +100,7 @@ class EmbeddedRedis:
     @property
     def running(self) -> bool:
         """True if a server replies on the socket now."""
-        return self._ask(b"PING\r\n").startswith(b"+PONG")
+        return self._send_command(b"PING\r\n").startswith(b"+PONG")
 
     @property
     def owner(self) -> bool:
@@ -113,11 +113,11 @@ class EmbeddedRedis:
         return f":{secret}@" if secret else ""
 
     def _info(self, name: str) -> str | None:
-        match = re.search(rf"{name}:(\d+)".encode(), self._ask(b"INFO server\r\n"))
+        match = re.search(rf"{name}:(\d+)".encode(), self._send_command(b"INFO server\r\n"))
         return match[1].decode() if match else None
 
-    def _ask(self, request: bytes) -> bytes:
-        return ask(self.socket_path, request, folder.password(self.directory))
+    def _send_command(self, request: bytes) -> bytes:
+        return send_command(self.socket_path, request, folder.password(self.directory))
 
     # commands
 
@@ -133,11 +133,11 @@ class EmbeddedRedis:
                 # A server that is loading its file or busy exists although it does not reply PONG.
                 if not listens(self.socket_path):
                     self._launch()
-                self._await_answer()
+                self._await_reply()
                 self._check_port()
             except BaseException:
                 self._end_process()
-                self._leave()
+                self._release_users_lock()
                 raise
         return self
 
@@ -160,7 +160,7 @@ class EmbeddedRedis:
             else:
                 self._end_process()
                 self._end_foreign()
-            self._leave()
+            self._release_users_lock()
 
     def kill(self) -> None:
         """``kill -9`` the server (to test crashes). ``start()`` restarts it with its data."""
@@ -231,17 +231,17 @@ class EmbeddedRedis:
             umask=0o077,
         )
 
-    def _await_answer(self) -> None:
+    def _await_reply(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT
         while True:
-            answer = self._ask(b"PING\r\n")
-            if answer.startswith(b"+PONG"):
+            reply = self._send_command(b"PING\r\n")
+            if reply.startswith(b"+PONG"):
                 self._close_output()
                 return
             if self._process is not None and self._process.poll() is not None:
-                raise Misconfigured(f"The embedded Redis ended at once: {self._complaint()}")
-            if time.monotonic() > deadline and not answer.startswith(b"-LOADING"):
-                raise Misconfigured(f"The embedded Redis did not answer in {START_TIMEOUT:g} s: {self._complaint()}")
+                raise Misconfigured(f"The embedded Redis exited immediately: {self._log_excerpt()}")
+            if time.monotonic() > deadline and not reply.startswith(b"-LOADING"):
+                raise Misconfigured(f"The embedded Redis did not answer in {START_TIMEOUT:g} s: {self._log_excerpt()}")
             time.sleep(0.01)
 
     def _check_port(self) -> None:
@@ -249,20 +249,20 @@ class EmbeddedRedis:
         listens = self._info("tcp_port")
         if self.port and listens is not None and int(listens) != self.port:
             raise Misconfigured(
-                f"The embedded Redis in {self.directory} runs already, without the port {self.port}. Stop the "
+                f"The embedded Redis in {self.directory} is already running, without port {self.port}. Stop the "
                 f"processes that use it, or leave port= out."
             )
 
-    def _complaint(self) -> str:
-        said = b""
+    def _log_excerpt(self) -> str:
+        output = b""
         if self._process is not None and self._process.stdout is not None and self._process.poll() is not None:
-            said = self._process.stdout.read()
+            output = self._process.stdout.read()
             self._close_output()
         log = self.directory / "redis.log"
         with contextlib.suppress(OSError):
-            said += log.read_bytes()[-2000:]
-        lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-        return f"{' / '.join(lines[-3:]) or 'it said nothing'} (log: {log})"
+            output += log.read_bytes()[-2000:]
+        lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+        return f"{' / '.join(lines[-3:]) or 'no output'} (log: {log})"
 
     def _close_output(self) -> None:
         # After the start everything goes to the log file; without a reader the server would only get EPIPE.
@@ -292,7 +292,7 @@ class EmbeddedRedis:
             if not wait_for(lambda: not listens(self.socket_path), STOP_TIMEOUT):
                 os.kill(pid, signal.SIGKILL)
 
-    def _leave(self) -> None:
+    def _release_users_lock(self) -> None:
         if self._users_lock is not None:
             os.close(self._users_lock)
             self._users_lock = None

@@ -51,27 +51,27 @@ class Mask:
         if len(text) > MOST_CHARACTERS:
             end = whole_lines(text[-MOST_CHARACTERS:])
             text = f"{_cut_note(len(text) - len(end), 'characters').strip()}\n{end}"
-        done: list[str] = []
-        said: list[str] = []
+        lines: list[str] = []
+        prose: list[str] = []
         source = None
         for line in text.split("\n"):
             frame = _FRAME.match(line)
             if frame is None and (source is None or not line.startswith(source)):
-                said.append(line)
+                prose.append(line)
                 source = None
                 continue
-            if said:
-                done.append(self._texts.hide("\n".join(said)))
-                said = []
+            if prose:
+                lines.append(self._texts.hide("\n".join(prose)))
+                prose = []
             if frame is None:
-                done.append(self._texts.hide_in_source(line))
+                lines.append(self._texts.hide_in_source(line))
                 source = None
             else:
-                done.append(self._texts.hide(line))
+                lines.append(self._texts.hide(line))
                 source = f"{frame['indent']}  "
-        if said:
-            done.append(self._texts.hide("\n".join(said)))
-        return "\n".join(done)
+        if prose:
+            lines.append(self._texts.hide("\n".join(prose)))
+        return "\n".join(lines)
 
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
@@ -87,9 +87,9 @@ class Mask:
             MaskError: a hidden value was moved to another place, or the value is too long to be edited.
         """
         walk = _Walk(self)
-        shown = walk.value(stored, name)
+        masked = walk.value(stored, name)
         walk.check_whole()
-        return restored(edited, stored, shown)
+        return restored(edited, stored, masked)
 
     def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
         """Return edited positional arguments with the hidden values restored; ``names`` as for :meth:`arguments`.
@@ -98,9 +98,9 @@ class Mask:
             MaskError: a hidden value was moved to another place, or the arguments are too long to be edited.
         """
         walk = _Walk(self)
-        shown = walk.items(stored, 0, names)
+        masked = walk.items(stored, 0, names)
         walk.check_whole()
-        return restored_items(edited, stored, shown)
+        return restored_items(edited, stored, masked)
 
 
 class Unmasked(Mask):
@@ -153,25 +153,25 @@ class _Walk:
     def members(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
         """Return the members of an object without secrets."""
         other = self._named_elsewhere(value)
-        shown: dict[Any, Any] = {}
+        masked: dict[Any, Any] = {}
         for place, (key, item) in enumerate(value.items()):
             self._left -= len(key) + 1 if isinstance(key, str) else 1
             if self._left < 0:
-                shown["…"] = self._note(len(value) - place, "members")
+                masked["…"] = self._note(len(value) - place, "members")
                 break
-            shown[key] = self.value(item, other if key == "value" and other else key, depth + 1)
-        return shown
+            masked[key] = self.value(item, other if key == "value" and other else key, depth + 1)
+        return masked
 
     def items(self, values: Sequence[Any], depth: int, names: Sequence[str] = ()) -> list[Any]:
         """Return the items of a list without secrets; ``names`` are those of the first ones."""
-        shown: list[Any] = []
+        masked: list[Any] = []
         for place, item in enumerate(values):
             self._left -= 1
             if self._left < 0:
-                shown.append(self._note(len(values) - place, "items"))
+                masked.append(self._note(len(values) - place, "items"))
                 break
-            shown.append(self.value(item, names[place] if place < len(names) else None, depth + 1))
-        return shown
+            masked.append(self.value(item, names[place] if place < len(names) else None, depth + 1))
+        return masked
 
     def text(self, text: str, depth: int = 0) -> str:
         """Return a text without secrets."""
@@ -181,9 +181,9 @@ class _Walk:
             return self._mask._texts.hide(text[:room]) + self._note(len(text) - room, "characters")
         if text[:1] in ("{", "["):
             try:
-                shown = _Walk(self._mask).value(json.loads(text), None, depth + 1)
+                masked = _Walk(self._mask).value(json.loads(text), None, depth + 1)
                 # An unpaired surrogate is escaped again: no page, response or terminal can encode it.
-                return json.dumps(shown, ensure_ascii=False).encode(errors="backslashreplace").decode()
+                return json.dumps(masked, ensure_ascii=False).encode(errors="backslashreplace").decode()
             except (ValueError, RecursionError):
                 pass
         return self._mask._texts.hide(text)

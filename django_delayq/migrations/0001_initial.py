@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('action', models.CharField(max_length=30, verbose_name='action')),
-                ('target', models.CharField(max_length=30, verbose_name='of')),
+                ('target', models.CharField(max_length=30, verbose_name='target')),
                 ('filters', models.JSONField(default=dict, verbose_name='filters')),
                 ('options', models.JSONField(default=dict, verbose_name='options')),
                 ('state', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('done', 'done'), ('stopped', 'stopped'), ('failed', 'failed')], default='waiting', max_length=7, verbose_name='state')),
@@ -159,7 +159,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'job in the morgue',
                 'verbose_name_plural': 'morgue',
-                'permissions': [('retry_morguejob', 'Can retry jobs of the morgue'), ('edit_morguejob', 'Can retry jobs of the morgue with other arguments'), ('discard_morguejob', 'Can discard jobs of the morgue')],
+                'permissions': [('retry_morguejob', 'Can retry jobs in the morgue'), ('edit_morguejob', 'Can retry jobs in the morgue with other arguments'), ('discard_morguejob', 'Can discard jobs in the morgue')],
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['buried_at', 'id'], name='delayq_morgue_at'), models.Index(fields=['queue', 'buried_at'], name='delayq_morgue_queue'), models.Index(fields=['task', 'buried_at'], name='delayq_morgue_task'), models.Index(fields=['error_class', 'buried_at'], name='delayq_morgue_error'), models.Index(fields=['reason', 'buried_at'], name='delayq_morgue_reason'), models.Index(fields=['failures', 'buried_at'], name='delayq_morgue_attempt'), models.Index(fields=['job_id'], name='delayq_morgue_id', opclasses=['varchar_pattern_ops']), models.Index(fields=['queue', 'shard', 'updated_us'], name='delayq_morgue_place')],
                 'constraints': [models.UniqueConstraint(fields=('queue', 'job_id', 'key'), name='delayq_morgue_job')],

@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'HTTP API',
                 'verbose_name_plural': 'HTTP API',
-                'permissions': [('api_view', 'HTTP API: can see queues, jobs, workers and figures'), ('api_produce', 'HTTP API: can put jobs in'), ('api_consume', 'HTTP API: can reserve and end jobs'), ('api_operate', 'HTTP API: can pause queues, and cancel, move and kick jobs'), ('api_admin', 'HTTP API: can create, reshard and delete queues, and stop workers')],
+                'permissions': [('api_view', 'HTTP API: can see queues, jobs, workers and metrics'), ('api_produce', 'HTTP API: can schedule jobs'), ('api_consume', 'HTTP API: can reserve and settle jobs'), ('api_operate', 'HTTP API: can pause queues, and cancel, reschedule and kick jobs'), ('api_admin', 'HTTP API: can create, reshard and delete queues, and stop workers')],
                 'managed': False,
                 'default_permissions': (),
             },

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from django.db.models import Count
 
 from ..settings.conf import Conf
-from .index_mirror import AT_ONCE, IndexMirror, cursors_of, table
-from .review import SURE, review
+from .index_mirror import DELETE_CHUNK, IndexMirror, cursors_of, table
+from .review import SURE_LEVELS, review
 from .rows import FAILED, MORGUE, PLACES
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 #: seconds between two full checks
-FULL_LOOK: Final = 600.0
+FULL_CHECK_SECONDS: Final = 600.0
 #: seconds between two turns without changes; such a turn queries neither Redis nor the database
-_REST: Final = 30.0
+_IDLE_SECONDS: Final = 30.0
 #: seconds between two turns while jobs fail continuously
-_PACE: Final = 0.25
+_BUSY_SECONDS: Final = 0.25
 #: seconds of work in one turn
-_TURN: Final = 0.5
+_TURN_SECONDS: Final = 0.5
 
 _END: Final = object()
 
@@ -54,11 +54,11 @@ class Mirror:
         self._broker = broker
         self._changes = changes
         self._queues = queues
-        self._shadows: dict[Name, IndexMirror] = {}
+        self._mirrors: dict[Name, IndexMirror] = {}
         #: mirrors with new entries to copy
-        self._behind: set[Name] = set()
+        self._to_copy: set[Name] = set()
         #: mirrors to review, and how many levels to compare even if the counts agree
-        self._doubted: dict[Name, int] = {}
+        self._to_review: dict[Name, int] = {}
         self._work: dict[Name, Iterator[object]] = {}
         self._next_turn = self._next_full = 0.0
 
@@ -71,22 +71,22 @@ class Mirror:
         now = time.monotonic()
         if now < self._next_turn:
             return self._next_turn - now
-        self._meet()
-        self._hear()
+        self._refresh_shards()
+        self._collect_changes()
         if now >= self._next_full:
-            self._look_everywhere()
-            self._next_full = now + FULL_LOOK
-        self._toil(now + _TURN)
+            self._check_all()
+            self._next_full = now + FULL_CHECK_SECONDS
+        self._work_until(now + _TURN_SECONDS)
         now = time.monotonic()
         if self._work:
             return 0.0
-        self._next_turn = now + _PACE
-        counts_at = [self._shadows[name].count_at for name in self._doubted]
-        return max(_PACE, min((*counts_at, self._next_full, now + _REST)) - now)
+        self._next_turn = now + _BUSY_SECONDS
+        counts_at = [self._mirrors[name].count_at for name in self._to_review]
+        return max(_BUSY_SECONDS, min((*counts_at, self._next_full, now + _IDLE_SECONDS)) - now)
 
     # -- selecting the work ------------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
+    def _refresh_shards(self) -> None:
         """Refresh the list of shards. If a shard has disappeared, a full check follows at once."""
         served = {
             (queue.name, number, place.name): (queue, number, place)
@@ -94,67 +94,67 @@ class Mirror:
             for number in queue.numbers
             for place in (FAILED, MORGUE)
         }
-        left = self._shadows.keys() - served.keys()
+        left = self._mirrors.keys() - served.keys()
         for name in left:
-            del self._shadows[name]
-            self._behind.discard(name)
-            self._doubted.pop(name, None)
+            del self._mirrors[name]
+            self._to_copy.discard(name)
+            self._to_review.pop(name, None)
             self._work.pop(name, None)
-        for name in served.keys() - self._shadows.keys():
-            self._shadows[name] = IndexMirror(self._settings, *served[name])
+        for name in served.keys() - self._mirrors.keys():
+            self._mirrors[name] = IndexMirror(self._settings, *served[name])
         if left:
             self._next_full = 0.0
 
-    def _hear(self) -> None:
+    def _collect_changes(self) -> None:
         """Collect the changes to copy.
 
         A data loss in Redis needs no handling of its own: its indexes then differ from before, too.
         """
         for queue, number in self._changes.take("failed"):
-            self._want((queue, number, FAILED.name))
+            self._mark_changed((queue, number, FAILED.name))
         for queue, number in self._changes.take("morgue"):
-            self._want((queue, number, MORGUE.name))
+            self._mark_changed((queue, number, MORGUE.name))
 
-    def _want(self, name: Name, sure: int = 0) -> None:
-        if name in self._shadows:
-            self._behind.add(name)
-            self._doubted[name] = max(self._doubted.get(name, 0), sure)
-            if sure:
-                self._shadows[name].count_at = 0.0
+    def _mark_changed(self, name: Name, levels: int = 0) -> None:
+        if name in self._mirrors:
+            self._to_copy.add(name)
+            self._to_review[name] = max(self._to_review.get(name, 0), levels)
+            if levels:
+                self._mirrors[name].count_at = 0.0
 
-    def _look_everywhere(self) -> None:
+    def _check_all(self) -> None:
         """Check every shard for which Redis or the table has entries, and delete rows of removed shards and queues."""
         counted: dict[Name, int] = {}
         for place in (FAILED, MORGUE):
             rows = table(place).order_by().values_list("queue", "shard").annotate(n=Count("pk"))
             counted |= {(queue, shard, place.name): n for queue, shard, n in rows}
-        for queue, number in dict.fromkeys(name[:2] for name in self._shadows):
-            answer = self._shadows[queue, number, FAILED.name].queue.call("stats", number, request=b"")
+        for queue, number in dict.fromkeys(name[:2] for name in self._mirrors):
+            answer = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
             for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
                 name = (queue, number, place.name)
                 if entries or name in counted:
-                    self._want(name, SURE)
-        self._bury_the_dead(counted)
+                    self._mark_changed(name, SURE_LEVELS)
+        self._delete_orphan_rows(counted)
 
-    def _bury_the_dead(self, counted: dict[Name, int]) -> None:
+    def _delete_orphan_rows(self, counted: dict[Name, int]) -> None:
         cursors = {
             name for place in (FAILED, MORGUE) for name in cursors_of(place).values_list("queue", "shard", "place")
         }
-        strange = {*counted, *cursors} - self._shadows.keys()
-        for queue in sorted({name[0] for name in strange}):
+        orphans = {*counted, *cursors} - self._mirrors.keys()
+        for queue in sorted({name[0] for name in orphans}):
             live = self._broker.known_queue(queue)
             numbers = live.numbers if live is not None else ()
-            for name in sorted(name for name in strange if name[0] == queue and name[1] not in numbers):
-                logger.info("shard %d of queue %s is no more; its rows (%s) are deleted", name[1], queue, name[2])
+            for name in sorted(name for name in orphans if name[0] == queue and name[1] not in numbers):
+                logger.info("shard %d of queue %s no longer exists; deleting its rows (%s)", name[1], queue, name[2])
                 delete_rows(name)
 
     # -- the work ----------------------------------------------------------------------------------------------------
 
-    def _toil(self, until: float) -> None:
+    def _work_until(self, until: float) -> None:
         """Do one step of each mirror in turn, so that a shard with a million records does not block the others."""
         now = time.monotonic()
-        for name in {*self._behind, *self._doubted} - self._work.keys():
-            if name in self._behind or self._shadows[name].count_at <= now:
+        for name in {*self._to_copy, *self._to_review} - self._work.keys():
+            if name in self._to_copy or self._mirrors[name].count_at <= now:
                 self._work[name] = self._steps(name)
         while self._work:
             for name in list(self._work):
@@ -165,15 +165,15 @@ class Mirror:
                 return
 
     def _steps(self, name: Name) -> Iterator[object]:
-        shadow = self._shadows[name]
+        mirror = self._mirrors[name]
         try:
-            if name in self._behind:
-                self._behind.discard(name)  # a change noticed from here on needs another copy
-                yield from shadow.copy()
-            if time.monotonic() >= shadow.count_at:
-                yield from review(shadow, sure=self._doubted.pop(name, 0))
+            if name in self._to_copy:
+                self._to_copy.discard(name)  # a change noticed from here on needs another copy
+                yield from mirror.copy()
+            if time.monotonic() >= mirror.count_at:
+                yield from review(mirror, levels=self._to_review.pop(name, 0))
         except Exception:
-            self._want(name, SURE)
+            self._mark_changed(name, SURE_LEVELS)
             raise
 
 
@@ -181,6 +181,6 @@ def delete_rows(name: Name) -> None:
     """Delete the rows of a shard's place, and finally its cursor."""
     queue, number, place = name
     rows = table(PLACES[place]).filter(queue=queue, shard=number)
-    while keys := list(rows.values_list("pk", flat=True)[:AT_ONCE]):
+    while keys := list(rows.values_list("pk", flat=True)[:DELETE_CHUNK]):
         rows.filter(pk__in=keys).delete()
     cursors_of(PLACES[place]).filter(queue=queue, shard=number).delete()

@@ -43,7 +43,7 @@ class Index:
         with clear_errors():
             return int(self._client.zcount(self._key, low, high))
 
-    def behind(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
+    def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
         found = self.queue.call("page", self.number, self._position, b"0", CHUNK, score, member, request=b"")
         return list(zip(found[::2], found[1::2], strict=True))
@@ -76,8 +76,8 @@ class Index:
         found: list[int | None] = []
         for start in range(0, len(members), CHUNK):
             with clear_errors():
-                answers = self._client.zmscore(self._key, list(members[start : start + CHUNK]))
-            found += [None if answer is None else score_of(answer) for answer in answers]
+                replies = self._client.zmscore(self._key, list(members[start : start + CHUNK]))
+            found += [None if reply is None else score_of(reply) for reply in replies]
         return found
 
     def rows(self, entries: Sequence[Entry]) -> list[Row]:
@@ -87,10 +87,10 @@ class Index:
         for view, entry in self.views(readable):
             if (row := self._row(view, entry)) is not None:
                 rows[entry.member] = row
-        unseen = [entry for entry in entries if entry.member not in rows]
-        for entry, score in zip(unseen, self.scores([entry.member for entry in unseen]), strict=True):
+        missing = [entry for entry in entries if entry.member not in rows]
+        for entry, score in zip(missing, self.scores([entry.member for entry in missing]), strict=True):
             if score == entry.score:  # otherwise it was removed meanwhile, or is copied with its new score
-                rows[entry.member] = self._broken(entry, "nothing else is stored of it, see manage.py delayq_fsck")
+                rows[entry.member] = self._broken(entry, "its record is missing; run manage.py delayq_fsck")
         return list(rows.values())
 
     def views(self, entries: dict[bytes, Entry]) -> Iterator[tuple[JobView | str, Entry]]:

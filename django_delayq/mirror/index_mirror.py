@@ -17,10 +17,10 @@ from .index import Index
 from .rows import LAST_SCORE, Entry, Place, Row, score_of, store, unique_fields
 
 #: seconds between two counts of one index, and the minimum ratio of that interval to the time a count takes
-_COUNT_AGAIN: Final = 2.0
+_COUNT_SECONDS: Final = 2.0
 _COUNT_SHARE: Final = 20
 #: rows that one statement deletes
-AT_ONCE: Final = 1000
+DELETE_CHUNK: Final = 1000
 _DAY_MS: Final = 86_400_000
 
 
@@ -86,7 +86,7 @@ class IndexMirror:
         cursor = self._cursor()
         score, member = self._begin(cursor)
         while True:
-            page = self.index.behind(score, member)
+            page = self.index.after(score, member)
             rows = self.missing([Entry(each, score_of(at)) for each, at in page])
             if page and page[-1] != cursor:
                 with transaction.atomic(using=self.using):
@@ -172,7 +172,7 @@ class IndexMirror:
         parts = self.parts(scope) if scope.low > 0 else [scope]
         counts = [self.count(part) for part in parts]
         now = time.monotonic()
-        self.count_at = now + max(_COUNT_AGAIN, _COUNT_SHARE * (now - began_at))
+        self.count_at = now + max(_COUNT_SECONDS, _COUNT_SHARE * (now - began_at))
         return all(here == there for here, there in counts)
 
     def parts(self, scope: Scope) -> list[Scope]:
@@ -187,8 +187,8 @@ class IndexMirror:
 
     def delete(self, rows: Any) -> Iterator[None]:
         """Delete rows, one batch in each step."""
-        keys = list(rows.values_list("pk", flat=True)[:AT_ONCE])
+        keys = list(rows.values_list("pk", flat=True)[:DELETE_CHUNK])
         while keys:
             rows.filter(pk__in=keys).delete()
             yield
-            keys = list(rows.values_list("pk", flat=True)[:AT_ONCE])
+            keys = list(rows.values_list("pk", flat=True)[:DELETE_CHUNK])

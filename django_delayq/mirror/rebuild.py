@@ -29,22 +29,22 @@ def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = Non
     """
     broker = connections.broker()
     live = {queue.name: queue for queue in broker.queues()}
-    wanted = None if queues is None else set(queues)
+    selected = None if queues is None else set(queues)
     counts: Counter[str] = Counter({FAILED.name: 0, MORGUE.name: 0})
-    stored = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
+    stored = [one for one in broker.inspector.all_counts() if selected is None or one.queue in selected]
     total = sum(one.failed + one.morgue for one in stored)
     for place in (FAILED, MORGUE):
         rows, cursors = table(place), cursors_of(place)
         names = {*rows.order_by().values_list("queue", "shard").distinct(), *cursors.values_list("queue", "shard")}
         for name, number in sorted(names):
-            if wanted is None or name in wanted:
+            if selected is None or name in selected:
                 delete_rows((name, number, place.name))
-        for name in live if wanted is None else wanted & live.keys():
+        for name in live if selected is None else selected & live.keys():
             for number in live[name].numbers:
-                shadow = IndexMirror(conf().mirror, live[name], number, place)
-                for _ in (*shadow.copy(), *review(shadow)):
+                mirror = IndexMirror(conf().mirror, live[name], number, place)
+                for _ in (*mirror.copy(), *review(mirror)):
                     pass
-                counts[place.name] += shadow.rows.count()
+                counts[place.name] += mirror.rows.count()
                 if progress:
                     progress(counts.total(), max(total, counts.total()))
     return dict(counts)

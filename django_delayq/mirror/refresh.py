@@ -10,7 +10,7 @@ from .. import connections
 from ..core.queue import Queue
 from ..core.sending.chunks import CHUNK
 from .index import Index
-from .index_mirror import AT_ONCE, database_of, table
+from .index_mirror import DELETE_CHUNK, database_of, table
 from .rows import Entry, Place, Row, member_of, place_of, store
 
 
@@ -36,7 +36,9 @@ def grouped(rows: Iterable[Row]) -> list[Group]:
         found[type(row), row.queue, row.shard].append(row)
     broker = connections.broker()
     queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in found})}
-    return [Group(place_of(model), queues[name], number, mine) for (model, name, number), mine in found.items()]
+    return [
+        Group(place_of(model), queues[name], number, group_rows) for (model, name, number), group_rows in found.items()
+    ]
 
 
 def refresh(group: Group) -> None:
@@ -59,5 +61,5 @@ def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
 
 def remove(place: Place, rows: Sequence[Row]) -> None:
     """Delete rows of jobs that no longer exist."""
-    for start in range(0, len(rows), AT_ONCE):
-        table(place).filter(pk__in=[row.pk for row in rows[start : start + AT_ONCE]]).delete()
+    for start in range(0, len(rows), DELETE_CHUNK):
+        table(place).filter(pk__in=[row.pk for row in rows[start : start + DELETE_CHUNK]]).delete()

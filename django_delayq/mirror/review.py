@@ -10,34 +10,34 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ..core.sending.chunks import CHUNK
-from .index_mirror import AT_ONCE, IndexMirror, Scope
+from .index_mirror import DELETE_CHUNK, IndexMirror, Scope
 from .rows import Entry, store
 
 #: levels that are halved even if the counts agree: one extra row and one missing row cancel each other out
-SURE: Final = 4
+SURE_LEVELS: Final = 4
 
 
-def review(shadow: IndexMirror, *, sure: int = 0) -> Iterator[None]:
+def review(mirror: IndexMirror, *, levels: int = 0) -> Iterator[None]:
     """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
 
     Args:
-        sure: levels that are compared whatever the counts say.
+        levels: levels that are compared whatever the counts say.
     """
-    scope = shadow.scope()
+    scope = mirror.scope()
     if scope.low > 0:
-        yield from shadow.delete(shadow.rows.filter(updated_us__lt=scope.low))
-    if shadow.agrees(scope) and not sure:
+        yield from mirror.delete(mirror.rows.filter(updated_us__lt=scope.low))
+    if mirror.agrees(scope) and not levels:
         return
-    parts = [(part, sure) for each in shadow.parts(scope) for part in _bounds(shadow, each)]
+    parts = [(part, levels) for each in mirror.parts(scope) for part in _bounds(mirror, each)]
     while parts:
         part, level = parts.pop()
-        here, there = shadow.count(part)
+        here, there = mirror.count(part)
         if here == there and (level == 0 or not here):
             continue
         if not here:
-            yield from shadow.delete(shadow.within(part))
+            yield from mirror.delete(mirror.within(part))
         elif max(here, there) <= CHUNK or part.low == part.high:
-            _compare(shadow, part)
+            _compare(mirror, part)
         else:
             middle = (part.low + part.high) // 2
             parts.append((Scope(middle + 1, part.high), max(0, level - 1)))
@@ -45,24 +45,24 @@ def review(shadow: IndexMirror, *, sure: int = 0) -> Iterator[None]:
         yield
 
 
-def _bounds(shadow: IndexMirror, scope: Scope) -> list[Scope]:
+def _bounds(mirror: IndexMirror, scope: Scope) -> list[Scope]:
     """Return the part of the scope that contains any entry or row, as a list of at most one scope."""
-    rows = shadow.within(scope).order_by("updated_us").values_list("updated_us", flat=True)
+    rows = mirror.within(scope).order_by("updated_us").values_list("updated_us", flat=True)
     scores = [score for score in (rows.first(), rows.last()) if score is not None]
-    scores += [entry.score for entry in shadow.index.ends(scope.low, scope.high)]
+    scores += [entry.score for entry in mirror.index.ends(scope.low, scope.high)]
     return [Scope(min(scores), max(scores))] if scores else []
 
 
-def _compare(shadow: IndexMirror, part: Scope) -> None:
+def _compare(mirror: IndexMirror, part: Scope) -> None:
     """Add missing rows and delete orphan rows. A row is correct if Redis has its member with its score."""
-    entries = {(*shadow.name_of(entry), entry.score): entry for entry in shadow.index.between(part.low, part.high)}
+    entries = {(*mirror.name_of(entry), entry.score): entry for entry in mirror.index.between(part.low, part.high)}
     known: dict[Any, Any] = {}
-    for pk, *name in shadow.within(part).values_list("pk", *shadow.place.unique[1:], "updated_us"):
+    for pk, *name in mirror.within(part).values_list("pk", *mirror.place.unique[1:], "updated_us"):
         known[tuple(name)] = pk
     missing: list[Entry] = [entry for name, entry in entries.items() if name not in known]
     gone = [pk for name, pk in known.items() if name not in entries]
     for start in range(0, len(missing), CHUNK):
-        store(shadow.place, shadow.missing(missing[start : start + CHUNK]), shadow.using)
-    for start in range(0, len(gone), AT_ONCE):
+        store(mirror.place, mirror.missing(missing[start : start + CHUNK]), mirror.using)
+    for start in range(0, len(gone), DELETE_CHUNK):
         # Only with the score read above: the row may have been stored again since, with another score.
-        shadow.within(part).filter(pk__in=gone[start : start + AT_ONCE]).delete()
+        mirror.within(part).filter(pk__in=gone[start : start + DELETE_CHUNK]).delete()

@@ -117,7 +117,7 @@ def row_of(place: Place, view: JobView, score: int) -> Row:
     }
     if place is MORGUE:
         fields |= {"reason": text(view.reason, NAME_LENGTH), "outcome": text(view.outcome, NAME_LENGTH)}
-    return _made(place, job.queue, job.shard, text(job.id, NAME_LENGTH), score, fields)
+    return _build_row(place, job.queue, job.shard, text(job.id, NAME_LENGTH), score, fields)
 
 
 def _error_of(view: JobView) -> dict[str, Any]:
@@ -139,10 +139,10 @@ def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> 
         "error_class": "Undecodable",
         "error_message": text(why),
     }
-    return _made(place, queue, shard, ident, entry.score, fields)
+    return _build_row(place, queue, shard, ident, entry.score, fields)
 
 
-def _made(place: Place, queue: str, shard: int, ident: str, score: int, fields: dict[str, Any]) -> Row:
+def _build_row(place: Place, queue: str, shard: int, ident: str, score: int, fields: dict[str, Any]) -> Row:
     fields[place.moment] = moment(score / 1000)
     return place.model(queue=queue, shard=shard, job_id=ident, updated_us=score, seen_at=timezone.now(), **fields)
 

@@ -196,9 +196,9 @@ class MorgueJob(MirroredJob):
         verbose_name_plural = _("morgue")
         default_permissions = ("view",)
         permissions: ClassVar = [
-            ("retry_morguejob", _("Can retry jobs of the morgue")),
-            ("edit_morguejob", _("Can retry jobs of the morgue with other arguments")),
-            ("discard_morguejob", _("Can discard jobs of the morgue")),
+            ("retry_morguejob", _("Can retry jobs in the morgue")),
+            ("edit_morguejob", _("Can retry jobs in the morgue with other arguments")),
+            ("discard_morguejob", _("Can discard jobs in the morgue")),
         ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id", "key"], name="delayq_morgue_job")]
         indexes: ClassVar = [
@@ -232,7 +232,7 @@ class MirrorCursor(models.Model):
 
 
 class BulkAction(models.Model):
-    """Action on many jobs, run by a worker in pieces."""
+    """Action on many jobs, run by a worker in chunks."""
 
     class State(models.TextChoices):
         WAITING = "waiting", _("waiting")
@@ -245,7 +245,7 @@ class BulkAction(models.Model):
     #: retry, discard, bury, …
     action = models.CharField(_("action"), max_length=30)
     #: selected jobs: the model's name, and the filters
-    target = models.CharField(_("of"), max_length=30)
+    target = models.CharField(_("target"), max_length=30)
     filters = models.JSONField(_("filters"), default=dict)
     options = models.JSONField(_("options"), default=dict)
     state = models.CharField(_("state"), max_length=7, choices=State, default=State.WAITING)
@@ -342,10 +342,10 @@ class HttpApi(_Unmanaged):
         verbose_name_plural = _("HTTP API")
         default_permissions = ()
         permissions: ClassVar = [
-            ("api_view", _("HTTP API: can see queues, jobs, workers and figures")),
-            ("api_produce", _("HTTP API: can put jobs in")),
-            ("api_consume", _("HTTP API: can reserve and end jobs")),
-            ("api_operate", _("HTTP API: can pause queues, and cancel, move and kick jobs")),
+            ("api_view", _("HTTP API: can see queues, jobs, workers and metrics")),
+            ("api_produce", _("HTTP API: can schedule jobs")),
+            ("api_consume", _("HTTP API: can reserve and settle jobs")),
+            ("api_operate", _("HTTP API: can pause queues, and cancel, reschedule and kick jobs")),
             ("api_admin", _("HTTP API: can create, reshard and delete queues, and stop workers")),
         ]
 

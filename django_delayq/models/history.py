@@ -23,7 +23,7 @@ class HourlyStat(models.Model):
     hour = models.DateTimeField(_("hour"))
     queue = models.CharField(_("queue"), max_length=NAME_LENGTH)
     task = models.CharField(_("task"), max_length=NAME_LENGTH)
-    runs = models.PositiveBigIntegerField(_("runs"), default=0)
+    runs = models.PositiveBigIntegerField(_("attempts"), default=0)
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
     #: the handler raised, and the job is retried
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
@@ -74,7 +74,7 @@ class PipelineRun(models.Model):
 
     class Kind(models.TextChoices):
         HISTORY = "history", _("history")
-        BULK = "bulk", _("bulk schedule")
+        BULK = "bulk", _("bulk load")
         RECONCILE = "reconcile", _("reconcile")
         JOBS = "jobs", _("bulk maintenance")
         BACKFILL = "backfill", _("backfill")
@@ -88,21 +88,21 @@ class PipelineRun(models.Model):
         STOPPED = "stopped", _("stopped")
 
     #: for a bulk load the run id, under which it is resumed; several rows may share it
-    run_id = models.CharField(_("run"), max_length=NAME_LENGTH, db_index=True)
+    run_id = models.CharField(_("run id"), max_length=NAME_LENGTH, db_index=True)
     kind = models.CharField(_("kind"), max_length=9, choices=Kind)
     state = models.CharField(_("state"), max_length=8, choices=State, default=State.RUNNING)
     queue = models.CharField(_("queue"), max_length=NAME_LENGTH, blank=True)
     task = models.CharField(_("task"), max_length=NAME_LENGTH, blank=True)
     started_at = models.DateTimeField(_("started"), db_default=Now())
     #: time of the last update; a run without updates for a long time has died
-    seen_at = models.DateTimeField(_("last heard of"), db_default=Now())
+    seen_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     ended_at = models.DateTimeField(_("ended"), null=True)
     #: rows of the input; null = not known
     total = models.PositiveBigIntegerField(_("rows in all"), null=True)
     rows = models.PositiveBigIntegerField(_("rows"), default=0)
     created = models.PositiveBigIntegerField(_("created"), default=0)
     #: rows that were not written again, because the job existed or an earlier try had written it
-    known = models.PositiveBigIntegerField(_("there already"), default=0)
+    known = models.PositiveBigIntegerField(_("already existed"), default=0)
     #: rows that were refused and put into the quarantine
     bad = models.PositiveBigIntegerField(_("refused"), default=0)
     #: parameters and progress: inputs, outputs, offsets, versions, counts by outcome

@@ -99,11 +99,11 @@ def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> C
     counts: Counter[str] = Counter()
     for group in grouped(rows):
         # The row of a record with an unreadable name identifies no job that could be looked up.
-        asked = [row for row in group.rows if group.queue is not None and is_readable(member_of(row))]
-        if group.queue is not None and asked:
-            counts += act(group.queue, replace_rows(group, rows=asked))
-        if len(asked) < len(group.rows):
-            counts["gone"] += len(group.rows) - len(asked)
+        readable = [row for row in group.rows if group.queue is not None and is_readable(member_of(row))]
+        if group.queue is not None and readable:
+            counts += act(group.queue, replace_rows(group, rows=readable))
+        if len(readable) < len(group.rows):
+            counts["gone"] += len(group.rows) - len(readable)
         refresh(group)
     return counts
 

@@ -48,7 +48,7 @@ class _Edit:
 
     queue: Queue
     view: JobView
-    news: list[NewJob]
+    new_jobs: list[NewJob]
 
 
 def retry_edited(
@@ -79,13 +79,13 @@ def retry_edited(
     delay_ms = delay_ms_of_action(delay) or 0
     try:
         for _ in range(_TRIES):
-            view = _look(group, row)
+            view = _find_generation(group, row)
             if view is None or group.queue is None:
                 return "gone"
             if view.state == "reserved":
                 return "running"
-            edit = _Edit(group.queue, view, _news(group.queue, view, args, kwargs, payloads, delay_ms))
-            done = _dig_up(edit) if group.place is MORGUE else _replace(edit)
+            edit = _Edit(group.queue, view, _new_jobs(group.queue, view, args, kwargs, payloads, delay_ms))
+            done = _replace_buried(edit) if group.place is MORGUE else _replace_failed(edit)
             if done:
                 return done
         return "running"
@@ -93,7 +93,7 @@ def retry_edited(
         refresh(group)
 
 
-def _look(group: Group, row: Row) -> JobView | None:
+def _find_generation(group: Group, row: Row) -> JobView | None:
     """Return the generation that the row mirrors, as it is in Redis now; None if it is gone."""
     member = member_of(row)
     for view, _ in group.index.views({member: Entry(member, 0)}) if group.index is not None else ():
@@ -107,7 +107,7 @@ def _look(group: Group, row: Row) -> JobView | None:
 # -- new content -----------------------------------------------------------------------------------------------------
 
 
-def _news(
+def _new_jobs(
     queue: Queue,
     view: JobView,
     args: Sequence[Any] | None,
@@ -117,17 +117,15 @@ def _news(
 ) -> list[NewJob]:
     job, task = view.job, registry.get(view.job.task)
     if not job.task or queue.kind == "pull":
-        raise InvalidJob(
-            f"{job.id}: nobody here knows how its arguments are written; put a new job in, and discard this one"
-        )
+        raise InvalidJob(f"{job.id}: the format of its arguments is unknown; schedule a new job, and discard this one")
     if job.merged != (payloads is not None) or (job.merged and (args is not None or kwargs is not None)):
-        wanted = "merged job: give payloads" if job.merged else "plain job: give args, kwargs"
-        raise TypeError(f"{job.id} is a {wanted}")
-    common = NewJob(job.id, job.task, delay_ms=delay_ms, priority=job.priority, options=_lasting(job, queue))
+        expected = "merged job: give payloads" if job.merged else "plain job: give args, kwargs"
+        raise TypeError(f"{job.id} is a {expected}")
+    common = NewJob(job.id, job.task, delay_ms=delay_ms, priority=job.priority, options=_kept_options(job, queue))
     if payloads is None:
         return [_plain(common, job, task, tuple(args or ()), dict(kwargs or {}))]
     if not payloads:
-        raise InvalidJob(f"{job.id}: a merged job has a payload at least; discard it if there is nothing to do")
+        raise InvalidJob(f"{job.id}: a merged job needs at least one payload; to drop the job, discard it")
     if view.payload_count > MOST_PAYLOADS or len(payloads) > MOST_PAYLOADS:
         raise InvalidJob(f"{job.id}: at most {MOST_PAYLOADS} payloads can be edited; retry it as it is")
     return [_merged(common, view, task, value, score) for value, score in payloads]
@@ -144,7 +142,7 @@ def _plain(common: NewJob, job: Job, task: Task | None, args: tuple[Any, ...], k
 def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score: Any) -> NewJob:
     data = codec.encode(value, limit=conf().max_args_bytes)
     durable = any(is_durable(payload.key) for payload in view.payloads)
-    made = NewJob(
+    new = NewJob(
         common.id,
         common.task,
         delay_ms=common.delay_ms,
@@ -156,12 +154,12 @@ def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score:
         payload=Payload(data, "" if score is None else score_text(score), new_key(durable=durable)),
     )
     if task is not None and task.options.merge:
-        made.score_policy, made.payloads = task.options.score_policy, task.options.payloads
-        made.max_payloads = task.options.max_payloads or 1
-    return made
+        new.score_policy, new.payloads = task.options.score_policy, task.options.payloads
+        new.max_payloads = task.options.max_payloads or 1
+    return new
 
 
-def _lasting(job: Job, queue: Queue) -> bytes:
+def _kept_options(job: Job, queue: Queue) -> bytes:
     """Return the options of the old generation, without an expiry that has passed, so that the job can run."""
     if not job.has_expired(queue.broker.now_ms()):
         return job.options_json
@@ -172,20 +170,20 @@ def _lasting(job: Job, queue: Queue) -> bytes:
 # -- storing it ------------------------------------------------------------------------------------------------------
 
 
-def _dig_up(edit: _Edit) -> str:
+def _replace_buried(edit: _Edit) -> str:
     """Store the new job first, then delete the morgue record."""
     queue, job = edit.queue, edit.view.job
-    for new in edit.news:
+    for new in edit.new_jobs:
         new.on_conflict = "error" if new.payload is None else "merge"
     try:
-        _put(edit)
+        _store(edit)
     except IdTaken:
         return "live"
     queue.discard(job.id, key=job.key)
     return "retried"
 
 
-def _replace(edit: _Edit) -> str:
+def _replace_failed(edit: _Edit) -> str:
     """Store the new job behind the old one, which is leased here, or in its place if no worker can reserve it.
 
     Return "" if the job has to be looked up again.
@@ -193,54 +191,58 @@ def _replace(edit: _Edit) -> str:
     queue, job = edit.queue, edit.view.job
     is_paused = bool(int(queue.layout.get("paused", 0)) & layouts.PAUSED_OUT)
     if is_paused and job.merged:
-        raise InvalidJob(f"queue {queue.name!r} is paused, so nobody can take the old payloads out; resume it first")
+        raise InvalidJob(f"queue {queue.name!r} is paused, so the old payloads cannot be replaced; resume it first")
     if is_paused or job.has_expired(queue.broker.now_ms()):
-        _put(edit)
+        _store(edit)
         return "retried"
     worker = f"edit:{os.getpid()}"
-    held = queue.reserve_id(job.id, worker=worker, ttr_ms=_HOLD_MS, early=True).jobs
-    if not held:
+    leases = queue.reserve_id(job.id, worker=worker, ttr_ms=_HOLD_MS, early=True).jobs
+    if not leases:
         return ""
-    (mine,) = held
-    if mine.key != job.key:
-        queue.settle([release(mine)])
+    (leased,) = leases
+    if leased.key != job.key:
+        queue.settle([release(leased)])
         return ""
     try:
-        _put(edit)
+        _store(edit)
     except BaseException:
-        queue.settle([release(mine)])
+        queue.settle([release(leased)])
         raise
-    queue.settle([ack(mine, 0, 0, event=False) if job.merged else release(mine)])
+    queue.settle([ack(leased, 0, 0, event=False) if job.merged else release(leased)])
     return "retried"
 
 
-def _put(edit: _Edit) -> None:
+def _store(edit: _Edit) -> None:
     """Store the new generation, durably if the old one was durable."""
-    queue, news = edit.queue, edit.news
+    queue, new_jobs = edit.queue, edit.new_jobs
     alias = (
-        _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key) for new in news) else ""
+        _alias_of(edit)
+        if any(is_durable(new.key if new.payload is None else new.payload.key) for new in new_jobs)
+        else ""
     )
     if alias:
         with transaction.atomic(using=alias):
             # Redis may refuse this one, so it does not supersede others: the old generation's row is deleted with its
             # mark.
-            outbox.insert(alias, queue.name, news, supersede=False)
+            outbox.insert(alias, queue.name, new_jobs, supersede=False)
     try:
-        for new, outcome in zip(news, queue.schedule_many(news), strict=True):
+        for new, outcome in zip(new_jobs, queue.schedule_many(new_jobs), strict=True):
             _check(new, outcome, queue)
     except Exception:
         if alias:
-            outbox.table(alias).filter(key__in=[outbox.key_of(new) for new in news]).delete()
+            outbox.table(alias).filter(key__in=[outbox.key_of(new) for new in new_jobs]).delete()
         raise
 
 
 def _check(new: NewJob, outcome: str, queue: Queue) -> None:
     if outcome in ("taken", "exists"):
-        raise IdTaken(f"a live job with id {new.id!r} stands in the way; wait for its end, or cancel it")
+        raise IdTaken(f"another job with id {new.id!r} is live; wait for its end, or cancel it")
     if outcome == "paused":
         raise QueuePaused(f"queue {queue.name!r} is paused for new jobs; resume it, or try again later")
     if outcome == "full":
-        raise QueueFull(f"queue {queue.name!r}, or id {new.id!r}, has no room; let the workers catch up")
+        raise QueueFull(
+            f"queue {queue.name!r}, or id {new.id!r}, is full; try again when workers have done some of its jobs"
+        )
 
 
 def _alias_of(edit: _Edit) -> str:

@@ -1,6 +1,6 @@
-"""Actions on any number of jobs: stored as an order that a worker runs in pieces.
+"""Actions on any number of jobs: stored as an order that a worker runs in chunks.
 
-The order stores its position after each piece. If a worker is killed, another one resumes from there. Users see the
+The order stores its position after each chunk. If a worker is killed, another one resumes from there. Users see the
 progress and can stop the order. Rows that were added after the order are not affected.
 """
 
@@ -33,7 +33,7 @@ State = BulkAction.State
 #: name and queue of the task that runs orders; a worker has to serve that queue
 TASK: Final = "django_delayq.carry_out"
 QUEUE: Final = "delayq"
-PIECE: Final = 250
+CHUNK: Final = 250
 _TARGETS: Final = {place.model.__name__: place for place in PLACES.values()}
 _WAITING: Final = (State.WAITING, State.RUNNING)
 
@@ -72,17 +72,14 @@ def order(
         InvalidJob: an unknown action or filter, or an implausible delay.
     """
     if action not in _VERBS or (action == "bury" and model.__name__ != "FailedJob"):
-        raise InvalidJob(
-            f"{action!r} is nothing that can be ordered for {model.__name__}; use retry, discard, or bury "
-            f"for failed jobs"
-        )
+        raise InvalidJob(f"{action!r} is no action on {model.__name__}; use retry, discard, or bury for failed jobs")
     delay_ms = delay_ms_of_action(delay)
     rows = matching(model, filters)
     last = rows.order_by().aggregate(last=Max("pk"))["last"] or 0
     options = {"until": last, **({"delay": delay_ms / 1000} if delay_ms is not None else {})}
     using = router.db_for_write(BulkAction)
     with transaction.atomic(using=using):
-        made = BulkAction._default_manager.using(using).create(
+        bulk_action = BulkAction._default_manager.using(using).create(
             action=action,
             target=place_of(model).model.__name__,
             filters=storable(filters),
@@ -91,8 +88,10 @@ def order(
             ordered_by="" if user is None else str(user)[:NAME_LENGTH],
             ordered_by_pk="" if user is None else str(user.pk),
         )
-        schedule(carry_out, str(made.pk), id=f"order-{made.pk}", using_db=using, durable=_is_durable(using))
-    return made
+        schedule(
+            carry_out, str(bulk_action.pk), id=f"order-{bulk_action.pk}", using_db=using, durable=_is_durable(using)
+        )
+    return bulk_action
 
 
 def _is_durable(using: str) -> bool:
@@ -102,7 +101,7 @@ def _is_durable(using: str) -> bool:
 
 
 def stop(ordered: BulkAction) -> bool:
-    """Stop an order before its next piece. Finished pieces are not undone.
+    """Stop an order before its next chunk. Completed chunks are not undone.
 
     Returns:
         False if it had ended already.
@@ -112,9 +111,11 @@ def stop(ordered: BulkAction) -> bool:
     return waiting.update(state=State.STOPPED, ended_at=Now()) > 0
 
 
-def _given_up(job: CurrentJob, error: BaseException) -> None:
+def _mark_failed(job: CurrentJob, error: BaseException) -> None:
     """Mark the order as failed after its last attempt."""
-    _orders().filter(pk=job.args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
+    _orders().filter(pk=job.args[0], state__in=_WAITING).update(
+        state=State.FAILED, ended_at=Now(), error=_error_text(error)
+    )
 
 
 @task(
@@ -125,7 +126,7 @@ def _given_up(job: CurrentJob, error: BaseException) -> None:
     crash_limit=10,
     timeout=None,
     max_lease=None,
-    on_exhausted=_given_up,
+    on_exhausted=_mark_failed,
     retry_for=None,
     give_up_on=(),
     ack="late",
@@ -135,7 +136,7 @@ def carry_out(pk: str) -> dict[str, int]:
     """Run an order from its stored position. Return counts of jobs by outcome."""
     ordered = _orders().filter(pk=pk).first()
     if ordered is None:
-        logger.warning("the order %s is not there any more", pk)
+        logger.warning("bulk action %s no longer exists, so nothing was done", pk)
         return {}
     if ordered.state == State.FAILED:  # an operator has restored its job from the morgue
         _orders().filter(pk=pk, state=State.FAILED).update(state=State.RUNNING, ended_at=None)
@@ -143,11 +144,11 @@ def carry_out(pk: str) -> dict[str, int]:
     while ordered.state in _WAITING:
         job = current_job()
         if job is not None and job.should_stop:
-            raise Release("this process ends; another one goes on with the order")
+            raise Release("this process is stopping; another one resumes the bulk action")
         try:
-            ended = _do_piece(ordered)
+            ended = _run_chunk(ordered)
         except Exception as error:
-            _orders().filter(pk=pk).update(error=_words(error))
+            _orders().filter(pk=pk).update(error=_error_text(error))
             raise
         ordered = _orders().get(pk=pk)
         if ended:
@@ -155,18 +156,18 @@ def carry_out(pk: str) -> dict[str, int]:
     return dict(ordered.counts)
 
 
-def _do_piece(ordered: BulkAction) -> bool:
-    """Run one piece. Return True if it was the last one."""
+def _run_chunk(ordered: BulkAction) -> bool:
+    """Run one chunk. Return True if it was the last one."""
     place = _TARGETS[ordered.target]
     rows = matching(place.model, ordered.filters)
-    piece = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:PIECE])
+    chunk = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:CHUNK])
     counts = Counter(ordered.counts)
-    if piece:
-        counts += _VERBS[ordered.action](piece, ordered.options)
-    progress: dict[str, Any] = {"counts": dict(counts), "done": ordered.done + len(piece), "error": ""}
-    if piece:
-        progress["position"] = piece[-1].pk
-    ended = len(piece) < PIECE
+    if chunk:
+        counts += _VERBS[ordered.action](chunk, ordered.options)
+    progress: dict[str, Any] = {"counts": dict(counts), "done": ordered.done + len(chunk), "error": ""}
+    if chunk:
+        progress["position"] = chunk[-1].pk
+    ended = len(chunk) < CHUNK
     state: dict[str, Any] = {"state": State.DONE, "ended_at": Now()} if ended else {"state": State.RUNNING}
     # Unless another worker has resumed it, because this one was considered dead, or a user has stopped it meanwhile.
     here = _orders().filter(pk=ordered.pk, position=ordered.position)
@@ -179,5 +180,5 @@ def _orders() -> Any:
     return BulkAction._default_manager.using(router.db_for_write(BulkAction))
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:10_000]

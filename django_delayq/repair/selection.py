@@ -19,11 +19,11 @@ from ..mirror.rows import Model, place_of
 
 #: fields for filters, each also with a lookup of :data:`LOOKUPS` after two underscores
 FIELDS: Final = ("queue", "task", "error_class", "job_id", "failures", "crashes", "priority", "merged", "shard")
-_OF_MORGUE: Final = ("reason", "outcome")
+_MORGUE_FIELDS: Final = ("reason", "outcome")
 LOOKUPS: Final = ("exact", "in", "gt", "gte", "lt", "lte", "startswith", "contains", "icontains")
 #: further filters: ``search`` = in the id or the error message; ``since`` ≤ time of the failure or burial < ``until``
-WORDS: Final = ("search", "since", "until")
-FILTERS: Final = (*FIELDS, *_OF_MORGUE, *WORDS)
+NAMED_FILTERS: Final = ("search", "since", "until")
+FILTERS: Final = (*FIELDS, *_MORGUE_FIELDS, *NAMED_FILTERS)
 
 
 def matching(model: Model, filters: Mapping[str, Any]) -> QuerySet[Any]:
@@ -38,15 +38,15 @@ def matching(model: Model, filters: Mapping[str, Any]) -> QuerySet[Any]:
         InvalidJob: an unknown name or an invalid value, so that the selection is never larger than intended.
     """
     place = place_of(model)
-    fields = (*FIELDS, *(_OF_MORGUE if place.moment == "buried_at" else ()), place.moment)
-    meant = Q()
+    fields = (*FIELDS, *(_MORGUE_FIELDS if place.moment == "buried_at" else ()), place.moment)
+    condition = Q()
     for name, value in filters.items():
-        meant &= _condition(str(name), value, fields, place.moment)
+        condition &= _condition(str(name), value, fields, place.moment)
     rows: QuerySet[Any] = model._default_manager.using(database_of(place)).all()
     try:
-        return rows.filter(meant)
+        return rows.filter(condition)
     except (FieldError, ValidationError, TypeError, ValueError) as error:
-        raise InvalidJob(f"these filters cannot be: {error}") from None
+        raise InvalidJob(f"invalid filters: {error}") from None
 
 
 def _condition(name: str, value: Any, fields: tuple[str, ...], moment: str) -> Q:
@@ -56,7 +56,7 @@ def _condition(name: str, value: Any, fields: tuple[str, ...], moment: str) -> Q
         return Q(**{f"{moment}__{'gte' if name == 'since' else 'lt'}": _moment(name, value)})
     field, _, lookup = name.partition("__")
     if field not in fields or lookup not in ("", *LOOKUPS):
-        known = (*fields, *WORDS)
+        known = (*fields, *NAMED_FILTERS)
         raise InvalidJob(f"jobs cannot be filtered by {short(name)}.{suggest(field, known)} Known: {', '.join(known)}")
     return Q(**{name: _moment(name, value) if field == moment else value})
 

@@ -19,12 +19,12 @@ class Sweep:
         seconds: time for all calls together. At least one chunk (250 jobs) is always processed.
     """
 
-    class _Over(Exception):
+    class _TimeUp(Exception):
         pass
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._give_up = time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
         self.seen = self.total = 0
         self.over = False
 
@@ -39,11 +39,11 @@ class Sweep:
 
         def progress(seen: int, total: int) -> None:
             self.seen, self.total = before[0] + seen, before[1] + total
-            if seen < total and time.monotonic() > self._give_up:
-                raise self._Over
+            if seen < total and time.monotonic() > self._deadline:
+                raise self._TimeUp
 
         try:
             return act(progress)
-        except self._Over:
+        except self._TimeUp:
             self.over = True
             return {}

@@ -55,7 +55,7 @@ def by_the_second(found: Pieces, task: str) -> list[Chart]:
         ),
         Chart(
             "seconds-map",
-            "Map of lateness",
+            "Lateness map",
             note,
             [("Time", 0), *((name, 0) for name in names)],
             slots,

@@ -149,8 +149,8 @@ def confirm(client: Client, asked: Any, address: str = "", **more: Any) -> Any:
     context = asked.context
     data = {
         ACTION_CHECKBOX_NAME: context["selected"],
-        "select_across": "1" if context["wanted"].all_matching else "0",
-        "action": context["deed"].name,
+        "select_across": "1" if context["target"].all_matching else "0",
+        "action": context["action"].name,
         "until": context["until"],
         "confirmed": "yes",
         **more,

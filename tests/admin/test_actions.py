@@ -88,7 +88,9 @@ def test_discard_and_bury_end_failed_jobs(delayq: Broker, boss: Client) -> None:
     assert messages_of(confirm(boss, press(boss, FAILED, "bury", rows[1]))) == [("success", "1 job was buried.")]
     assert states(delayq) == {"job-1": "morgue", "job-2": "delayed"}
     assert ids(boss.get(FAILED)) == ["job-2"]
-    assert ids(boss.get(MORGUE)) == ["job-1"]
+    page = boss.get(MORGUE)
+    assert ids(page) == ["job-1"]
+    assert "<h2>dead jobs, kept for a decision</h2>" in page.content.decode()
 
 
 def test_the_morgue_gives_jobs_back_or_loses_them(delayq: Broker, boss: Client) -> None:
@@ -111,8 +113,8 @@ def test_what_became_of_each_job_is_told(delayq: Broker, boss: Client) -> None:
     assert messages_of(answer) == [
         (
             "warning",
-            "1 job was discarded. 1 was left alone, because it is running now. "
-            "1 was not there any more: it was run, changed or removed meanwhile.",
+            "1 job was discarded. 1 job was not changed, because it is running. "
+            "1 job no longer existed: it was run, changed or removed in the meantime.",
         )
     ]
     assert states(delayq) == {"job-1": "reserved"}
@@ -122,7 +124,7 @@ def test_a_live_job_in_the_way_is_told_too(delayq: Broker, boss: Client) -> None
     (row,) = buried_jobs(delayq, 1)
     Yard(delayq).put("dead-0", 7)
     answer = confirm(boss, press(boss, MORGUE, "retry_now", row))
-    assert messages_of(answer) == [("warning", "1 stays, because another job of its id is live.")]
+    assert messages_of(answer) == [("warning", "1 job was not changed, because another job with its id is live.")]
 
 
 def test_all_that_match_are_meant_not_only_the_page(delayq: Broker, boss: Client, monkeypatch: Any) -> None:
@@ -161,7 +163,7 @@ def test_more_than_the_threshold_are_left_to_a_worker(delayq: Broker, boss: Clie
     rows = failed_jobs(delayq, 3)
     failed_jobs(delayq, 1, queue="crm", mark="crm")
     asked = press(boss, f"{FAILED}?queue=orders&q=job", "discard", *rows[:1], across=True)
-    assert "a worker carries it out in the background" in asked.content.decode()
+    assert "a worker carries out the action in the background" in asked.content.decode()
     answer = confirm(boss, asked)
     order = BulkAction.objects.get()
     assert answer.redirect_chain == [(f"/admin/django_delayq/bulkaction/{order.pk}/change/", 302)]
@@ -216,7 +218,7 @@ def test_the_question_names_queues_and_tasks_by_their_number(delayq: Broker, bos
 def test_nothing_left_is_said(delayq: Broker, boss: Client) -> None:
     (row,) = failed_jobs(delayq, 1)
     FailedJob.objects.all().delete()
-    assert "None of these jobs is there any more." in press(boss, FAILED, "discard", row).content.decode()
+    assert "None of these jobs exists any longer." in press(boss, FAILED, "discard", row).content.decode()
 
 
 def test_no_selection_and_a_damaged_one_do_nothing(delayq: Broker, boss: Client) -> None:
@@ -246,8 +248,8 @@ def test_redis_that_does_not_answer_is_told_and_not_a_failure(boss: Client) -> N
     row.save()
     answer = confirm(boss, press(boss, FAILED, "retry_now", row))
     ((level, text),) = messages_of(answer)
-    assert level == "error" and text.startswith("Redis could not do it:")
-    assert "may be done in part" in LogEntry.objects.get().change_message
+    assert level == "error" and text.startswith("The action failed:")
+    assert "the action may be incomplete" in LogEntry.objects.get().change_message
 
 
 def test_the_buttons_of_one_job_ask_like_the_list(delayq: Broker, boss: Client) -> None:

@@ -292,7 +292,7 @@ def test_nothing_is_asked_while_nobody_looks(operator: Browser, delayq: Broker) 
     operator.click("Freeze", stays=True)
     assert operator.text("#dq-state") == "frozen"
     operator.until(lambda: operator.run(QUIET) > 2_500, what="2.5 quiet seconds")
-    operator.click("Go on", stays=True)
+    operator.click("Unfreeze", stays=True)
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
 
 
@@ -364,7 +364,7 @@ def test_it_is_a_page_without_scripts(operator: Browser, delayq: Broker) -> None
     operator.open(PAGE)
     failed = delayq.inspector.counts("orders").failed
     assert row(operator, "orders")[5] == str(failed) == "1"
-    assert "The picture needs JavaScript; the table below has its numbers." in operator.text("#dq-backlog")
+    assert "The chart needs JavaScript; the table below has its numbers." in operator.text("#dq-backlog")
     assert len(operator.all("#dq-heat tbody tr")) == 4
     assert not operator.all("#dq-freeze")[0].is_displayed()
     operator.click("[data-sort='name']")

@@ -86,7 +86,7 @@ def test_it_is_filtered_without_scripts(operator: Browser, delayq: Broker) -> No
     lively_past(20)
     operator.scripts(run=False)
     operator.open(PAGE)
-    assert "The picture needs JavaScript; the table below has its numbers." in operator.text("#dq-lateness")
+    assert "The chart needs JavaScript; the table below has its numbers." in operator.text("#dq-lateness")
     operator.click("#dq-lateness summary")
     assert operator.rows("#dq-lateness-table")[0][0]
     assert {row[1] for row in operator.rows("#dq-hours")} == {"orders", "mail", "crm", "pictures"}
@@ -133,7 +133,7 @@ def test_without_redis_the_past_is_there(operator: Browser, delayq: Broker, sett
     connections.close_broker()
     settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
     operator.open(PAGE)
-    assert "Redis cannot be reached just now, so nothing can be foretold." in operator.text("#dq-ahead")
+    assert "Redis cannot be reached just now, so there is no forecast." in operator.text("#dq-ahead")
     assert len(operator.all(".dq-charts canvas")) == 2
     assert len(operator.all(".dq-charts .dq-heat")) == 1
     operator.screenshot("history-without-redis")

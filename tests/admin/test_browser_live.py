@@ -106,16 +106,16 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.fill("unit", "h")
     both_looks(operator, "live-reschedule")
     operator.click("Reschedule")
-    assert "It is due at another time now." in operator.text(".messagelist")
+    assert "The job was rescheduled." in operator.text(".messagelist")
     assert operator.text("#dq-live").count("in 1 h 59 min") + operator.text("#dq-live").count("in 2 h") == 1
     operator.click("Run now")
-    assert "It is due now." in operator.text(".messagelist")
+    assert "The job is due now." in operator.text(".messagelist")
     operator.click("Cancel…")
     both_looks(operator, "live-cancel")
     operator.forgive("404")  # the page of the job that is gone
     operator.click("Yes, cancel it")
-    assert "It was waiting, and is gone." in operator.text(".messagelist")
-    assert "Redis has no live job of this id in orders now." in operator.text()
+    assert "The waiting job was cancelled." in operator.text(".messagelist")
+    assert "Queue orders has no live job with this id." in operator.text()
     assert yard.queue.broker.inspector.get("orders", "order-1002") is None
 
 
@@ -173,7 +173,7 @@ def test_pages_work_without_scripts(operator: Browser, delayq: Broker) -> None:
     assert "brand-new" in operator.text("#dq-live")
     operator.click("delayed")
     operator.click("Run now")
-    assert "It is due now." in operator.text(".messagelist")
+    assert "The job is due now." in operator.text(".messagelist")
 
 
 def test_pictures_of_jobs(operator: Browser, delayq: Broker) -> None:

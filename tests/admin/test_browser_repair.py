@@ -101,7 +101,7 @@ def test_the_page_of_a_job_explains_it(delayq: Broker, browser: Browser, person:
     browser.open(f"{FAILED}?queue=payments")
     browser.click("payment-78")
     text = browser.text(".delayq-job")
-    assert "waits for its next attempt" in text and "••••••" in text and "4111" not in text
+    assert "waiting for retry" in text and "••••••" in text and "4111" not in text
     both_themes(browser, "failed-job")
     browser.size(420, 900)
     browser.screenshot("failed-job-narrow")
@@ -128,8 +128,8 @@ def test_everything_that_matches_is_discarded_in_the_background(
     assert "0 of 130" in browser.text("#delayq-progress")
     browser.screenshot("bulk-waiting")
 
-    monkeypatch.setattr(orders, "PIECE", 70)
-    assert not orders._do_piece(order)
+    monkeypatch.setattr(orders, "CHUNK", 70)
+    assert not orders._run_chunk(order)
     browser.until(lambda: "70 of 130" in browser.text("#delayq-progress"), what="the first piece")
     both_themes(browser, "bulk-running")
     monkeypatch.undo()
@@ -145,8 +145,8 @@ def test_everything_that_matches_is_discarded_in_the_background(
 def test_an_order_is_stopped_by_its_button(delayq: Broker, browser: Browser, person: Any) -> None:
     made = BulkAction.objects.create(action="discard", target="MorgueJob", total=900, done=300, state="running")
     browser.open(f"{BASE}bulkaction/{made.pk}/change/")
-    browser.click("Stop it")
-    assert "It stops after the piece" in browser.text(".messagelist")
+    browser.click("Stop")
+    assert "It will stop after the current chunk" in browser.text(".messagelist")
     assert "stopped" in browser.text("#delayq-progress")
 
 

@@ -284,7 +284,7 @@ def test_warnings_say_what_to_do() -> None:
 
     assert said() == []
     assert "appendonly yes" in said(aof=False)[0]
-    assert "is its disk full?" in said(aof_ok=False)[0]
+    assert "check if its disk is full" in said(aof_ok=False)[0]
     assert "noeviction" in said(maxmemory_policy="allkeys-lru")[0]
     assert said(maxmemory=1000, used_memory=950) == [
         "95 % of Redis's memory limit is used: new jobs are refused when it is full."
@@ -300,7 +300,7 @@ def test_a_warning_says_why_jobs_wait_for_quarantine() -> None:
     )
     redis = RedisStatus(aof=True, maxmemory_policy="noeviction")
     assert warnings_of(Snapshot(0.0, queues, redis=redis)) == [
-        "1 job waits to run alone in a process, because its process died under it (orders)."
+        "1 job waits to run alone in a process, because its last process died while running it (orders)."
     ]
 
 

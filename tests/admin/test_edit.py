@@ -116,7 +116,7 @@ def test_payloads_that_are_dropped_or_moved_take_their_hidden_parts_along(delayq
     entries = json.loads(data["payloads"])
     entries[1]["payload"]["n"] = 7
     refused = editor.post(address, {**data, "payloads": json.dumps(entries[1:])})
-    assert "can only stay where it was" in str(refused.context["form"].errors)
+    assert "Leave it where it was" in str(refused.context["form"].errors)
     entries[1]["payload"]["n"] = 2
     editor.post(address, {**data, "payloads": json.dumps([entries[2], entries[1]])})
     found = [(payload.score, decode(payload.data)) for payload in delayq.inspector.payloads("orders", "a")]
@@ -126,24 +126,24 @@ def test_payloads_that_are_dropped_or_moved_take_their_hidden_parts_along(delayq
 @pytest.mark.parametrize(
     ("field", "text", "word"),
     [
-        ("args", "[1", "no JSON"),
+        ("args", "[1", "not JSON"),
         ("args", "{}", "a list"),
-        ("args", "[" * 100_000, "no JSON"),
+        ("args", "[" * 100_000, "not JSON"),
         ("args", "[" * 900 + "]" * 900, "deep"),
         ("kwargs", '{"times":' * 450 + "1" + "}" * 450, "deep"),
         ("args", '["a", "b", "c"]', "too many positional"),
         ("args", "[]", "missing"),
         ("args", '[{"$dt": "yesterday"}]', "damaged"),
         ("args", '[{"$nothing": 1}]', "$nothing"),
-        ("args", f'["{HIDDEN}", 1]', "can only stay where it was"),
+        ("args", f'["{HIDDEN}", 1]', "Leave it where it was"),
         ("kwargs", "[]", "an object"),
         ("kwargs", '{"other": 1}', "other"),
         ("kwargs", '{"times": NaN}', "NaN"),
         ("delay", "-5", "greater than or equal"),
         ("delay", "x", "whole number"),
         ("unit", "years", "valid choice"),
-        ("version", "", "changed meanwhile"),
-        ("version", "x", "changed meanwhile"),
+        ("version", "", "has changed since"),
+        ("version", "x", "has changed since"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_changes(
@@ -183,7 +183,7 @@ def test_a_job_that_changed_meanwhile_is_not_overwritten(delayq: Broker, editor:
     data = filled(editor, address)
     Yard(delayq).add("a", "newer", "2", task="deeds.sync")
     answer = editor.post(address, {**data, "payloads": '[{"score": 1, "payload": "mine"}]'})
-    assert "changed meanwhile" in str(answer.context["form"].errors)
+    assert "has changed since" in str(answer.context["form"].errors)
     assert len(list(delayq.inspector.payloads("orders", "a"))) == 2
 
 
@@ -199,16 +199,22 @@ def test_there_is_no_form_for_what_runs_is_gone_or_is_no_json(delayq: Broker, ed
     assert raw and gone and running
     said = {ident: messages_of(editor.get(f"{FAILED}{pk}/edit/", follow=True)) for ident, pk in pks.items()}
     assert said == {
-        "raw": [("error", "What is stored is no JSON, so there is no form for it.")],
-        "gone": [("error", "There is nothing to edit: gone: it was run, cancelled or removed since.")],
-        "running": [("error", "It is running now. Wait until that run has ended.")],
+        "raw": [
+            (
+                "error",
+                "The stored content is not JSON, so it cannot be edited. "
+                "Retry the job unchanged, or schedule a new one.",
+            )
+        ],
+        "gone": [("error", "There is nothing to edit (gone: it was run, cancelled or removed).")],
+        "running": [("error", "The job is running. Wait until this attempt has ended.")],
     }
 
 
 def test_a_large_job_is_not_for_a_form(delayq: Broker, editor: Client) -> None:
     address = put(delayq, raw=encode_args(("x" * 250_000,), {}))
     ((level, text),) = messages_of(editor.get(address, follow=True))
-    assert (level, "too much for a form" in text) == ("error", True)
+    assert (level, "too many for this form" in text) == ("error", True)
 
 
 def test_a_row_that_is_not_there_has_no_form(editor: Client) -> None:

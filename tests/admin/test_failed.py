@@ -44,6 +44,10 @@ def test_the_list_says_what_failed_why_and_when_it_is_tried_again(viewer: Client
     tags_of(answer.content)
 
 
+def test_the_list_explains_what_its_jobs_wait_for(viewer: Client) -> None:
+    assert "<h2>waiting for retry</h2>" in viewer.get(FAILED).content.decode()
+
+
 def test_attempts_are_those_of_the_job_else_of_its_task_else_unknown(viewer: Client) -> None:
     failed_row("own", task="deeds.rest", options=b'{"max_attempts":7}', ago=timedelta(1)).save()
     failed_row("tasks", task="shop.restock", ago=timedelta(2)).save()
@@ -123,7 +127,7 @@ def test_the_page_of_a_job_tells_everything_about_it(delayq: Broker, viewer: Cli
     (row,) = failed_jobs(delayq, 1, task="deeds.note", message="no answer from https://ada:hunter2@crm/x")
     page = viewer.get(f"{FAILED}{row.pk}/change/").content.decode()
     tags_of(page.encode())
-    assert "waits for its next attempt" in page
+    assert "waiting for retry" in page
     assert "deeds.note" in page and str(row.key) in page
     assert "https://ada:••••••@crm/x" in page and "hunter2" not in page
     assert '<th>text</th><td><pre class="delayq-pre">0</pre></td>' in page
@@ -185,15 +189,15 @@ def test_the_page_says_what_became_of_the_job_since(delayq: Broker, viewer: Clie
     yard.put("job-1", 5)
     yard.queue.run_now("job-2")
     job = next(job for job in yard.take() if job.id == "job-2")
-    words = {ident: viewer.get(f"{FAILED}{row.pk}/change/").context["state"].words for ident, row in rows.items()}
+    words = {ident: viewer.get(f"{FAILED}{row.pk}/change/").context["state"].label for ident, row in rows.items()}
     assert words == {
-        "job-0": "gone: it was run, cancelled or removed since",
+        "job-0": "gone: it was run, cancelled or removed",
         "job-1": "gone; another job has this id now",
-        "job-2": "a worker has it now",
-        "job-3": "waits for its next attempt",
+        "job-2": "reserved by a worker",
+        "job-3": "waiting for retry",
     }
     yard.buried(job)
-    assert viewer.get(f"{FAILED}{rows['job-2'].pk}/change/").context["state"].words == "in the morgue"
+    assert viewer.get(f"{FAILED}{rows['job-2'].pk}/change/").context["state"].label == "in the morgue"
 
 
 @pytest.mark.parametrize("key", ["0", "999999", "x", "1/../2", "_", "1" * 400])

@@ -104,7 +104,7 @@ def test_the_script_draws_the_numbers_of_the_table(delayq: Broker, reader: Clien
     seed(hour_of(now() - HOUR, late=[10] * 1_998 + [5000, 9000], failed=500))
     html = page(reader)
     heads = re.findall(r'<th scope="col"[^>]*data-colour="(\d)">(.*?)</th>', html)
-    assert heads == [("1", "Runs"), ("2", "Failed"), ("1", "p50"), ("2", "p99"), ("1", "Fall due")]
+    assert heads == [("1", "Attempts"), ("2", "Failed"), ("1", "p50"), ("2", "p99"), ("1", "Fall due")]
     table = html[html.index('id="dq-throughput-rows"') : html.index('id="dq-lateness"')]
     rows = re.findall(r"<tr.*?</tr>", table, re.S)
     busy = [row for row in rows if ">500<" in row]
@@ -150,10 +150,10 @@ def test_a_period_of_ones_own_is_in_the_readers_time_zone(delayq: Broker, reader
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?from=yesterday", "“yesterday” is no date"),
+        ("?from=yesterday", "“yesterday” is neither a date nor"),
         ("?from=2026-11-20&to=2026-11-10", "ends before it begins"),
         ("?from=1970-01-01", "longer than"),
-        ("?from=2026-13-45", "is no date"),
+        ("?from=2026-13-45", "is neither a date nor"),
         ("?to=9999-12-31T23:59", "no calendar"),
         ("?from=0001-01-01&to=0001-01-01", ""),
         ("?from=%3Cscript%3E", "&lt;script&gt;"),
@@ -224,7 +224,7 @@ def test_the_hours_of_the_page_come_as_a_file(delayq: Broker, reader: Client) ->
 def test_without_a_history_the_page_says_how_to_get_one(delayq: Broker, reader: Client) -> None:
     html = page(reader)
     assert "manage.py delayq_pipeline run" in html
-    assert "Nothing that is due waits." in html
+    assert "No due jobs are waiting." in html
 
 
 def test_a_page_costs_the_same_queries_however_much_there_is(delayq: Broker, reader: Client) -> None:
@@ -238,7 +238,7 @@ def test_a_page_costs_the_same_queries_however_much_there_is(delayq: Broker, rea
     assert costs[0] == costs[1] <= 8
 
 
-# -- what comes ------------------------------------------------------------------------------------------------------
+# -- forecast --------------------------------------------------------------------------------------------------------
 
 
 def test_the_next_day_is_foretold_from_redis_and_the_pace(delayq: Broker, reader: Client) -> None:
@@ -249,7 +249,7 @@ def test_the_next_day_is_foretold_from_redis_and_the_pace(delayq: Broker, reader
     delayq.queue("mail").schedule(NewJob("m", "shop.x", delay_ms=5_400_000))
     text = text_of(page(reader))
     assert "4 jobs are due now, 1 fall due within 24 hours." in text
-    assert "all that is due is done in about 2 min." in text
+    assert "all due jobs are done in about 2 min." in text
     assert "orders 4 0 0 120 500 ms 2 s 2 min" in text
     assert "mail 0 1 0 – – – now" in text
     assert "4 jobs are due now, 0 fall due" in text_of(page(reader, "?queue=orders"))
@@ -257,10 +257,10 @@ def test_the_next_day_is_foretold_from_redis_and_the_pace(delayq: Broker, reader
 
 def test_what_cannot_be_foretold_is_not(delayq: Broker, reader: Client) -> None:
     delayq.queue("orders").schedule(NewJob("d", "shop.x", due_ms=int(delayq.now_ms()) - 5_000, delay_ms=None))
-    assert "nothing ran in the last week that the history knows of" in text_of(page(reader))
+    assert "the history has no attempts from the last week" in text_of(page(reader))
     seed(hour_of(now() - HOUR, "mail"))
     delayq.queue("mail")
-    assert "When all of it will be done is not known" in text_of(page(reader))
+    assert "No estimate is possible for all jobs" in text_of(page(reader))
 
 
 def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, settings: Any) -> None:
@@ -269,7 +269,7 @@ def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, s
     here = settings.DELAYQ
     settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
     html = page(reader)
-    assert "Redis cannot be reached just now, so nothing can be foretold." in html
+    assert "Redis cannot be reached just now, so there is no forecast." in html
     assert len(cells(html.encode(), "dq-hours")) == 1
     connections.close_broker()
     settings.DELAYQ = here

@@ -66,9 +66,9 @@ def test_the_list_says_how_each_is(reader: Client) -> None:
     four()
     rows = listed(reader)
     assert {name: row[1] for name, row in rows.items()} == {"a": "finished", "b": "failed", "c": "running", "d": "died"}
-    assert [rows["c"][place] for place in (0, 3, 4, 5)] == ["bulk schedule c", "25 % · 250", "240", "10"]
+    assert [rows["c"][place] for place in (0, 3, 4, 5)] == ["bulk load c", "25 % · 250", "240", "10"]
     assert rows["b"][2] == "LookupError: no file"
-    assert rows["d"][6] == "10 min", "until it was last heard of"
+    assert rows["d"][6] == "10 min", "until its last heartbeat"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_run_that_goes_on_has_a_bar_and_one_that_died_says_what_to_do(reader: 
     assert "data-ended" not in html
     assert '<meta http-equiv="refresh"' in html
     died = reader.get(f"{PAGE}{runs['died'].pk}/progress/").content.decode()
-    assert "its process is gone" in died
+    assert "its process has died" in died
     assert "data-ended" in died
     unknown = reader.get(f"{PAGE}{run_of('e', rows=7).pk}/progress/")
     assert b"7 rows" in unknown.content

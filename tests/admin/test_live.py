@@ -162,13 +162,13 @@ def test_a_search_that_takes_too_long_ends_and_says_so(
     delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every_place(delayq)
-    monkeypatch.setattr(browse, "PATIENCE", 0.0)
+    monkeypatch.setattr(browse, "SEARCH_SECONDS", 0.0)
     counts = delayq.inspector.all_counts()
-    looked = browse.look_for(delayq, browse.BrowseQuery(text="order"), counts, patience=0.0)
+    looked = browse.search(delayq, browse.BrowseQuery(text="order"), counts, seconds=0.0)
     assert looked.cut_off
     assert not looked.jobs
-    monkeypatch.setattr(live, "look_for", lambda broker, query, counts: looked)
-    assert "The search was cut off" in viewer.get(LIST, {"q": "order"}).content.decode()
+    monkeypatch.setattr(live, "search", lambda broker, query, counts: looked)
+    assert "The search stopped" in viewer.get(LIST, {"q": "order"}).content.decode()
 
 
 def test_a_search_lists_a_hundred_jobs_at_most(delayq: Broker, viewer: Client) -> None:
@@ -177,7 +177,7 @@ def test_a_search_lists_a_hundred_jobs_at_most(delayq: Broker, viewer: Client) -
         yard.put(f"order-{number}")
     answer = viewer.get(LIST, {"q": "order"})
     assert len(cells(answer.content)) == 100
-    assert "The search was cut off" in answer.content.decode()
+    assert "The search stopped" in answer.content.decode()
 
 
 def test_a_late_job_is_marked(delayq: Broker, viewer: Client, settings: Any) -> None:

@@ -221,7 +221,7 @@ def test_without_redis_the_pages_say_so_kindly(
         page = answer.content.decode()
         assert "Redis cannot be reached just now" in page
         assert "Traceback" not in page
-        assert ("Whether what you asked for was done is not known" in page) == (PAGES[address][0] == "post")
+        assert ("It is unknown if your change was carried out" in page) == (PAGES[address][0] == "post")
         tags_of(answer.content)
     finally:
         connections.close_broker()

@@ -61,7 +61,7 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
     page = page_of(operator, "failed")
     for words in (
         "shop.cancel_order",
-        "handed out: 1, failures: 1, crashes: 0, given back: 0; failed last",
+        "reserved: 1, failures: 1, crashes: 0, released: 0; last failure",
         "order_id</th><td><pre>5</pre>",
         "<strong>LookupError</strong>: no",
         "line 12, in sync",
@@ -78,13 +78,13 @@ def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client)
     yard.crashed(yard.take_one())
     page = page_of(operator, "suspect")
     for words in (
-        "It waits to run alone in a process, because its process died under it: see its last error.",
+        "It waits to run alone in a process, because its last process died while running it. See its last error.",
         "died of signal 9; 2 other jobs ran in the same process",
     ):
         assert words in page
     assert "ready quarantine" in cells(operator.get(LIST, {"queue": "orders"}).content)[0]
     yard.take()
-    assert "It runs alone in a process, because its process died under it before." in page_of(operator, "suspect")
+    assert "It runs alone in a process, because its last process died while running it." in page_of(operator, "suspect")
 
 
 def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, operator: Client) -> None:
@@ -92,11 +92,11 @@ def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, o
     page = page_of(operator, "gated")
     for words in (
         "w@host:1",
-        "it runs",
+        "running",
         '<progress max="15"',
         "Gated content",
         "order_id</th><td><pre>6</pre>",
-        "Ask it to stop…",
+        "Stop…",
         "Run now",
     ):
         assert words in page
@@ -106,9 +106,9 @@ def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, o
 def test_the_page_of_a_job_whose_run_could_not_begin_says_why_and_since_when(delayq: Broker, operator: Client) -> None:
     yard = Yard(delayq)
     yard.put("order-1")
-    assert "Could not begin" not in page_of(operator, "order-1")
+    assert "Could not start" not in page_of(operator, "order-1")
     yard.queue.settle([release(yard.take_one(), delay_ms=60_000, reason="unknown task", postpone=True)])
-    assert re.search("Could not begin</dt><dd>unknown task .*since <time", page_of(operator, "order-1"))
+    assert re.search("Could not start</dt><dd>unknown task .*since <time", page_of(operator, "order-1"))
 
 
 def test_the_page_of_a_buried_job_has_no_buttons_of_a_live_one(delayq: Broker, operator: Client) -> None:
@@ -155,7 +155,7 @@ def test_a_job_that_is_not_there_is_explained(delayq: Broker, operator: Client) 
     for ident, queue in (("nobody", "orders"), ("x", "no-queue")):
         answer = operator.get(url(ident, queue=queue))
         assert answer.status_code == 404
-        assert "It is done, was cancelled, or was never there" in answer.content.decode()
+        assert "It is done, was cancelled, or never existed" in answer.content.decode()
         tags_of(answer.content)
 
 
@@ -178,7 +178,7 @@ def test_every_id_has_a_page(delayq: Broker, operator: Client, ident: str) -> No
 
 def test_run_now_makes_a_waiting_job_due(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
-    assert press(operator, "delayed", "run") == ["It is due now."]
+    assert press(operator, "delayed", "run") == ["The job is due now."]
     found = delayq.inspector.get("orders", "delayed")
     assert found is not None
     assert found.state == "ready"
@@ -187,7 +187,7 @@ def test_run_now_makes_a_waiting_job_due(delayq: Broker, operator: Client) -> No
 def test_run_now_of_a_job_that_has_begun_says_that_nothing_was_done(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     before = picture(delayq)
-    assert press(operator, "reserved", "run")[0].startswith("Nothing was done: no job waits under this id now.")
+    assert press(operator, "reserved", "run")[0].startswith("Nothing was done: no job with this id is waiting.")
     assert picture(delayq) == before
 
 
@@ -198,15 +198,15 @@ def test_cancel_asks_first(delayq: Broker, operator: Client) -> None:
     assert "Yes, cancel it" in answer.content.decode()
     tags_of(answer.content)
     assert picture(delayq) == before
-    assert press(operator, "delayed", "cancel") == ["It was waiting, and is gone."]
+    assert press(operator, "delayed", "cancel") == ["The waiting job was cancelled."]
     assert picture(delayq)["waiting"] == ["failed", "ready"]
 
 
 def test_cancel_of_a_running_job_says_that_it_is_marked_to_stop(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
-    assert "Yes, ask it to stop" in operator.get(url("gated", "cancel")).content.decode()
+    assert "Yes, stop it" in operator.get(url("gated", "cancel")).content.decode()
     (said,) = press(operator, "gated", "cancel")
-    assert said.startswith("It is running: marked to stop.")
+    assert said.startswith("The job is running and was marked to stop.")
     found = delayq.inspector.get("orders", "gated")
     assert found is not None
     assert (found.state, found.gated_due_ms) == ("reserved", None)
@@ -223,7 +223,7 @@ def test_cancel_of_what_is_gone_is_truthful(delayq: Broker, operator: Client) ->
 def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     assert "Or at" in operator.get(url("ready", "reschedule")).content.decode()
-    assert press(operator, "ready", "reschedule", delay="2", unit="h") == ["It is due at another time now."]
+    assert press(operator, "ready", "reschedule", delay="2", unit="h") == ["The job was rescheduled."]
     found = delayq.inspector.get("orders", "ready")
     assert found is not None
     assert 7_190_000 < found.due_ms - delayq.now_ms() <= 7_200_000
@@ -236,8 +236,8 @@ def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Cl
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
-        ({}, "Say either how long from now, or at which moment."),
-        ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Say either how long from now, or at which moment."),
+        ({}, "Give either a delay or a moment."),
+        ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Give either a delay or a moment."),
         ({"delay": "-1", "unit": "h"}, "greater than or equal to 0"),
         ({"delay": "nan", "unit": "h"}, "Enter a number."),
         ({"delay": "1", "unit": "years"}, "not one of the available choices"),
@@ -286,6 +286,6 @@ def test_an_answer_inside_a_request_transaction_is_still_that_of_redis(delayq: B
     every_place(delayq)
     connections["default"].settings_dict["ATOMIC_REQUESTS"] = True
     try:
-        assert press(operator, "ready", "cancel") == ["It was waiting, and is gone."]
+        assert press(operator, "ready", "cancel") == ["The waiting job was cancelled."]
     finally:
         connections["default"].settings_dict["ATOMIC_REQUESTS"] = False

@@ -164,7 +164,7 @@ def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Cli
         page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
         assert ">3\xa0minutes ago</time>" in viewer.get(f"{BULK}{made.pk}/progress/").content.decode()
         assert page.count("KeyError: 5") == (state == "failed")
-        assert "data-ended" in page and "refresh" not in page and "Stop it" not in page
+        assert "data-ended" in page and "refresh" not in page and ">Stop</button>" not in page
         assert viewer.post(f"{BULK}{made.pk}/stop/", follow=True).context is not None
         made.refresh_from_db()
         assert made.state == state
@@ -172,9 +172,9 @@ def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Cli
 
 def test_the_button_stops_it_and_is_in_the_log(viewer: Client) -> None:
     made = order(state="running")
-    assert "Stop it" in viewer.get(f"{BULK}{made.pk}/change/").content.decode()
+    assert ">Stop</button>" in viewer.get(f"{BULK}{made.pk}/change/").content.decode()
     answer = viewer.post(f"{BULK}{made.pk}/stop/", follow=True)
-    assert messages_of(answer) == [("success", "It stops after the piece that is under way.")]
+    assert messages_of(answer) == [("success", "It will stop after the current chunk.")]
     made.refresh_from_db()
     assert made.state == "stopped"
     assert LogEntry.objects.get().get_change_message() == "Stopped."

@@ -66,7 +66,7 @@ def test_pauses_and_limits_are_named(delayq: Broker, operator: Client) -> None:
     delayq.pause("orders", "out")
     delayq.limit("orders", max_length=50, morgue_ttl_ms=86_400_000, weighted=True)
     assert cells(operator.get(LIST).content)[0][0] == (
-        "orders paused for workers python, most live jobs: 50, kept in the morgue for: 1 d, priorities: weighted"
+        "orders paused for workers python, maximum of live jobs: 50, kept in the morgue for: 1 d, priorities: weighted"
     )
 
 
@@ -132,7 +132,7 @@ def test_a_queue_is_paused_and_resumed(delayq: Broker, operator: Client, directi
     (said,) = press(operator, "pause", direction=direction)
     assert said.startswith(words)
     assert paused(delayq) == direction
-    assert press(operator, "resume") == ["It is not paused any more."]
+    assert press(operator, "resume") == ["The queue is no longer paused."]
     assert paused(delayq) == ""
 
 
@@ -156,7 +156,7 @@ def test_what_is_paused_already_is_not_offered_again(delayq: Broker, operator: C
 
 def test_a_pause_of_nothing_is_refused(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
-    assert press(operator, "pause", direction="sideways") == ["Pause what? Choose new jobs, workers or both."]
+    assert press(operator, "pause", direction="sideways") == ["Nothing was paused. Choose new jobs, workers or both."]
     assert paused(delayq) == ""
 
 
@@ -185,7 +185,7 @@ def test_purge_needs_the_name_of_the_queue(delayq: Broker, operator: Client) -> 
 def test_purge_cancels_what_waits_and_the_morgue_if_wanted(delayq: Broker, operator: Client, morgue: bool) -> None:
     every_place(delayq)
     said = press(operator, "purge", typed="orders", **({"morgue": "on"} if morgue else {}))
-    thrown = " 1 job was thrown out of the morgue." if morgue else ""
+    thrown = " 1 job in the morgue was discarded." if morgue else ""
     assert said == [f"3 waiting jobs were cancelled.{thrown}"]
     assert counts(delayq) == {"delayed": 0, "ready": 0, "reserved": 2, "gated": 1, "failed": 0, "morgue": 1 - morgue}
 
@@ -198,7 +198,7 @@ def test_a_purge_that_takes_too_long_stops_and_says_how_far_it_came(
         yard.put(f"job-{number}", delay_ms=60_000)
     monkeypatch.setattr(queues, "LONGEST_SWEEP", 0.0)
     assert press(operator, "purge", typed="orders", morgue="on") == [
-        "Stopped after 0 s: 250 of 600 jobs were dealt with. Press again to go on."
+        "Stopped after 0 s: 250 of 600 jobs were processed. Repeat the action to continue."
     ]
     assert counts(delayq)["delayed"] == 350
     monkeypatch.undo()

@@ -179,5 +179,5 @@ def test_no_page_about_a_job_of_redis_runs_it(delayq: Broker, admin_client: Clie
     yard.take()
     row = FailedJob.objects.get(job_id=f"a{evil}")
     page = admin_client.get(f"{FAILED}{row.pk}/change/")
-    assert page.context["state"].words == "a worker has it now"
+    assert page.context["state"].label == "reserved by a worker"
     assert_harmless(page, "running")

@@ -89,10 +89,10 @@ def finish(mirror: Mirror) -> None:
     """Turn after turn until nothing is left to do, without the pauses that spare the database."""
     while True:
         mirror._next_turn = 0.0
-        for shadow in mirror._shadows.values():
+        for shadow in mirror._mirrors.values():
             shadow.count_at = 0.0
         mirror.run()
-        if not (mirror._work or mirror._behind or mirror._doubted):
+        if not (mirror._work or mirror._to_copy or mirror._to_review):
             return
 
 

@@ -156,8 +156,8 @@ def test_a_storm_of_failures_is_copied_in_turns_with_pauses(trouble: Trouble) ->
     trouble.note()
     rest = mirror.run()
     trouble.note()
-    assert 0 < mirror.run() <= duty._PACE
-    assert 0 < rest <= duty.FULL_LOOK
+    assert 0 < mirror.run() <= duty._BUSY_SECONDS
+    assert 0 < rest <= duty.FULL_CHECK_SECONDS
 
 
 def test_a_turn_ends_in_time_and_a_large_shard_keeps_no_other_waiting(
@@ -166,7 +166,7 @@ def test_a_turn_ends_in_time_and_a_large_shard_keeps_no_other_waiting(
     large, small = Trouble(delayq), Trouble(delayq, name="small")
     large.bury(*map(str, range(600)))
     small.bury("one")
-    monkeypatch.setattr(duty, "_TURN", 0.0)
+    monkeypatch.setattr(duty, "_TURN_SECONDS", 0.0)
     mirror = large.mirror(queues=[large.queue, small.queue])
     assert mirror.run() == 0.0
     counts = [MorgueJob.objects.filter(queue=name).count() for name in ("q", "small")]
@@ -204,7 +204,7 @@ def test_a_mirror_that_was_killed_between_two_pages_is_continued(
 ) -> None:
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
-    monkeypatch.setattr(duty, "_TURN", 0.0)
+    monkeypatch.setattr(duty, "_TURN_SECONDS", 0.0)
     trouble.mirror().run()
     assert FailedJob.objects.count() == 250
     assert len(trouble.copied()["failed"]) == 600

@@ -12,7 +12,7 @@ from django_delayq import connections
 from django_delayq.core.broker import Broker
 from django_delayq.mirror import duty
 from django_delayq.mirror.index_mirror import IndexMirror
-from django_delayq.mirror.review import SURE, review
+from django_delayq.mirror.review import SURE_LEVELS, review
 from django_delayq.mirror.rows import FAILED
 from django_delayq.models import FailedJob
 from django_delayq.settings.conf import conf
@@ -27,9 +27,9 @@ def trouble(delayq: Broker) -> Trouble:
     return Trouble(delayq)
 
 
-def reviewed(trouble: Trouble, *, sure: int = 0) -> list[str]:
+def reviewed(trouble: Trouble, *, levels: int = 0) -> list[str]:
     """The rows of failed jobs after one review."""
-    for _ in review(IndexMirror(conf().mirror, trouble.queue, 0, FAILED), sure=sure):
+    for _ in review(IndexMirror(conf().mirror, trouble.queue, 0, FAILED), levels=levels):
         pass
     return tables()["failed"]
 
@@ -39,7 +39,7 @@ def test_a_full_look_finds_one_row_too_many_beside_one_too_few(trouble: Trouble)
     finish(trouble.mirror())
     FailedJob.objects.filter(job_id="b").update(job_id="nobody")
     assert reviewed(trouble) == ["a x1", "c x1", "nobody x1"], "the numbers are equal"
-    assert reviewed(trouble, sure=SURE) == ["a x1", "b x1", "c x1"]
+    assert reviewed(trouble, levels=SURE_LEVELS) == ["a x1", "b x1", "c x1"]
 
 
 def test_a_row_that_was_stored_anew_meanwhile_is_not_deleted(trouble: Trouble) -> None:
@@ -69,7 +69,7 @@ def test_a_review_that_broke_off_is_made_again(trouble: Trouble, monkeypatch: py
     FailedJob.objects.filter(job_id="old").delete()
     trouble.note()
     mirror._next_turn = 0.0
-    for shadow in mirror._shadows.values():
+    for shadow in mirror._mirrors.values():
         shadow.count_at = 0.0
 
     def broken(shadow: IndexMirror, **options: Any) -> Iterator[None]:

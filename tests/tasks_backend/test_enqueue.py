@@ -118,7 +118,7 @@ def test_run_after_may_be_a_timedelta_which_counts_from_the_call(delayq: Broker)
     assert before <= result.task.run_after - timedelta(minutes=5) <= timezone.now()
     assert abs(job_of(result).due_ms / 1000 - result.task.run_after.timestamp()) < 2
     assert deeds.noop.get_result(result.id) == result
-    with pytest.raises(InvalidTask, match="must not lie in the past"):
+    with pytest.raises(InvalidTask, match="must not be in the past"):
         deeds.noop.using(run_after=timedelta(seconds=-1))
 
 

@@ -129,10 +129,13 @@ def test_options_go_with_the_decorator() -> None:
     [
         ({"max_attempt": 5}, "unknown option 'max_attempt'. Did you mean 'max_attempts'?"),
         ({"max_attempts": 0}, "max_attempts must be"),
-        ({"queue": "mail"}, "'queue' is not for Django's Tasks: the queue is named by the framework"),
-        ({"merge": True}, "merged tasks are made by django_delayq's own @task"),
-        ({"cron": "@daily"}, "recurring tasks are made by django_delayq's own @task"),
-        ({"ack": "early"}, "leaves nothing by which a lost run could be told"),
+        (
+            {"queue": "mail"},
+            "'queue' is not available for Django's Tasks: set it with the framework's @task(queue_name=…)",
+        ),
+        ({"merge": True}, "define merged tasks with django_delayq's own @task"),
+        ({"cron": "@daily"}, "define recurring tasks with django_delayq's own @task"),
+        ({"ack": "early"}, "leaves no record by which a lost attempt could be detected"),
         ({"name": ""}, "task"),
     ],
 )
@@ -262,14 +265,14 @@ def test_good_settings_have_no_findings(settings: Any) -> None:
         ({"OPTIONS": {"result_ttl": "1 day"}}, "delayq.E041", "['result_ttl']"),
         ({"OPTIONS": {"result_ttl": 1}}, "delayq.E041", "60 seconds to ten years"),
         ({"OPTIONS": {"max_result_bytes": 0}}, "delayq.E041", "['max_result_bytes'] must be 1 to 67108864, got 0"),
-        ({"OPTIONS": {"using_db": "defautl"}}, "delayq.E041", "no alias in DATABASES. Did you mean 'default'?"),
+        ({"OPTIONS": {"using_db": "defautl"}}, "delayq.E041", "not an alias in DATABASES. Did you mean 'default'?"),
         ({"OPTIONS": {"defaults": 5}}, "delayq.E041", 'must be a dict like {"max_attempts": 5}, got 5'),
         ({"OPTIONS": {"defaults": {"name": "x"}}}, "delayq.E041", "'name' belongs to one task"),
         ({"OPTIONS": {"defaults": {"aliases": ["x"]}}}, "delayq.E041", "'aliases' belongs to one task"),
         ({"OPTIONS": {"defaults": {"retries": 1}}}, "delayq.E041", "unknown option 'retries'"),
         ({"OPTIONS": {"tasks": []}}, "delayq.E041", "must be a dict like"),
         ({"OPTIONS": {"tasks": {"a.b": {"every": 5}}}}, "delayq.E041", "['tasks']['a.b']: the option 'every'"),
-        ({"OPTIONS": {"tasks": {"a.b": {}}}}, "delayq.W040", "names 'a.b', which is no Task"),
+        ({"OPTIONS": {"tasks": {"a.b": {}}}}, "delayq.W040", "names 'a.b', which is not a Task"),
     ],
 )
 def test_a_wrong_setting_has_one_finding_and_is_no_crash(

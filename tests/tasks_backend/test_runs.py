@@ -151,7 +151,7 @@ def test_a_result_that_is_too_large_fails_clearly(delayq: Broker, work: Work, op
     assert deeds.return_much.get_result(small.id).return_value == "x" * 98
     (error,) = deeds.return_much.get_result(large.id).errors
     assert error.exception_class is ResultTooLarge
-    assert "returned 101 bytes, at most 100 are kept" in error.traceback
+    assert "returned 101 bytes, but at most 100 are stored" in error.traceback
 
 
 def test_the_context_comes_first_and_knows_the_attempt(delayq: Broker, work: Work) -> None:
