@@ -169,7 +169,7 @@ def test_a_job_is_run_with_other_content(delayq: Broker, browser: Browser, perso
     browser.click("Retry with other content…")
     browser.fill("args", "[Hello")
     browser.click("input[type=submit].default")
-    assert "This is no JSON" in browser.text(".errorlist")
+    assert "This is not JSON" in browser.text(".errorlist")
     both_themes(browser, "edit-refused")
     browser.fill("args", '["Hello"]')
     browser.click("input[type=submit].default")
