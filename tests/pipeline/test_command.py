@@ -53,14 +53,14 @@ def said() -> dict[str, Any]:
     return json.loads(run.said)  # type: ignore[attr-defined, no-any-return]
 
 
-def work(broker: Broker, count: int, *, failing: int = 0, queue: str = "orders") -> None:
-    """Jobs that are scheduled, run and settled; each event is written by Redis's own script."""
+def work(broker: Broker, count: int, *, failing: int = 0, queue: str = "orders", together: int = 250) -> None:
+    """Jobs that are scheduled, run and settled, so many in a call; their events are written by Redis's own script."""
     opened = broker.queue(queue, shards=2)
     for number in range(count + failing):
         opened.schedule(NewJob(f"{queue}-{number}", "shop.pay"))
     left = failing
     for number in opened.numbers:
-        while jobs := opened.reserve(number, 250, worker="w:1").jobs:
+        while jobs := opened.reserve(number, together, worker="w:1").jobs:
             began, settled = int(broker.now_ms()), []
             for job in jobs:
                 settled.append(
@@ -199,7 +199,7 @@ def test_a_failure_is_short_and_kept(root: Path, delayq: Broker) -> None:
 def test_events_that_are_lost_make_the_run_fail_loudly(root: Path, delayq: Broker) -> None:
     work(delayq, 10)
     run("run")
-    work(delayq, 10)
+    work(delayq, 10, together=1)
     queue = delayq.queue("orders")
     for number in queue.numbers:
         delayq.client.xtrim(queue.shard(number).names["event"], maxlen=1, approximate=False)
