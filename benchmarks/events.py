@@ -20,7 +20,7 @@ from benchmarks.server import Server, running_server
 from django_delayq.core.job import Job, ack, fail
 from django_delayq.core.records.events import WIDTH, pack_attempt, unpack_entry, words_of
 
-RATIO = 0.1
+RATIO = 0.15
 SHARDS = 4
 FETCH = 100
 #: events that workers settle in one call
