@@ -127,7 +127,7 @@ class JobActionsMixin(ReadOnlyAdmin):
     """List with actions on its rows."""
 
     def perform(self, request: HttpRequest, rows: QuerySet[Any], action: JobAction) -> HttpResponse:
-        """Ask for confirmation, then carry out the action or order it as a bulk action."""
+        """Ask for confirmation, then run the action now or, for many jobs, leave it to a worker as a bulk action."""
         target = self._target(request, rows)
         confirmed = "confirmed" in request.POST
         form = DelayForm(request.POST if confirmed else None) if action.delayed else None

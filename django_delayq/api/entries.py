@@ -68,10 +68,10 @@ class Reader:
         self._around = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:
-        """Read one job and send it, with the schedule middlewares around both steps.
+        """Validate one entry of a request and schedule its job; the schedule middlewares wrap both steps.
 
         Args:
-            send: stores the job and sets the outcome of its handle.
+            send: stores the job, and sets its outcome (created, merged, …) on its handle.
 
         Raises:
             Problem: the entry is invalid (400), or there is no such task (404).

@@ -28,9 +28,9 @@ class HistoryVerbs(Base):
     def history(
         self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
     ) -> Steps[dict[str, Any]]:
-        """Return the summed metrics: in total, over time, and by task.
+        """Return metrics summed over queues: in total, over time, and by task.
 
-        The default without ``since`` and ``until`` is the last 24 hours.
+        Without ``since`` and ``until`` they cover the last 24 hours.
         """
         found: dict[str, Any] = yield from self._get("history", "summary", **_query(queue, task, since, until))
         return found

@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """State of a shard as returned to a dispatcher, all in Redis time (ms)."""
+    """Reply to a dispatcher's call for one shard (`tick.lua`). All times are ms on Redis's clock."""
 
     now_ms: float
     next_due_ms: float | None

@@ -91,7 +91,7 @@ def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
 
 
 def _of_days(days: Collection[date]) -> Q:
-    """Return the condition for the rows of some days, as ranges of the index."""
+    """Return the condition for the rows of these days, as ranges of time that the index serves."""
     found = Q(pk__in=())
     for first, last in _stretches(days):
         found |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))

@@ -189,7 +189,7 @@ class _Walk:
         return self._mask._texts.hide(text)
 
     def _list(self, value: Sequence[Any], depth: int) -> list[Any]:
-        """Return a list without secrets; in a pair of a sensitive name and a value the value is hidden."""
+        """Return a list without secrets. In a pair like ``["password", "x"]`` the second item is hidden."""
         if (
             len(value) == 2
             and isinstance(value[0], str)

@@ -101,7 +101,7 @@ class Table(Versions):
         self._step = step
 
     def read(self, spark: SparkSession, wanted: Wanted | None = None) -> DataFrame:
-        """Return the rows of some days and hours, or all, with the columns of the partitions.
+        """Return the rows of the given days and hours, or all rows; ``day`` and ``hour`` are columns.
 
         Columns that an older version did not write are null. Those of a newer version are included.
         """

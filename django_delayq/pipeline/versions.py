@@ -179,7 +179,7 @@ class Versions:
                 self.store.delete(f"{self.name}/{path}")
 
     def vacuum(self) -> None:
-        """Delete replaced files, and files that no version has, after :data:`KEEP_HOURS`."""
+        """Delete files that were replaced, or that no version refers to, :data:`KEEP_HOURS` after that."""
         table = self.latest()
         if table is None:
             return

@@ -193,7 +193,7 @@ class PullCoordinator:
 
     def _safety_check(self, now: float) -> None:
         """Have the least recently checked shard checked, because its token may have been lost."""
-        names = self.hungry_for()
+        names = self.awaited_queues()
         wanted = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
         self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(wanted)))
         oldest = stalest(wanted)
@@ -218,7 +218,7 @@ class PullCoordinator:
             return [(place.queue.name, place.shard) for place in known if place.due_at != NEVER]
 
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
-        """Send tokens for shards to other processes."""
+        """Return wake-up tokens that no caller here will use, so that another process looks at those shards."""
         self._listener.put_back(hints)
 
     def _wanted(self, name: str) -> bool:
@@ -233,7 +233,7 @@ class PullCoordinator:
 
     # -- called by the wake listener ---------------------------------------------------------------------------------
 
-    def hungry_for(self) -> frozenset[str]:
+    def awaited_queues(self) -> frozenset[str]:
         """Return the queues that have waiters now. See :class:`~..worker.wake_listener.Audience`."""
         return frozenset[str]().union(*(waiter.names for waiter in self._waiters))
 

@@ -29,7 +29,7 @@ def install(settings: Conf) -> None:
     """Register the types that ``settings`` name, and remove all earlier ones.
 
     Raises:
-        Misconfigured: a path cannot be imported, is not a type, or two types clash; then none is registered.
+        Misconfigured: a path cannot be imported, is not a type, or two types clash; then no type is registered.
     """
     while _installed:
         codec_types.forget(_installed.pop())

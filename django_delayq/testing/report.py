@@ -53,7 +53,7 @@ class RunReport:
 
     @property
     def failed(self) -> list[Ran]:
-        """Counted attempts that failed, final ones included."""
+        """Attempts that failed and counted, including the last ones of jobs that were buried."""
         return self.of("failed", "timeout", "exhausted")
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Batcher:
-    """Groups merged jobs into batches by the ``batch_size`` of their tasks."""
+    """Groups jobs of merged tasks into calls of at most ``batch_size`` ids."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

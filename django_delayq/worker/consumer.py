@@ -361,25 +361,25 @@ class Consumer:
             until = min(until, self._await_call(now))
         if self._fitness.until > now:
             until = min(until, self._fitness.until)
-        hungry = not self._stopping and slots.free > len(slots.inbox)
-        hungry = hungry and self._fitness.until <= now
-        if hungry:
+        has_room = not self._stopping and slots.free > len(slots.inbox)
+        has_room = has_room and self._fitness.until <= now
+        if has_room:
             until = min(until, self._safety_check(now), horizon.next_due_at())
         if slots.done or self._settler or (self._stopping and self._only_stuck_left()):
             horizon.resting = False
             return
         if self._waker is not None:
-            until = min(until, self._call_waker(self._waker, hungry and until > now, now))
+            until = min(until, self._call_waker(self._waker, has_room and until > now, now))
         horizon.rest(until)
 
-    def _call_waker(self, waker: WakeListener, hungry: bool, now: float) -> float:
+    def _call_waker(self, waker: WakeListener, has_room: bool, now: float) -> float:
         """Listen for tokens, or not any more. Return when to repeat the call."""
         horizon = self._horizon
         heard = waker.hears(horizon.names)
-        if not (hungry and horizon.names):
-            horizon.hungry = False
-        elif not (horizon.hungry and heard):
-            horizon.hungry = True
+        if not (has_room and horizon.names):
+            horizon.waiting = False
+        elif not (horizon.waiting and heard):
+            horizon.waiting = True
             waker.call(horizon.names)
             return NEVER if heard else now + REPEAT
         return NEVER

@@ -307,7 +307,7 @@ def _timed_out(run: Run) -> bool:
 
 
 def _remembering(record: Recorder) -> Recorder:
-    """Return ``record`` with a cache: in a batch all jobs may have the same error."""
+    """Return the function ``record`` with a cache by error, since all jobs of a batch may share one error."""
     known: dict[int, bytes] = {}
 
     def remembered(error: BaseException) -> bytes:

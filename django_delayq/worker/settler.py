@@ -71,7 +71,7 @@ class Settler:
         self._unsettled.setdefault(source, []).extend(runs)
 
     def take_acks(self, source: Source) -> list[Run]:
-        """Return the ended attempts of this shard that can be acked along with a reserve. Settles its other ones."""
+        """Remove and return the attempts of this shard that the next reserve can ack; settle its others now."""
         runs = self._unsettled.pop(source, [])
         if not self._unsettled:
             self.since = NEVER

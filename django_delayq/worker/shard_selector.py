@@ -53,7 +53,7 @@ class ShardSelector:
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
         #: True while the fetch loop has free slots and no due work
-        self.hungry = False
+        self.waiting = False
         #: True while the fetch loop rests; only then is a nudge worth its cost
         self.resting = False
         self.by_place = _by_place(self.sources)
@@ -116,13 +116,13 @@ class ShardSelector:
         with self.condition:
             source.expect(at)
 
-    def hungry_for(self) -> frozenset[str]:
+    def awaited_queues(self) -> frozenset[str]:
         """Return the queues to listen to. See :class:`~.wake_listener.Audience`."""
-        return self.names if self.hungry else frozenset()
+        return self.names if self.waiting else frozenset()
 
     def tokens(self, hints: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Handle wake tokens. See :class:`~.wake_listener.Audience`."""
-        self.hungry = False  # until the fetch loop has checked
+        self.waiting = False  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
             self._strangers()
         self.wake(hints)

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 #: longest seconds of one blocking read; due times never depend on it
 BLOCK: Final = 25.0
-#: seconds for which the thread stays although no consumer is hungry
+#: seconds for which the thread stays although no consumer is waiting
 LINGER: Final = 30.0
 #: seconds after which :meth:`WakeListener.call` is to be repeated, until the thread listens
 REPEAT: Final = 0.1
 
 
 class Audience(Protocol):
-    """Consumers of a process. They are *hungry* while they have room and know of no due job."""
+    """Consumers of a process. They are *waiting* while they have room and know of no due job."""
 
-    def hungry_for(self) -> frozenset[str]:
-        """Return the queues with hungry consumers. Called under the lock; without them no read begins."""
+    def awaited_queues(self) -> frozenset[str]:
+        """Return the queues with waiting consumers. Called under the lock; without them no read begins."""
         ...
 
     def tokens(self, hints: Hints) -> Hints:
@@ -42,7 +42,7 @@ class Audience(Protocol):
 
 
 class WakeListener:
-    """Wake listener. Its thread starts with the first hungry consumer and ends when there was none for long.
+    """Wake listener. Its thread starts with the first waiting consumer and ends when there was none for long.
 
     Args:
         audience: gets the tokens.
@@ -54,14 +54,14 @@ class WakeListener:
         self._audience = audience
         self._health = health
         self._lock = lock
-        #: notified when a consumer becomes hungry
+        #: notified when a consumer becomes waiting
         self._called = threading.Condition(lock)
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
         #: queues of the waker, and True if it was closed to be replaced by one with more
         self._names: frozenset[str] = frozenset()
         self._outgrown = False
-        #: True while the thread waits for a hungry consumer, so that a new one has to call it
+        #: True while the thread waits for a waiting consumer, so that a new one has to call it
         self._idle = False
         #: queues that received tokens although they have no consumers any more
         self._strays: set[str] = set()
@@ -113,27 +113,27 @@ class WakeListener:
 
     def _live(self) -> None:
         pause = Backoff(cap=1.0)
-        while names := self._wait_for_hunger():
+        while names := self._wait_for_demand():
             try:
                 self._listen(self._waker_of(names))
                 pause.reset()
             except Exception as error:
                 self._drop()
                 with self._lock:
-                    hungry = self._audience.hungry_for()
+                    waiting = self._audience.awaited_queues()
                 if self._closing.is_set():
                     return
-                if hungry:  # else nobody misses it; the broker may have been closed
+                if waiting:  # else nobody misses it; the broker may have been closed
                     self._closing.wait(pause.next(self._health.storm("the wake listener", error)))
                 self._audience.check_all()  # tokens sent meanwhile may be lost with the connection
 
-    def _wait_for_hunger(self) -> frozenset[str]:
-        """Return the queues to listen to; empty if the thread is to end."""
+    def _wait_for_demand(self) -> frozenset[str]:
+        """Wait until a consumer has room for jobs; return the queues to listen to, or none if the thread must end."""
         with self._lock:
             self._idle = True
-            self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.hungry_for()), LINGER)
+            self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.awaited_queues()), LINGER)
             self._idle = False
-            names = frozenset[str]() if self._closing.is_set() else self._audience.hungry_for()
+            names = frozenset[str]() if self._closing.is_set() else self._audience.awaited_queues()
             if not names:
                 self._thread = None
                 self._drop()

@@ -109,8 +109,8 @@ class Station:
         return self.readers[-1]
 
     def listen(self) -> Reader:
-        """Be hungry until the listener reads. Return its reader."""
-        self.selector.hungry = True
+        """Be waiting until the listener reads. Return its reader."""
+        self.selector.waiting = True
 
         def heard() -> bool:
             self.listener.call(self.selector.names)
@@ -142,14 +142,14 @@ def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
     first.ask(1.0)
     reader.tokens.put([("a", 0)])
     wait_until(lambda: first.due_at == 0.0, 10, "the token")
-    assert not station.selector.hungry, "no token more until it has looked"
+    assert not station.selector.waiting, "no token more until it has looked"
     assert reader.reads == 1
 
 
 def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: Station) -> None:
     reader = station.listen()
     reader.tokens.put([("a", 0)])
-    wait_until(lambda: not station.selector.hungry, 10, "the token")
+    wait_until(lambda: not station.selector.waiting, 10, "the token")
     wait_until(lambda: not station.listener.hears(frozenset("a")), 10, "the end of the read")
     assert station.listen() is reader
     wait_until(lambda: reader.reads == 2, 10, "another read")
@@ -161,7 +161,7 @@ def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: 
     station.selector.adopt([station.selector.by_place["a", 0]])
     reader.tokens.put([("b", 0)])
     wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
-    station.selector.hungry = True
+    station.selector.waiting = True
     station.listener.call(station.selector.names)
     wait_until(lambda: len(station.readers) == 2, 10, "another reader")
     assert station.readers[1].names == ["a"]

@@ -125,7 +125,7 @@ class IntField(CheckedField):
         set_override(self, "field", {"type": self.kind, "minimum": min_value, "maximum": max_value})
 
     def check(self, data: Any) -> float:
-        """Return the number."""
+        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
         return check_int(self.field_name or "this", data, int(self.low), int(self.high))
 
 
@@ -135,7 +135,7 @@ class NumberField(IntField):
     kind = "number"
 
     def check(self, data: Any) -> float:
-        """Return the number."""
+        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
         return check_number(self.field_name or "this", data, self.low, self.high, unit="")
 
 
@@ -148,7 +148,7 @@ class LimitField(CheckedField):
         set_override(self, "field", {"type": "integer", "minimum": 1, "maximum": most})
 
     def check(self, data: Any) -> int:
-        """Return the number."""
+        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
         if not (data.isascii() and data.isdigit() and len(data) < 10):
             raise InvalidJob(f"limit must be 1 to {self._most}, got {short(data)}")
         return check_int("limit", int(data), 1, self._most)

@@ -85,7 +85,10 @@ class Pace:
 
 
 class Kick(Action):
-    """Action that moves jobs from the morgue back into the queue: kicked, live or gone."""
+    """Action that moves jobs from the morgue back into the queue.
+
+    Outcomes: kicked, live (a live job of the id prevents it) or gone (no such record).
+    """
 
     __slots__ = ("_pace", "_replace")
 

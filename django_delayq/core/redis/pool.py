@@ -62,7 +62,7 @@ class BoundedPool(ConnectionPool):
     # --- interface of redis-py
 
     def reset(self) -> None:
-        """Drop all connections, which belong to another process."""
+        """Forget all connections after a fork, without closing them: they belong to the parent process."""
         self._lock = threading.RLock()  # the parent's may have been held when it forked
         self._waiting: deque[SimpleQueue[Link]] = deque()
         #: all existing connections, in use or not

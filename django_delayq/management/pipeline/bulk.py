@@ -104,7 +104,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
-    """Preview, write, and print the result."""
+    """Show what would be written, write it unless it is a dry run, and print the result."""
     source, wanted = _source(options), _wanted(options)
     if options["dry_run"]:
         with common.session(command, options, "delayq bulk dry run") as spark:
