@@ -99,7 +99,7 @@ def test_after_an_outage_longer_than_the_lease_a_job_is_held_for_its_whole_lease
     applied: bool, proxy: TcpProxy, beside: Callable[[int, int], None]
 ) -> None:
     beside(0, 1)
-    outage = 0.6
+    outage = 2.0
     cut = proxy.cut_after_request if applied else proxy.cut_before_request
     cut(when=lambda request: shard_of(request) == 0)
     with ThreadPoolExecutor(1) as team:
@@ -137,7 +137,7 @@ def test_the_lease_of_a_reserve_that_is_sent_again_is_counted_from_the_last_requ
     connections.close_broker()
     beside(0, 1)
     assert Queue("wide").peek()
-    outage = 0.6
+    outage = 2.0
     proxy.cut_after_request(when=lambda request: shard_of(request) == 0)
     with ThreadPoolExecutor(1) as team:
         jobs = team.submit(reserve, 1, ttr=outage - 0.1)

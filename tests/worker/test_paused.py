@@ -27,7 +27,7 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
         assert go_on.wait(15)
 
     broker.queue("default", shards=2)
-    with working(broker, registry_of(work, hold)):
+    with working(broker, registry_of(work, hold)) as worker:
         put(broker, "hold")
         assert running.wait(15)
         broker.pause("default", "out")
@@ -35,6 +35,7 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
             put(broker, "work")
         go_on.set()
         eventually(lambda: places(broker) == {"ready": 10})  # what ran was settled as ever
+        eventually(lambda: worker._horizon is not None and worker._horizon.resting)
         before, begin = _calls(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement, not a way to wait for something
         rate = (_calls(redis_client) - before) / (time.monotonic() - begin)

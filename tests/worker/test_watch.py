@@ -46,6 +46,11 @@ def ready(broker: Broker, queue: str) -> int:
     return broker.inspector.counts(queue).ready
 
 
+def at_rest(worker: Worker) -> None:
+    """Wait until no reserve is under way that began before the worker ignored the queue."""
+    eventually(lambda: worker._horizon is not None and worker._horizon.resting, "the worker rests")
+
+
 def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker, runs: Runs) -> None:
     put(broker, "work", id="early", queue="extra")
     with working(broker, runs.registry()) as worker:
@@ -74,6 +79,7 @@ def test_a_queue_that_does_not_exist_yet_may_be_watched(broker: Broker, runs: Ru
 def test_an_ignored_queue_is_left_alone_until_it_is_watched_again(broker: Broker, runs: Runs) -> None:
     with working(broker, runs.registry(), config(queues=("default", "extra"))) as worker:
         worker.ignore("extra")
+        at_rest(worker)
         put(broker, "work", id="left", queue="extra")
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
@@ -106,6 +112,7 @@ def test_a_worker_that_serves_all_queues_may_ignore_some(broker: Broker, runs: R
         broker.queue(queue)
     with working(broker, runs.registry(), config(queues=("default",), all_queues=True)) as worker:
         worker.ignore("a")
+        at_rest(worker)
         put(broker, "work", id="left", queue="a")
         put(broker, "work", id="taken", queue="b")
         assert runs.next() == ("b", "taken")
