@@ -38,7 +38,7 @@ test-spark: $(VENV)/.dev
 	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(ON_A_CLUSTER)
 
 # processes of tests
-JOBS ?= 4
+JOBS ?= 3
 SPARK := tests/pipeline tests/shop/test_pipeline.py
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \

@@ -114,7 +114,7 @@ def _whole(options: Mapping[str, str], name: str, default: int, most: int) -> in
     text = options.get(name)
     if text is None:
         return default
-    if text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
+    if text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
         return int(text)
     raise Misconfigured(f"option {name} is a whole number from 1 to {most}, not {short(text)}")
 

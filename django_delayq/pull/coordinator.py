@@ -63,14 +63,14 @@ class PullCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.weather = RedisHealth(partial(flusher.note_fault, broker))
+        self.health = RedisHealth(partial(flusher.note_fault, broker))
         self._lock = threading.RLock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}
         self._turns: Counter[tuple[str, ...]] = Counter()
         #: in order of arrival
         self._waiters: list[Waiter] = []
-        self._listener = WakeListener(broker, self, self.weather, self._lock)
+        self._listener = WakeListener(broker, self, self.health, self._lock)
         self._check_at = self._refresh_at = 0.0
 
     # -- knowledge of the shards -------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class PullCoordinator:
     def answered(self, question: Question, next_due_ms: float | None, got: int) -> None:
         """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
         place = question.place
-        self.weather.fine()
+        self.health.recovered()
         with self._lock:
             if not place.answered(question.number, time.monotonic(), next_due_ms, got):
                 return
@@ -155,7 +155,7 @@ class PullCoordinator:
             if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
                 self.check_all()
         except Exception as error:
-            self.weather.storm("a look at the queues", error)
+            self.health.failed("a look at the queues", error)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

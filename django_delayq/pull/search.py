@@ -109,7 +109,7 @@ class Search:
                 jobs = self._collect(iter(partial(hub.ask_due, self._places), None))
             self._everything = False
         except QueueUnavailable as error:
-            fault = hub.weather.storm("a pulling thread", error)
+            fault = hub.health.failed("a pulling thread", error)
             left = self.give_up - time.monotonic()
             if left <= 0:
                 raise

@@ -209,7 +209,7 @@ def make_worker(config: WorkerConfig, told: ChildSpec | None = None) -> Worker:
         duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues),
         always=bookkeeping.always(settings, broker, changes),
         changes=changes,
-        birth=told,
+        child_spec=told,
         board=adopt(told) if told is not None else None,
     )
     return worker

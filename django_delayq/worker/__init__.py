@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .changes import Changes
-    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, adopt, birth, leave
+    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, adopt, child_spec, leave
     from .config import WorkerConfig
     from .current import CurrentJob, current_job
     from .hooks import Hooks
@@ -37,14 +37,14 @@ __all__ = [
     "Worker",
     "WorkerConfig",
     "adopt",
-    "birth",
+    "child_spec",
     "current_job",
     "leave",
 ]
 
 _HOME: Final = {
     "Changes": "changes",
-    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "ChildSpec", "adopt", "birth", "leave"), "child"),
+    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "ChildSpec", "adopt", "child_spec", "leave"), "child"),
     "WorkerConfig": "config",
     **dict.fromkeys(("CurrentJob", "current_job"), "current"),
     "Hooks": "hooks",

@@ -57,7 +57,7 @@ class ChildSpec:
         return {**os.environ, VARIABLE: json.dumps(told)}
 
 
-def birth() -> ChildSpec | None:
+def child_spec() -> ChildSpec | None:
     """Return the specification that the supervisor passed to this process; None without a supervisor.
 
     Removes it from the environment, so call it once, early in the process.
@@ -87,11 +87,11 @@ def is_orphan(told: ChildSpec) -> bool:
     return os.getppid() != told.parent
 
 
-def served_by(birth: ChildSpec | None) -> Which:
+def served_by(child_spec: ChildSpec | None) -> Which:
     """Return which jobs a process runs. Without a supervisor there is no quarantine, so it runs all jobs."""
-    if birth is None:
+    if child_spec is None:
         return "all"
-    return "quarantined" if birth.quarantine else "others"
+    return "quarantined" if child_spec.quarantine else "others"
 
 
 def new_name() -> str:

@@ -66,14 +66,14 @@ class Consumer:
         self,
         config: WorkerConfig,
         name: str,
-        horizon: ShardSelector,
+        selector: ShardSelector,
         slots: Slots,
-        weather: RedisHealth,
+        health: RedisHealth,
         waker: WakeListener | None,
         lease: float,
         registry: Registry,
         changes: Changes | None = None,
-        fitness: ReadinessGate | None = None,
+        readiness: ReadinessGate | None = None,
         tally: Tally | None = None,
         which: Which = "all",
         board: Scoreboard | None = None,
@@ -88,22 +88,22 @@ class Consumer:
         self._board = board
         self._config = config
         self._name = name
-        self._horizon = horizon
+        self._selector = selector
         self._slots = slots
-        self._weather = weather
+        self._health = health
         self._waker = waker
         self._registry = registry
-        self._fitness = fitness or ReadinessGate()
+        self._readiness = readiness or ReadinessGate()
         self._batcher = Batcher(registry)
-        horizon.welcome(self._size_up)
+        selector.welcome(self._size_up)
         self._lease = lease
         self._trust = trusted(lease)
         self._prefetch = config.prefetch_ms / 1000
         self._accepted = 0
         self._collected = 0
         self._batches = 0  # number of batches among the held attempts
-        self._settler = Settler(horizon, weather, lease, changes, *((tally.ended,) if tally is not None else ()))
-        self._strays = OrphanedLeases(name, self._settler, horizon, registry)
+        self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
+        self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._busy_at = time.monotonic()
         self._stuck: set[Run] = set()
         self._checked_at = time.monotonic()
@@ -144,12 +144,12 @@ class Consumer:
         """
         self._giving_back = self._giving_back or give_back
         self._stopping = self._settler.stopping = True
-        self._horizon.nudge()
+        self._selector.nudge()
 
     def halt(self) -> None:
         """End now: settle what has ended, once, and leave the rest."""
         self._halted = self._stopping = self._settler.halted = True
-        self._horizon.nudge()
+        self._selector.nudge()
 
     def overran(self, run: Run) -> None:
         """Record that this attempt cannot be ended, so that the loop does not wait for it."""
@@ -171,9 +171,9 @@ class Consumer:
             except Exception as error:
                 # Calls to Redis are retried by the settler. An error that arrives here is a bug, and the loop
                 # continues.
-                time.sleep(pause.next(self._weather.storm("fetch loop", error)))
-        if self._strays:
-            self._strays.give_back()
+                time.sleep(pause.next(self._health.failed("fetch loop", error)))
+        if self._orphaned:
+            self._orphaned.give_back()
         self.finished.set()
 
     def _is_over(self) -> bool:
@@ -193,12 +193,12 @@ class Consumer:
     def _turn(self) -> None:
         if self._slots.done:
             self._collect()
-        if self._strays:
-            self._strays.give_back()
+        if self._orphaned:
+            self._orphaned.give_back()
         if self._which == "quarantined" and self._settler:
             self._settler.settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
-        room, source = BATCH, self._horizon.due(now)
+        room, source = BATCH, self._selector.due(now)
         if source is not None:
             room = self._room(source)
         if source is not None and room > 0:
@@ -212,7 +212,7 @@ class Consumer:
 
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
-        if self._stopping or self._fitness.until > time.monotonic():
+        if self._stopping or self._readiness.until > time.monotonic():
             return 0
         waiting, pace = len(self._slots.inbox), source.pace
         room = pace.room(self._slots.free, waiting, self._prefetch)
@@ -223,7 +223,7 @@ class Consumer:
             room = min(room * pace.size, max(most, self._slots.free - waiting))
         if self._config.max_jobs is not None:
             room = min(room, self._config.max_jobs - self._accepted)
-        if self._fitness.in_doubt:
+        if self._readiness.in_doubt:
             room = min(room, self._slots.free - waiting)
         return min(room, 1 if self._which == "quarantined" else BATCH)
 
@@ -234,7 +234,7 @@ class Consumer:
         queue, shard, worker, which = source.queue, source.shard, self._name, self._which
         request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
         asked_at = time.monotonic()
-        self._horizon.asking(source, asked_at)
+        self._selector.asking(source, asked_at)
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
@@ -247,13 +247,13 @@ class Consumer:
         now = time.monotonic()
         if answer is None or now - asked_at > self._lease:
             # Given up, or retried so late that an earlier reply may have been a different one.
-            self._strays.doubt(source)
+            self._orphaned.doubt(source)
         if answer is None:
-            self._horizon.answered(source, now, 0.0, 0)
+            self._selector.answered(source, now, 0.0, 0)
             return
         counted, batch = answer
         self._settler.account(acks, counted)
-        self._horizon.answered(source, now, batch.next_due_ms, batch.taken)
+        self._selector.answered(source, now, batch.next_due_ms, batch.taken)
         if self._board is not None and self._leaves_some_overdue(batch):
             self._board.report_overdue(now)
         if batch.jobs:
@@ -297,7 +297,7 @@ class Consumer:
 
     def _has_run_dry(self, now: float) -> bool:
         """Return True if no shard has ready jobs and no job is held."""
-        sources = self._horizon.sources
+        sources = self._selector.sources
         return (
             self._accepted == self._collected
             and not self._slots.done
@@ -312,7 +312,7 @@ class Consumer:
             run = done.popleft()
             fresh.setdefault(run.source, []).append(run)
         for source, runs in fresh.items():
-            if not self._fitness.in_doubt:
+            if not self._readiness.in_doubt:
                 source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
             if self._batches:
                 self._batches -= sum([bool(run.members) for run in runs])
@@ -348,10 +348,10 @@ class Consumer:
 
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
-        horizon, slots = self._horizon, self._slots
+        selector, slots = self._selector, self._slots
         if self._config.burst and self._has_run_dry(time.monotonic()):
             self._stopping = True
-        horizon.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
+        selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
         until = NEVER
         if slots.inbox:
@@ -359,28 +359,28 @@ class Consumer:
             until = now + _GLANCE
         if self._which == "quarantined" and self._accepted == self._collected:
             until = min(until, self._await_call(now))
-        if self._fitness.until > now:
-            until = min(until, self._fitness.until)
+        if self._readiness.until > now:
+            until = min(until, self._readiness.until)
         has_room = not self._stopping and slots.free > len(slots.inbox)
-        has_room = has_room and self._fitness.until <= now
+        has_room = has_room and self._readiness.until <= now
         if has_room:
-            until = min(until, self._safety_check(now), horizon.next_due_at())
+            until = min(until, self._safety_check(now), selector.next_due_at())
         if slots.done or self._settler or (self._stopping and self._only_stuck_left()):
-            horizon.resting = False
+            selector.resting = False
             return
         if self._waker is not None:
             until = min(until, self._call_waker(self._waker, has_room and until > now, now))
-        horizon.rest(until)
+        selector.rest(until)
 
     def _call_waker(self, waker: WakeListener, has_room: bool, now: float) -> float:
         """Listen for tokens, or not any more. Return when to repeat the call."""
-        horizon = self._horizon
-        heard = waker.hears(horizon.names)
-        if not (has_room and horizon.names):
-            horizon.waiting = False
-        elif not (horizon.waiting and heard):
-            horizon.waiting = True
-            waker.call(horizon.names)
+        selector = self._selector
+        heard = waker.hears(selector.names)
+        if not (has_room and selector.names):
+            selector.waiting = False
+        elif not (selector.waiting and heard):
+            selector.waiting = True
+            waker.call(selector.names)
             return NEVER if heard else now + REPEAT
         return NEVER
 
@@ -390,20 +390,20 @@ class Consumer:
         A quarantine process has no wake listener, and ends when it stays idle for too long.
         """
         if self._board is not None and self._board.take_call():
-            self._horizon.check_all()
+            self._selector.check_all()
         elif now >= self._busy_at + QUARANTINE_IDLE:
             self.dry = self._stopping = True
         return now + _GLANCE
 
     def _safety_check(self, now: float) -> float:
         """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
-        oldest = stalest(self._horizon.sources)
+        oldest = stalest(self._selector.sources)
         if oldest is None:
             return NEVER
         at = max(self._checked_at, oldest.asked_at) + SAFETY_CHECK
         if at <= now:
             self._checked_at = now
-            self._horizon.expect(oldest, now)
+            self._selector.expect(oldest, now)
             return now
         return at
 

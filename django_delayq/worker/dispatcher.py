@@ -74,8 +74,8 @@ class ShardPoller:
         queues: Callable[[], Sequence[Queue]],
         lease: float,
         heartbeat: float,
-        weather: RedisHealth,
-        horizon: ShardSelector | None = None,
+        health: RedisHealth,
+        selector: ShardSelector | None = None,
         *,
         reaper: LeaseReaper | None = None,
         pace: float = LOOK,
@@ -85,12 +85,12 @@ class ShardPoller:
         self._reaper = reaper
         self._lease = lease
         self._heartbeat = heartbeat
-        self._weather = weather
-        self._horizon = horizon
+        self._health = health
+        self._selector = selector
         self._pace = pace
         self._changes = changes or Changes()
         self._beats: list[Beat] = []
-        self._outage_seen = weather.cleared_at
+        self._outage_seen = health.cleared_at
 
     def run(self) -> float:
         """Check the shards that are due for it.
@@ -101,10 +101,10 @@ class ShardPoller:
         now = time.monotonic()
         self._meet(self._queues(), now)
         # Read before the checks, because one of them may be the first call that succeeds again.
-        outage = self._weather.lasting()
-        if self._weather.cleared_at != self._outage_seen:
-            self._outage_seen = self._weather.cleared_at
-            outage = max(outage, self._weather.last_outage)
+        outage = self._health.lasting()
+        if self._health.cleared_at != self._outage_seen:
+            self._outage_seen = self._health.cleared_at
+            outage = max(outage, self._health.last_outage)
         if outage > self._heartbeat:
             self._hold_all()
         for beat in self._beats:
@@ -142,9 +142,9 @@ class ShardPoller:
     def _wants_a_look(self, beat: Beat, now: float) -> bool:
         if self._next_look(beat) > now:
             return False
-        if beat.hold or min(beat.look_at, beat.deadline_at) <= now or self._horizon is None:
+        if beat.hold or min(beat.look_at, beat.deadline_at) <= now or self._selector is None:
             return True
-        if self._horizon.overdue(beat.queue.name, beat.shard, now, OWN_CONSUMER):
+        if self._selector.overdue(beat.queue.name, beat.shard, now, OWN_CONSUMER):
             return True
         beat.due_at = NEVER  # our own consumer has reserved since, and knows the next due time more exactly
         return False

@@ -56,11 +56,11 @@ class Execution:
         loop: EventLoop | None = None,
     ) -> None:
         #: timeout monitor; set by the composition root, because it watches the slots that call this object
-        self.warden: TimeoutMonitor | None = None
+        self.timeout_monitor: TimeoutMonitor | None = None
         #: settles jobs of other releases; the composition root sets one that reads the registry of workers
         self.unknown = UnknownTasks()
         #: readiness gate: whether jobs can begin here
-        self.fitness = ReadinessGate()
+        self.readiness = ReadinessGate()
         self._registry = registry
         self._hooks = hooks
         self._loop = loop or EventLoop()
@@ -162,11 +162,11 @@ class Execution:
             self._hooks.before_job(run.job)
         except BaseException as error:
             logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
-            self.fitness.unfit()
+            self.readiness.unfit()
             for part in run.live:
                 part.settlement = decision.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
-        self.fitness.fit()
+        self.readiness.fit()
         return True
 
     def _performed(self, run: Run, parts: tuple[Run, ...] = ()) -> None:
@@ -174,17 +174,17 @@ class Execution:
         if hooks.wants("job_started", run.task):
             for part in parts or (run,):
                 self._teller.notify("job_started", part)
-        board, warden, policy = self._board, self.warden, run.policy
+        board, timeout_monitor, policy = self._board, self.timeout_monitor, run.policy
         run.started = monotonic()
         for part in parts:
             part.started = run.started
         if board is not None:
             board.mark(run, parts)
         try:
-            if policy is None or policy.timeout is None or warden is None:
+            if policy is None or policy.timeout is None or timeout_monitor is None:
                 self._call(run)
             else:
-                self._limited(run, policy.timeout, warden)
+                self._limited(run, policy.timeout, timeout_monitor)
         except BaseException as error:
             run.error = error
         if os.getpid() != self._pid:
@@ -200,15 +200,15 @@ class Execution:
         if board is not None:
             board.clear(run.slot)
 
-    def _limited(self, run: Run, seconds: float, warden: TimeoutMonitor) -> None:
-        warden.arm(run, seconds)
+    def _limited(self, run: Run, seconds: float, timeout_monitor: TimeoutMonitor) -> None:
+        timeout_monitor.arm(run, seconds)
         try:
             try:
                 self._call(run)
             finally:
-                warden.disarm(run)
+                timeout_monitor.disarm(run)
         except JobTimeout:
-            warden.disarm(run)  # it may have been raised inside the disarming above
+            timeout_monitor.disarm(run)  # it may have been raised inside the disarming above
             raise
 
     def _handler(self, run: Run) -> Any:

@@ -71,7 +71,7 @@ class TimeoutMonitor:
         self._next_look = 0.0
         self._next_beat = 0.0
         self._closing = False
-        self._thread = threading.Thread(target=self._live, name="delayq-warden", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="delayq-timeout_monitor", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -114,7 +114,7 @@ class TimeoutMonitor:
             try:
                 self._look(time.monotonic())
             except Exception:
-                logger.exception("the warden failed once; it goes on")
+                logger.exception("the timeout_monitor failed once; it goes on")
             with self._condition:
                 now = time.monotonic()
                 nearest = min((run.limit_at for run in self._running if run is not None), default=NEVER)

@@ -47,10 +47,10 @@ class Closed(Protocol):
 class Loop:
     """Thread that runs one duty until it is closed."""
 
-    def __init__(self, name: str, duty: Duty, weather: RedisHealth) -> None:
+    def __init__(self, name: str, duty: Duty, health: RedisHealth) -> None:
         self.name = name
         self._duty = duty
-        self._weather = weather
+        self._health = health
         #: a duty with a true ``silent`` does not call Redis in each turn, so a successful turn does not prove that
         #: Redis works
         self._silent = bool(getattr(duty, "silent", False))
@@ -84,10 +84,10 @@ class Loop:
             try:
                 rest = self._duty.run()
                 if not self._silent:
-                    self._weather.fine()
+                    self._health.recovered()
                 pause.reset()
             except Exception as error:
-                rest = pause.next(self._weather.storm(self.name, error))
+                rest = pause.next(self._health.failed(self.name, error))
             with self._bell:
                 until = time.monotonic() + rest
                 while not (self._rung or self._closing) and (left := until - time.monotonic()) > 0:

@@ -26,9 +26,9 @@ class OrphanedLeases:
     Belongs to the fetch loop's thread: only while no reserve is under way can a lease be called orphaned.
     """
 
-    def __init__(self, name: str, settler: Settler, horizon: ShardSelector, registry: Registry) -> None:
+    def __init__(self, name: str, settler: Settler, selector: ShardSelector, registry: Registry) -> None:
         self._name = name
-        self._horizon = horizon
+        self._selector = selector
         self._settler = settler
         self._registry = registry
         self._doubtful: dict[Source, None] = {}
@@ -50,7 +50,7 @@ class OrphanedLeases:
         for source in doubtful:
             found = self._settler.patiently(lambda source=source: self._release(source), [])  # type: ignore[misc]
             if found:
-                self._horizon.expect(source, time.monotonic())
+                self._selector.expect(source, time.monotonic())
                 logger.warning(
                     "%d jobs of %s were reserved for this process without its knowledge; given back",
                     found,
@@ -59,19 +59,19 @@ class OrphanedLeases:
 
     def _release(self, source: Source) -> int:
         known = {(run.job.queue, run.job.id, run.job.token) for run in self._settler.held} | set(self._settler.left)
-        strays = [
+        orphaned = [
             job
             for job in source.queue.leases(source.shard)
             if job.worker == self._name and (job.queue, job.id, job.token) not in known
         ]
-        if not strays:
+        if not orphaned:
             return 0
         reason = "reserved, but the reply was lost"
         return sum(
             source.queue.settle(
                 [
                     decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
-                    for job in strays
+                    for job in orphaned
                 ]
             )
         )

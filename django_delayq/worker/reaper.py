@@ -34,12 +34,14 @@ Place = tuple[str, int, str, int]
 
 
 class LeaseReaper:
-    """Settle expired leases by the policies of their tasks. Called by the patrol; also a duty with a thread of its own.
+    """Settler of expired leases, by the policies of their tasks.
+
+    Called by the shard poller; also a duty with a thread of its own.
 
     A job whose task is not registered here is left to a dispatcher that knows its policy. If there is none for ten
     minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
 
-    The patrol has to be quick, so what somebody listens to is settled in the other thread.
+    The shard poller has to be quick, so what somebody listens to is settled in the other thread.
     """
 
     #: most of its turns ask nothing
@@ -53,7 +55,7 @@ class LeaseReaper:
         self._ring: Callable[[], None] = lambda: None
         self._looked_at: dict[tuple[str, int], float] = {}
 
-    # --- in the patrol's thread
+    # --- in the shard poller's thread
 
     def reap(self, queue: Queue, shard: int, now_ms: float) -> bool:
         """Settle expired leases of a shard.

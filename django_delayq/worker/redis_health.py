@@ -32,7 +32,7 @@ class RedisHealth:
         self.last_outage = 0.0
         self.cleared_at = 0.0
 
-    def fine(self) -> None:
+    def recovered(self) -> None:
         """Record that a call to Redis succeeded."""
         if not self._since:
             return
@@ -48,7 +48,7 @@ class RedisHealth:
         since = self._since
         return time.monotonic() - since if since else 0.0
 
-    def storm(self, who: str, error: BaseException) -> Fault:
+    def failed(self, who: str, error: BaseException) -> Fault:
         """Record that a call failed. Return the kind of fault, after logging it as often as it deserves."""
         fault = classify(error)
         now = time.monotonic()

@@ -35,8 +35,8 @@ class Settler:
 
     def __init__(
         self,
-        horizon: ShardSelector,
-        weather: RedisHealth,
+        selector: ShardSelector,
+        health: RedisHealth,
         lease: float,
         changes: Changes | None = None,
         ended: Ended = lambda queue, settlements: None,
@@ -53,8 +53,8 @@ class Settler:
         #: stop retrying calls that settle nothing / any call
         self.stopping = False
         self.halted = False
-        self._horizon = horizon
-        self._weather = weather
+        self._selector = selector
+        self._health = health
         self._lease = lease
         self._changes = changes or Changes()
         self._ended = ended
@@ -105,7 +105,7 @@ class Settler:
         for run, settlement in zip(runs, settlements, strict=True):
             if settlement.verb not in ("ack", "record"):
                 self._tell(run)
-                self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
+                self._selector.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
 
     def account(self, runs: list[Run], counted: list[bool]) -> None:
         """Record that Redis replied to the settlements of these attempts, which are not held any more."""
@@ -149,10 +149,10 @@ class Settler:
         while True:
             try:
                 answer = call()
-                self._weather.fine()
+                self._health.recovered()
                 return answer
             except Exception as error:
-                fault = self._weather.storm("fetch loop", error)
+                fault = self._health.failed("fetch loop", error)
             hopeless = max((run.deadline for run in runs), default=NEVER) + self._lease < time.monotonic()
             if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not runs):
                 self._give_up(runs, one_by_one=fault is Fault.BUG)

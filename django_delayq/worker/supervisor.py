@@ -219,12 +219,14 @@ class Supervisor:
         self._births += 1
         slots = 1 if place.quarantine else self._config.threads
         board = Scoreboard.create(slots)
-        birth = ChildSpec(f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine)
-        process = subprocess.Popen(self._command, env=birth.environment(), pass_fds=(board.fd,))
-        logger.info(
-            "child %s started%s: pid %d", birth.name, " for quarantine" if place.quarantine else "", process.pid
+        child_spec = ChildSpec(
+            f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine
         )
-        return Child(place.index, birth.name, process, board, time.monotonic())
+        process = subprocess.Popen(self._command, env=child_spec.environment(), pass_fds=(board.fd,))
+        logger.info(
+            "child %s started%s: pid %d", child_spec.name, " for quarantine" if place.quarantine else "", process.pid
+        )
+        return Child(place.index, child_spec.name, process, board, time.monotonic())
 
     # --- watching children
 

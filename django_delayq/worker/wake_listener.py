@@ -124,7 +124,7 @@ class WakeListener:
                 if self._closing.is_set():
                     return
                 if waiting:  # else nobody misses it; the broker may have been closed
-                    self._closing.wait(pause.next(self._health.storm("the wake listener", error)))
+                    self._closing.wait(pause.next(self._health.failed("the wake listener", error)))
                 self._audience.check_all()  # tokens sent meanwhile may be lost with the connection
 
     def _wait_for_demand(self) -> frozenset[str]:
@@ -162,7 +162,7 @@ class WakeListener:
     def _listen(self, waker: Waker) -> None:
         hints = waker.wait(BLOCK)
         if hints:
-            self._health.fine()
+            self._health.recovered()
             strays = self._audience.tokens(hints)
             self._strays.update(name for name, _ in strays)
             self.put_back(strays)

@@ -58,7 +58,7 @@ class Worker:
         duties: further housekeeping of a dispatcher, by name; each gets its own loop.
         always: the same for every process, whether it has a dispatcher or not.
         changes: mailbox in which this process notes changes for those duties.
-        birth: the child specification from the supervisor; None without one.
+        child_spec: the child specification from the supervisor; None without one.
         board: scoreboard on which the supervisor reads what this process runs.
         patience: seconds that an attempt gets to react to its time limit.
     """
@@ -74,15 +74,15 @@ class Worker:
         duties: dict[str, Duty] | None = None,
         always: dict[str, Duty] | None = None,
         changes: Changes | None = None,
-        birth: ChildSpec | None = None,
+        child_spec: ChildSpec | None = None,
         board: Scoreboard | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        self._which = served_by(birth)
+        self._which = served_by(child_spec)
         if self._which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
-        self.name = config.name or (birth.name if birth else new_name())
+        self.name = config.name or (child_spec.name if child_spec else new_name())
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         self._broker = broker
@@ -92,7 +92,7 @@ class Worker:
         self._extra = duties or {}
         self._always = always or {}
         self._changes = changes or Changes()
-        self._birth = birth
+        self._child_spec = child_spec
         self._board = board
         self._patience = patience
         self._exit_code = EXIT_OK
@@ -103,13 +103,13 @@ class Worker:
         self._ending = threading.Lock()
         self._clean = False
         self._born = time.time()
-        self.weather = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
+        self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._scope = Scope(broker, config, self._serve)
         self.consumer: Consumer | None = None
-        self._horizon: ShardSelector | None = None
+        self._selector: ShardSelector | None = None
         self._slots: Slots | None = None
         self._waker: WakeListener | None = None
-        self._warden: TimeoutMonitor | None = None
+        self._timeout_monitor: TimeoutMonitor | None = None
         self._event_loop = EventLoop()
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
@@ -123,7 +123,7 @@ class Worker:
             The exit code. Threads of jobs that could not be ended may still be alive: end the process with
                 :func:`leave`.
         """
-        ignore = frozenset() if self._birth is None else frozenset({int(signal.SIGINT)})
+        ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
         with Signals(ignore=ignore) as signals:
             self._signals = signals
             try:
@@ -146,7 +146,7 @@ class Worker:
             self.drain()
         elif number in STOP:
             if self._signalled:
-                if self._birth is not None and not is_orphan(self._birth):
+                if self._child_spec is not None and not is_orphan(self._child_spec):
                     return  # a signal to the whole process group arrives twice; only the supervisor may stop at once
                 logger.warning("worker %s stops at once", self.name)
                 self._stop_by = 0.0
@@ -164,15 +164,15 @@ class Worker:
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
         self._hooks.process_start()
-        horizon = self._open()
-        if horizon is None:
+        selector = self._open()
+        if selector is None:
             return
         if self._board is not None:
             self._board.stamp(time.monotonic())
         if self.config.consumer:
-            self._build_consumer(horizon)
+            self._build_consumer(selector)
         else:
-            self._warden = TimeoutMonitor([], self._board, self._overran, self._beat)
+            self._timeout_monitor = TimeoutMonitor([], self._board, self._overran, self._beat)
         heartbeat = Heartbeat(
             self._broker,
             self.name,
@@ -183,13 +183,13 @@ class Worker:
             self._scope.heed,
             WorkerCommands(self._broker, self.name, self._end_as_told),
         )
-        self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
+        self._heartbeat = Loop("heartbeat", heartbeat, self.health)
         duties = {
             **(self._dispatcher_duties() if self.config.dispatcher else {}),
             "figures": MetricsFlusher(self._broker.tally),
             **self._always,
         }
-        self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
+        self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         self._start_parts()
         logger.info(
             "worker %s started: pid %d, queues %s, %s%s",
@@ -205,23 +205,23 @@ class Worker:
 
         None if the worker was stopped before, so that nothing may begin.
         """
-        horizon = self._horizon = ShardSelector([], scheduler=self.config.scheduler, strangers=self._scope.refresh)
+        selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, strangers=self._scope.refresh)
         pause = Backoff()
         while True:
             try:
                 self._scope.refresh()
             except Exception as error:
-                if self._told_to_stop(pause.next(self.weather.storm("start", error))):
+                if self._told_to_stop(pause.next(self.health.failed("start", error))):
                     return None
             else:
-                self.weather.fine()
-                return horizon
+                self.health.recovered()
+                return selector
 
     def _serve(self, queues: Sequence[Queue]) -> None:
         """Replace the queues and shards that this process reserves from."""
-        horizon = self._horizon
-        if horizon is not None:
-            horizon.adopt(build_sources(queues, self.config, self.name, horizon.by_place))
+        selector = self._selector
+        if selector is not None:
+            selector.adopt(build_sources(queues, self.config, self.name, selector.by_place))
 
     def watch(self, queue: str) -> None:
         """Reserve from this queue too, from now on; one that does not exist yet is created. Thread-safe.
@@ -230,7 +230,7 @@ class Worker:
             InvalidJob: it cannot be the name of a queue, or it is of kind "pull".
             QueueUnavailable: Redis is unreachable; nothing has changed.
         """
-        self._scope.watch(queue, now=self._horizon is not None)
+        self._scope.watch(queue, now=self._selector is not None)
 
     def ignore(self, queue: str) -> None:
         """Stop reserving from this queue; held jobs are finished. Thread-safe.
@@ -238,7 +238,7 @@ class Worker:
         Raises:
             InvalidJob, QueueUnavailable: see :meth:`watch`.
         """
-        self._scope.ignore(queue, now=self._horizon is not None)
+        self._scope.ignore(queue, now=self._selector is not None)
 
     @property
     def queues(self) -> Sequence[Queue]:
@@ -253,33 +253,33 @@ class Worker:
             self._heed(number)
         return self.done.is_set()
 
-    def _build_consumer(self, horizon: ShardSelector) -> None:
+    def _build_consumer(self, selector: ShardSelector) -> None:
         config = self.config
         execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
         execution.unknown = UnknownTasks(self._broker.knows_task)
 
         def ended() -> None:
-            if horizon.resting:
-                horizon.nudge()
+            if selector.resting:
+                selector.nudge()
 
         self._slots = Slots(config.threads, execution, self._hooks, ended)
-        self._warden = execution.warden = TimeoutMonitor(
+        self._timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
-            self._waker = WakeListener(self._broker, horizon, self.weather, horizon.lock)
+            self._waker = WakeListener(self._broker, selector, self.health, selector.lock)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(
             config,
             self.name,
-            horizon,
+            selector,
             self._slots,
-            self.weather,
+            self.health,
             self._waker,
             lease,
             self._registry,
             self._changes,
-            execution.fitness,
+            execution.readiness,
             self._broker.tally,
             self._which,
             self._board,
@@ -287,37 +287,37 @@ class Worker:
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
         lease = self._broker.lease_ms / 1000
-        horizon = self._horizon if self.config.consumer else None
+        selector = self._selector if self.config.consumer else None
         scope = self._scope
         reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
-        patrol = ShardPoller(
+        poller = ShardPoller(
             lambda: scope.queues,
             lease,
             self.config.heartbeat,
-            self.weather,
-            horizon,
+            self.health,
+            selector,
             reaper=reaper,
             changes=self._changes,
         )
-        caretaker = EpochCleanup(self._broker, lambda: scope.queues)
+        cleanup = EpochCleanup(self._broker, lambda: scope.queues)
         duties: dict[str, Duty] = {
-            "patrol": patrol,
+            "shard-poller": poller,
             "reaper": reaper,
-            "registrar": WorkerPruning(self._broker, self.name),
-            "caretaker": caretaker,
+            "worker-pruning": WorkerPruning(self._broker, self.name),
+            "epoch-cleanup": cleanup,
             **self._extra,
         }
-        clockwork = RecurringTicker(self._broker, self._registry, self.config.timezone)
-        if clockwork.works:
-            duties["clockwork"] = clockwork
+        ticker = RecurringTicker(self._broker, self._registry, self.config.timezone)
+        if ticker.works:
+            duties["recurring-ticker"] = ticker
         return duties
 
     def _start_parts(self) -> None:
         """Start the parts from the inside out: each part is started before its callers."""
         if self._board is not None:
             self._board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
-        if self._warden is not None:
-            self._warden.start()
+        if self._timeout_monitor is not None:
+            self._timeout_monitor.start()
         if self._slots is not None:
             self._slots.start()
         if self._heartbeat is not None:
@@ -378,7 +378,7 @@ class Worker:
 
     def _end_as_told(self, word: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
-        if self._birth is not None and self._board is not None and not is_orphan(self._birth):
+        if self._child_spec is not None and self._board is not None and not is_orphan(self._child_spec):
             self._board.set_wish(word)  # its supervisor sees it within a second
             return
         if word == "drain":
@@ -435,8 +435,8 @@ class Worker:
             self._warning.cancel()
         if self._heartbeat is not None:
             self._heartbeat.close()
-        if self._warden is not None:
-            self._warden.close()
+        if self._timeout_monitor is not None:
+            self._timeout_monitor.close()
         if clean:
             self._event_loop.close()
         self._say_goodbye(clean)
@@ -483,7 +483,7 @@ class Worker:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, config.max_rss)
             self._exit_code = EXIT_RECYCLE
             self.drain()
-        if self._birth is not None and is_orphan(self._birth):
+        if self._child_spec is not None and is_orphan(self._child_spec):
             logger.warning("worker %s lost its supervisor", self.name)
             self._begin_stop(config.grace)
             if self._signals is not None:

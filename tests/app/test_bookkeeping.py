@@ -93,10 +93,10 @@ def test_a_connection_is_kept_through_short_rests_and_given_back_for_long_ones()
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    weather = RedisHealth()
+    health = RedisHealth()
     gone = OperationalError("the server closed the connection")
     errand = Errand(*[fail(gone)] * 3, ask(3600.0))
-    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
+    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), health)
     with caplog.at_level(logging.INFO):
         loop.start()
         assert errand.done.wait(20)
@@ -106,7 +106,7 @@ def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: py
         "errand cannot work with the database, and goes on trying: OperationalError: the server closed the connection",
         "errand works with the database again",
     ]
-    assert weather.lasting() == 0
+    assert health.lasting() == 0
 
 
 @pytest.mark.django_db(transaction=True)
@@ -131,14 +131,14 @@ def test_a_database_that_was_restarted_between_two_turns_is_no_surprise(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_good_turn_says_nothing_about_redis() -> None:
-    weather = RedisHealth()
-    weather.storm("patrol", QueueUnavailable("gone"))
+    health = RedisHealth()
+    health.failed("shard-poller", QueueUnavailable("gone"))
     errand = Errand(ask(3600.0))
-    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
+    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), health)
     loop.start()
     assert errand.done.wait(20)
     loop.close(10)
-    assert weather.lasting() > 0, "that Redis is back has to be seen by somebody who asked it"
+    assert health.lasting() > 0, "that Redis is back has to be seen by somebody who asked it"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -19,13 +19,13 @@ from django_delayq.worker.redis_health import RedisHealth
 @contextmanager
 def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
     """Take back leases of these queues soon after they expire; ``hears`` = send Django's signals."""
-    weather, lease = RedisHealth(), broker.lease_ms / 1000
+    health, lease = RedisHealth(), broker.lease_ms / 1000
     hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
     reaper = LeaseReaper(Orphans(registry, hooks))
     patrol = ShardPoller(
-        lambda: [broker.queue(name) for name in names], lease, lease / 3, weather, reaper=reaper, pace=0.05
+        lambda: [broker.queue(name) for name in names], lease, lease / 3, health, reaper=reaper, pace=0.05
     )
-    loops = [Loop("reaper", reaper, weather), Loop("patrol", patrol, weather)]
+    loops = [Loop("reaper", reaper, health), Loop("patrol", patrol, health)]
     for loop in loops:
         loop.start()
     try:

@@ -19,7 +19,17 @@ from typing import Any
 from django_delayq.core.broker import Broker
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, Supervisor, Worker, WorkerConfig, adopt, birth, consumer, current_job, leave
+from django_delayq.worker import (
+    Hooks,
+    Supervisor,
+    Worker,
+    WorkerConfig,
+    adopt,
+    child_spec,
+    consumer,
+    current_job,
+    leave,
+)
 
 FAST = {"retry_in": lambda n: 0.0}
 
@@ -155,12 +165,12 @@ def main(role: str) -> None:
         sys.exit(Supervisor(command, config, make_broker, registry(), hooks=hooks()).run())
     if role == "broken":
         sys.exit(3)
-    made = birth() if role == "child" else None
+    made = child_spec() if role == "child" else None
     board = adopt(made) if made else None
     BROKER.append(make_broker())
     patience = float(os.environ.get("DQ_PATIENCE", "5"))
     consumer.QUARANTINE_IDLE = float(os.environ.get("DQ_IDLE", "30"))  # type: ignore[misc]
-    leave(Worker(BROKER[0], registry(), config, hooks(), birth=made, board=board, patience=patience).run())
+    leave(Worker(BROKER[0], registry(), config, hooks(), child_spec=made, board=board, patience=patience).run())
 
 
 if __name__ == "__main__":

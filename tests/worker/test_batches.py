@@ -359,7 +359,7 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
         def disarm(self, run: Run) -> None: ...
 
     execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
-    execution.warden = Watch()  # type: ignore[assignment]
+    execution.timeout_monitor = Watch()  # type: ignore[assignment]
     execution(
         BatchRun(
             [
@@ -380,10 +380,10 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
     def work(batch: dict[str, list[Any]]) -> None: ...
 
     source = make_run().source
-    horizon = ShardSelector([source])
+    selector = ShardSelector([source])
     slots = Slots(5, lambda run: None, Hooks(), lambda: None)
     registry = registry_of(work, merge=True, batch_size=2)
-    consumer = Consumer(config(threads=5), "w", horizon, slots, RedisHealth(), None, 15.0, registry)
+    consumer = Consumer(config(threads=5), "w", selector, slots, RedisHealth(), None, 15.0, registry)
     source.pace.size = 2
     slots.running[:4] = [make_run()] * 4
     consumer._accepted = 4 * 250

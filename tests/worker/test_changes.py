@@ -146,58 +146,58 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
 
 
 @pytest.fixture
-def patrolled(connection: Connection, prefix: str) -> tuple[Broker, ShardPoller, Changes]:
+def polled(connection: Connection, prefix: str) -> tuple[Broker, ShardPoller, Changes]:
     broker, changes = Broker(connection, prefix=prefix), Changes()
     queue = broker.queue("default")
     return broker, ShardPoller(lambda: [queue], 15.0, 5.0, RedisHealth(), changes=changes), changes
 
 
-def look(patrol: ShardPoller, changes: Changes) -> dict[str, set[tuple[str, int]]]:
-    for beat in patrol._beats:
+def look(poller: ShardPoller, changes: Changes) -> dict[str, set[tuple[str, int]]]:
+    for beat in poller._beats:
         beat.look_at = beat.looked_at = 0.0
-    patrol.run()
+    poller.run()
     return heard(changes)
 
 
-def test_a_look_notes_what_is_other_than_at_the_last_one(patrolled: tuple[Broker, ShardPoller, Changes]) -> None:
-    broker, patrol, changes = patrolled
+def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, ShardPoller, Changes]) -> None:
+    broker, poller, changes = polled
     queue = broker.queue("default")
-    assert look(patrol, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
-    assert look(patrol, changes) == {}
+    assert look(poller, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
+    assert look(poller, changes) == {}
     for ident in ("a", "b", "c"):
         put(broker, "work", id=ident, key=new_key(durable=True))
     jobs = queue.reserve(0, 3, worker="w").jobs
-    assert look(patrol, changes) == {}
+    assert look(poller, changes) == {}
     queue.settle([fail(jobs[0], 1, 2, delay_ms=0)])
-    assert look(patrol, changes) == {"failed": HERE}
-    assert look(patrol, changes) == {}
+    assert look(poller, changes) == {"failed": HERE}
+    assert look(poller, changes) == {}
     queue.settle([bury(jobs[1], 1, 2, reason="why"), ack(jobs[2], 1, 2)])
-    assert look(patrol, changes) == {"morgue": HERE, "settled": HERE}
-    assert look(patrol, changes) == {"settled": HERE}, "as long as nobody takes the marks"
+    assert look(poller, changes) == {"morgue": HERE, "settled": HERE}
+    assert look(poller, changes) == {"settled": HERE}, "as long as nobody takes the marks"
     queue.settled(0, queue.settled(0))
-    assert look(patrol, changes) == {}
+    assert look(poller, changes) == {}
     queue.cancel("a")
-    assert look(patrol, changes) == {"failed": HERE, "settled": HERE}
+    assert look(poller, changes) == {"failed": HERE, "settled": HERE}
 
 
-def test_a_look_notes_that_a_shard_lost_its_data(patrolled: tuple[Broker, ShardPoller, Changes]) -> None:
-    broker, patrol, changes = patrolled
-    look(patrol, changes)
+def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, ShardPoller, Changes]) -> None:
+    broker, poller, changes = polled
+    look(poller, changes)
     broker.client.flushdb()
-    assert look(patrol, changes) == {"lost": HERE}
-    assert look(patrol, changes) == {}
+    assert look(poller, changes) == {"lost": HERE}
+    assert look(poller, changes) == {}
 
 
 def test_a_look_notes_that_redis_was_started_anew(
-    patrolled: tuple[Broker, ShardPoller, Changes], monkeypatch: pytest.MonkeyPatch
+    polled: tuple[Broker, ShardPoller, Changes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have come back without its last seconds."""
-    broker, patrol, changes = patrolled
+    broker, poller, changes = polled
     ticks = [Tick(0, None, None, False, False, b"born", run_id) for run_id in ("one", "one", "two")]
     monkeypatch.setattr(broker.queue("default"), "tick", lambda *_, **__: ticks.pop(0))
-    look(patrol, changes)
-    assert look(patrol, changes) == {}
-    assert look(patrol, changes) == {"lost": HERE}
+    look(poller, changes)
+    assert look(poller, changes) == {}
+    assert look(poller, changes) == {"lost": HERE}
 
 
 # -- duties of every process -----------------------------------------------------------------------------------------

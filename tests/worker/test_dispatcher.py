@@ -46,10 +46,10 @@ def state(broker: Broker, ident: str) -> str:
 def work() -> None: ...
 
 
-def patrol(broker: Broker, weather: RedisHealth, registry: Registry | None = None) -> ShardPoller:
+def patrol(broker: Broker, health: RedisHealth, registry: Registry | None = None) -> ShardPoller:
     queue = broker.queue("default")
     reaper = LeaseReaper(Orphans(registry_of(work) if registry is None else registry))
-    return ShardPoller(lambda: [queue], LEASE, HEARTBEAT, weather, reaper=reaper)
+    return ShardPoller(lambda: [queue], LEASE, HEARTBEAT, health, reaper=reaper)
 
 
 def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
@@ -59,14 +59,14 @@ def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
 
 
 def test_the_first_call_that_comes_through_after_an_outage_takes_nothing_away(broker: Broker, forgotten: str) -> None:
-    weather = RedisHealth()
-    guard = patrol(broker, weather)
-    weather.storm("test", QueueUnavailable("cut"))
-    eventually(lambda: weather.lasting() > HEARTBEAT, "an outage that is long enough")
+    health = RedisHealth()
+    guard = patrol(broker, health)
+    health.failed("test", QueueUnavailable("cut"))
+    eventually(lambda: health.lasting() > HEARTBEAT, "an outage that is long enough")
     guard.run()
     assert state(broker, forgotten) == "reserved"
-    weather.fine()
-    assert weather.lasting() == 0
+    health.recovered()
+    assert health.lasting() == 0
     eventually(lambda: guard.run() and state(broker, forgotten) == "ready", "the end of the hold")
 
 

@@ -38,7 +38,7 @@ def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker, monkeypatch: p
 
     monkeypatch.setattr(consumer, "SAFETY_CHECK", 0.2)
     with working(broker, registry_of(work), config(dispatcher=False)) as worker:
-        eventually(lambda: worker._horizon is not None and worker._horizon.resting)
+        eventually(lambda: worker._selector is not None and worker._selector.resting)
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens")
             put(Broker(broker.connection, prefix=broker.prefix), "work")

@@ -147,7 +147,7 @@ def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[.
     with working(broker, registry_of(work), config(heartbeat=0.1)) as worker:
         assert began.wait(DEADLINE)
         box.kill()
-        eventually(worker.weather.lasting)
+        eventually(worker.health.lasting)
         go.set()
         box.start()
         eventually(lambda: counts(broker.figures())[0] == {"default": 1})
@@ -159,10 +159,10 @@ def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[.
 
 def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
     seen: list[str] = []
-    weather = RedisHealth(seen.append)
-    weather.storm("loop", ConnectionError("gone"))
-    weather.storm("loop", ZeroDivisionError())
-    weather.storm("loop", ConnectionError("gone"))
+    health = RedisHealth(seen.append)
+    health.failed("loop", ConnectionError("gone"))
+    health.failed("loop", ZeroDivisionError())
+    health.failed("loop", ConnectionError("gone"))
     assert seen == ["transient", "transient"]
 
 

@@ -29,16 +29,16 @@ print("went on")
 def overrun(*, raises: bool) -> Run:
     """A run in this thread whose limit struck; the exception of it was raised, or is still to be."""
     run = make_run()
-    warden = TimeoutMonitor([run], None, lambda _: None, lambda: None)
-    warden.arm(run, 0)
+    timeout_monitor = TimeoutMonitor([run], None, lambda _: None, lambda: None)
+    timeout_monitor.arm(run, 0)
     try:
-        warden._look(run.limit_at)
+        timeout_monitor._look(run.limit_at)
         while raises:
             pass
     except JobTimeout:
         pass
     finally:
-        warden.disarm(run)
+        timeout_monitor.disarm(run)
     return run
 
 
@@ -64,28 +64,28 @@ def test_a_limit_that_struck_too_late_does_not_strike_later() -> None:
 
 def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
     run = make_run()
-    warden = TimeoutMonitor([run], None, lambda _: None, lambda: None)
-    warden.arm(run, 60)
-    warden.disarm(run)
+    timeout_monitor = TimeoutMonitor([run], None, lambda _: None, lambda: None)
+    timeout_monitor.arm(run, 60)
+    timeout_monitor.disarm(run)
     assert (run.limited_by, run.should_stop) == (0.0, False)
 
 
 def test_a_limit_strikes_when_it_ends_and_not_with_the_next_look_around() -> None:
-    """The warden sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
+    """The monitor sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
     beats = threading.Semaphore(0)
     running: list[Run | None] = [None]
-    warden = TimeoutMonitor(running, None, lambda _: None, lambda: beats.release())
-    warden.start()
+    timeout_monitor = TimeoutMonitor(running, None, lambda _: None, lambda: beats.release())
+    timeout_monitor.start()
     try:
         beats.acquire(timeout=5)
         time.sleep(0.05)  # it looks around once, and then sleeps for a second
         running[0] = run = make_run()
         began = time.monotonic()
         with pytest.raises(JobTimeout):
-            warden.arm(run, 0.1)
+            timeout_monitor.arm(run, 0.1)
             while time.monotonic() < began + 5:
                 pass
         assert time.monotonic() - began < 0.5
-        warden.disarm(run)
+        timeout_monitor.disarm(run)
     finally:
-        warden.close()
+        timeout_monitor.close()

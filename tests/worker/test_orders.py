@@ -209,8 +209,8 @@ HEARS_AND_DIES = """
 import os, signal, sys
 from pathlib import Path
 from django_delayq.worker.scoreboard import Scoreboard
-from django_delayq.worker.child import birth
-told = birth()
+from django_delayq.worker.child import child_spec
+told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):

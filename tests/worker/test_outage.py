@@ -67,7 +67,7 @@ def test_a_worker_that_still_waits_for_redis_stops_at_once(
     tried = threading.Event()
 
     def refresh() -> None:
-        if worker.weather.lasting():
+        if worker.health.lasting():
             tried.set()
         raise QueueUnavailable("gone") if refusal == "away" else AuthenticationError("NOAUTH")
 
@@ -168,8 +168,8 @@ class BrokenQueue:
         return []
 
 
-def patrol_of(queue: BrokenQueue, weather: RedisHealth) -> ShardPoller:
-    return ShardPoller(lambda: [queue], 15.0, 5.0, weather, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
+def patrol_of(queue: BrokenQueue, health: RedisHealth) -> ShardPoller:
+    return ShardPoller(lambda: [queue], 15.0, 5.0, health, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
 
 
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
@@ -199,10 +199,10 @@ def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
 
     now = time.time() * 1000
     queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
-    weather = RedisHealth()
-    patrol = patrol_of(queue, weather)
+    health = RedisHealth()
+    patrol = patrol_of(queue, health)
     patrol.run()
-    weather.last_outage, weather.cleared_at = 7.0, 1.0
+    health.last_outage, health.cleared_at = 7.0, 1.0
     patrol.run()
     assert queue.holds == [False, True]
 
@@ -217,9 +217,9 @@ def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
     ],
 )
 def test_trouble_is_told_once(error: Exception, fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    weather = RedisHealth()
+    health = RedisHealth()
     with caplog.at_level(logging.WARNING, "django_delayq.worker"):
-        assert [weather.storm("loop", error) for _ in range(5)] == [fault] * 5
+        assert [health.failed("loop", error) for _ in range(5)] == [fault] * 5
     assert len(caplog.records) == 1
 
 

@@ -35,7 +35,7 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
             put(broker, "work")
         go_on.set()
         eventually(lambda: places(broker) == {"ready": 10})  # what ran was settled as ever
-        eventually(lambda: worker._horizon is not None and worker._horizon.resting)
+        eventually(lambda: worker._selector is not None and worker._selector.resting)
         before, begin = _calls(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement, not a way to wait for something
         rate = (_calls(redis_client) - before) / (time.monotonic() - begin)

@@ -116,8 +116,8 @@ def test_three_dispatchers_at_once_fire_each_second_once_and_on_time(broker: Bro
 
     registry = Registry()
     registry.add(Task(work, name="work", options=TaskOptions(every=1)))
-    weather = RedisHealth()
-    others = [Loop(f"clockwork-{n}", RecurringTicker(broker, registry), weather) for n in range(2)]
+    health = RedisHealth()
+    others = [Loop(f"recurring-ticker-{n}", RecurringTicker(broker, registry), health) for n in range(2)]
     for loop in others:
         loop.start()
     with working(broker, registry):
@@ -344,10 +344,10 @@ def test_redis_may_go_and_come_back(redis_factory: Callable[..., Any], proxy_fac
     proxy.refuse()
     with pytest.raises(QueueUnavailable):
         eventually(lambda: dispatcher.run() is None, "a tick that cannot be fired")
-    weather = RedisHealth()
-    loop = Loop("clockwork", dispatcher, weather)
+    health = RedisHealth()
+    loop = Loop("recurring-ticker", dispatcher, health)
     loop.start()
-    eventually(lambda: weather.lasting() > 0)
+    eventually(lambda: health.lasting() > 0)
     proxy.passing()
     eventually(lambda: broker.inspector.get("default", ID))
     loop.close()
@@ -363,11 +363,11 @@ def test_without_recurring_tasks_no_command_is_sent_and_no_thread_runs(broker: B
     no_broker: Any = None
     assert RecurringTicker(no_broker, registry).run() == LOOK
     with working(broker, registry):
-        assert "delayq-clockwork" not in {thread.name for thread in threading.enumerate()}
+        assert "delayq-recurring-ticker" not in {thread.name for thread in threading.enumerate()}
     with working(broker, recurring()):
-        assert "delayq-clockwork" in {thread.name for thread in threading.enumerate()}
+        assert "delayq-recurring-ticker" in {thread.name for thread in threading.enumerate()}
     with working(broker, recurring(), config(dispatcher=False)):
-        assert "delayq-clockwork" not in {thread.name for thread in threading.enumerate()}
+        assert "delayq-recurring-ticker" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_minute(broker: Broker) -> None:

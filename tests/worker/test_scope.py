@@ -78,12 +78,12 @@ def test_shards_that_are_retired_are_asked_no_more(
     elsewhere = other()
     with working(broker, registry, config(heartbeat=0.05)) as worker:
         elsewhere.reshard("default", 3)
-        horizon = worker._horizon
-        assert horizon is not None
-        eventually(lambda: len(horizon.sources) == 4, "old and new shards")
+        selector = worker._selector
+        assert selector is not None
+        eventually(lambda: len(selector.sources) == 4, "old and new shards")
         forget_calls(elsewhere)
         assert elsewhere.epochs.retire("default") == [0]
-        eventually(lambda: len(horizon.sources) == 3, "the new shards alone")
+        eventually(lambda: len(selector.sources) == 3, "the new shards alone")
         put(elsewhere, "note", id="after")
         assert seen.wait_for("after") == ("default", "after", 1)
         assert {queue.numbers for queue in worker._scope.queues} == {tuple(MAX_SHARDS + n for n in range(3))}
@@ -138,7 +138,7 @@ def test_t44_a_queue_that_is_deleted_and_comes_back_is_served_again(
         put(elsewhere, "note", id="before")
         seen.wait_for("before")
         assert elsewhere.delete_queue("default", force=True)
-        eventually(lambda: worker._horizon is not None and worker._horizon.sources == [], "no shard to serve")
+        eventually(lambda: worker._selector is not None and worker._selector.sources == [], "no shard to serve")
         put(elsewhere, "note", id="after")
         assert seen.wait_for("after") == ("default", "after", 1)
 

@@ -38,7 +38,7 @@ def test_nothing_is_left_when_it_is_over() -> None:
     now = time.monotonic()
     assert left(make_run(deadline=now - 1)) == 0
     assert left(make_run(lost=True)) == 0
-    # The warden struck; the limit that it watches now is the end of its patience.
+    # The timeout_monitor struck; the limit that it watches now is the end of its patience.
     assert left(make_run(limited_by=now, limit_at=now + 5)) == 0
 
 

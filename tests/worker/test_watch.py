@@ -48,7 +48,7 @@ def ready(broker: Broker, queue: str) -> int:
 
 def at_rest(worker: Worker) -> None:
     """Wait until no reserve is under way that began before the worker ignored the queue."""
-    eventually(lambda: worker._horizon is not None and worker._horizon.resting, "the worker rests")
+    eventually(lambda: worker._selector is not None and worker._selector.resting, "the worker rests")
 
 
 def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker, runs: Runs) -> None:

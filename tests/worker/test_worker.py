@@ -420,7 +420,7 @@ def test_a_run_beyond_its_max_lease_is_told_to_stop_and_left_to_the_reaper(conne
 
 def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
     with working(broker, Registry()) as worker:
-        eventually(lambda: worker._horizon and worker._horizon.waiting)
+        eventually(lambda: worker._selector and worker._selector.waiting)
         begin = time.monotonic()
         assert worker.stop()
         assert time.monotonic() - begin < 1.5

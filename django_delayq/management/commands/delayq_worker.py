@@ -15,7 +15,7 @@ from django.utils import autoreload
 from ... import __version__, connections, logs
 from ...runtime import wiring
 from ...settings.conf import Conf, conf
-from ...worker import WorkerConfig, birth
+from ...worker import WorkerConfig, child_spec
 from ..base import DelayQCommand, positive, queue_list
 
 NAME = "delayq_worker"
@@ -76,7 +76,7 @@ class Command(DelayQCommand):
     def run(self, **options: Any) -> None:
         """Run as a child, a single process, or a supervisor."""
         logs.configure(options["log_format"], options["verbosity"])
-        told = birth()
+        told = child_spec()
         settings = conf()
         config = wiring.make_config(
             settings,

@@ -24,24 +24,24 @@ def sources(*weights: float) -> list[Source]:
 
 
 def test_every_shard_is_due_at_first_and_turns_are_taken() -> None:
-    horizon = ShardSelector(sources(1, 1, 1))
-    assert [horizon.due(1.0).queue.name for _ in range(6)] == ["q0", "q1", "q2"] * 2  # type: ignore[union-attr]
+    selector = ShardSelector(sources(1, 1, 1))
+    assert [selector.due(1.0).queue.name for _ in range(6)] == ["q0", "q1", "q2"] * 2  # type: ignore[union-attr]
 
 
 def test_weights_are_kept() -> None:
-    horizon = ShardSelector(sources(3, 1))
-    names = [horizon.due(1.0).queue.name for _ in range(40)]  # type: ignore[union-attr]
+    selector = ShardSelector(sources(3, 1))
+    names = [selector.due(1.0).queue.name for _ in range(40)]  # type: ignore[union-attr]
     assert names.count("q0") == 30
 
 
 def test_who_slept_has_no_credit() -> None:
     first, second = sources(1, 1)
-    horizon = ShardSelector([first, second])
+    selector = ShardSelector([first, second])
     second.due_at = NEVER
     for _ in range(100):
-        horizon.due(1.0)
+        selector.due(1.0)
     second.due_at = 0.0
-    names = [horizon.due(1.0).queue.name for _ in range(10)]  # type: ignore[union-attr]
+    names = [selector.due(1.0).queue.name for _ in range(10)]  # type: ignore[union-attr]
     assert names.count("q1") <= 6
 
 
@@ -53,53 +53,53 @@ def test_the_longest_overdue_is_first_under_lag() -> None:
 
 def test_an_answer_sets_the_next_moment() -> None:
     (source,) = sources(1)
-    horizon = ShardSelector([source])
-    horizon.asking(source, 10.0)
-    horizon.answered(source, 10.0, None, 0)
-    assert horizon.next_due_at() == NEVER and horizon.due(1e9) is None
-    horizon.answered(source, 10.0, 250.0, 0)
-    assert horizon.next_due_at() == 10.25
-    horizon.answered(source, 10.0, 0.0, 5)
-    assert horizon.next_due_at() == 10.0
+    selector = ShardSelector([source])
+    selector.asking(source, 10.0)
+    selector.answered(source, 10.0, None, 0)
+    assert selector.next_due_at() == NEVER and selector.due(1e9) is None
+    selector.answered(source, 10.0, 250.0, 0)
+    assert selector.next_due_at() == 10.25
+    selector.answered(source, 10.0, 0.0, 5)
+    assert selector.next_due_at() == 10.0
 
 
 def test_a_token_that_overtakes_the_answer_is_not_lost() -> None:
     (source,) = sources(1)
-    horizon = ShardSelector([source])
-    horizon.asking(source, 10.0)
-    horizon.wake([("q0", 0)])
-    horizon.answered(source, 10.0, None, 0)
-    assert horizon.due(10.0) is source
+    selector = ShardSelector([source])
+    selector.asking(source, 10.0)
+    selector.wake([("q0", 0)])
+    selector.answered(source, 10.0, None, 0)
+    assert selector.due(10.0) is source
 
 
 def test_due_but_nothing_there_is_asked_for_ever_more_rarely() -> None:
     (source,) = sources(1)
-    horizon = ShardSelector([source])
+    selector = ShardSelector([source])
     waits = []
     for _ in range(10):
-        horizon.answered(source, 0.0, 0.0, 0)
+        selector.answered(source, 0.0, 0.0, 0)
         waits.append(source.due_at)
     assert waits == sorted(waits) and waits[0] >= 0.02 and waits[-1] == 1.0
 
 
 def test_a_nudge_before_the_rest_is_not_lost() -> None:
-    horizon = ShardSelector(sources(1))
-    horizon.resting = True
-    horizon.nudge()
+    selector = ShardSelector(sources(1))
+    selector.resting = True
+    selector.nudge()
     begin = time.monotonic()
-    horizon.rest(begin + 10)
+    selector.rest(begin + 10)
     assert time.monotonic() - begin < 1
 
 
 def test_a_token_ends_the_rest() -> None:
     (source,) = sources(1)
     source.due_at = NEVER
-    horizon = ShardSelector([source])
-    horizon.resting = True
+    selector = ShardSelector([source])
+    selector.resting = True
     rested = threading.Event()
-    thread = threading.Thread(target=lambda: (horizon.rest(time.monotonic() + 60), rested.set()))
+    thread = threading.Thread(target=lambda: (selector.rest(time.monotonic() + 60), rested.set()))
     thread.start()
-    horizon.wake([("q0", 0), ("unknown", 3)])
+    selector.wake([("q0", 0), ("unknown", 3)])
     assert rested.wait(5) and source.due_at == 0.0
     thread.join()
 

@@ -25,16 +25,16 @@ from .test_worker import places
 def stage(broker: Broker) -> tuple[Source, Settler, OrphanedLeases]:
     queue = broker.queue("default")
     source = Source(queue, queue.numbers[0], Pace())
-    horizon = ShardSelector([source])
-    settler = Settler(horizon, RedisHealth(), 15.0)
-    return source, settler, OrphanedLeases("me", settler, horizon, registry_of())
+    selector = ShardSelector([source])
+    settler = Settler(selector, RedisHealth(), 15.0)
+    return source, settler, OrphanedLeases("me", settler, selector, registry_of())
 
 
 def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(broker: Broker) -> None:
     for ident in ("known", "unknown", "foreign", "ended"):
         put(broker, "work", id=ident)
     queue = broker.queue("default")
-    source, settler, strays = stage(broker)
+    source, settler, orphaned = stage(broker)
     number = source.shard
     jobs = {job.id: job for ident in range(3) for job in queue.reserve(number, 1, worker="me").jobs}
     foreign = queue.reserve(number, 1, worker="somebody else").jobs[0]
@@ -47,27 +47,27 @@ def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(bro
     settler._give_up([given_up], one_by_one=False)
     settler.halted = False
 
-    strays.doubt(source)
-    assert strays
-    strays.give_back()
+    orphaned.doubt(source)
+    assert orphaned
+    orphaned.give_back()
 
-    assert not strays
+    assert not orphaned
     assert {job.id for job in queue.leases(number)} == {known.id, ended.id, foreign.id}
     (back,) = queue.reserve(number, 10, worker="look").jobs
     assert (back.id, back.failures, back.crashes, back.quarantined) == (unknown.id, 0, 0, False)
 
 
 def test_a_shard_that_cannot_be_asked_while_the_worker_stops_is_left_to_the_reaper(broker: Broker) -> None:
-    source, settler, strays = stage(broker)
+    source, settler, orphaned = stage(broker)
     settler.stopping = True
 
     def gone(number: int) -> Any:
         raise ConnectionError("gone")
 
     source.queue.leases = gone  # type: ignore[method-assign]
-    strays.doubt(source)
-    strays.give_back()
-    assert not strays
+    orphaned.doubt(source)
+    orphaned.give_back()
+    assert not orphaned
 
 
 def test_jobs_of_a_reserve_that_was_given_up_run_as_soon_as_redis_is_back(

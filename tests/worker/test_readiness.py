@@ -42,14 +42,14 @@ def test_g1_while_the_database_is_away_few_jobs_are_taken_and_afterwards_all_are
 def test_pauses_grow_while_no_job_can_begin_and_end_with_the_first_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("django_delayq.worker.readiness.time.monotonic", lambda: now[0])
-    fitness, pauses = ReadinessGate(), []
+    readiness, pauses = ReadinessGate(), []
     for _ in range(7):
-        fitness.unfit()
-        fitness.unfit()  # the next job in hand
-        pauses.append(fitness.until - now[0])
-        now[0] = fitness.until
+        readiness.unfit()
+        readiness.unfit()  # the next job in hand
+        pauses.append(readiness.until - now[0])
+        now[0] = readiness.until
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
-    fitness.fit()
-    assert fitness.until == 0.0
-    fitness.unfit()
-    assert fitness.until - now[0] == 0.25
+    readiness.fit()
+    assert readiness.until == 0.0
+    readiness.unfit()
+    assert readiness.until - now[0] == 0.25
