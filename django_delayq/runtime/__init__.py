@@ -1,4 +1,4 @@
 """Django integration of the worker: configuration from settings and command line, and database duties.
 
-Imported by ``management`` and ``testing`` only.
+Imported by ``management``, ``testing``, ``checks`` and ``apps``.
 """

@@ -1,8 +1,7 @@
 """Scheduling of jobs from Django code: ``@task``, the verbs (:mod:`.verbs`), their options, handles and triggers.
 
-The package binds arguments, reads the settings and passes records to ``core``, to the transaction or to ``outbox``. It
-is imported by the entry points (``api``, ``admin``, ``management``, ``testing``), ``backends``, ``runtime`` and
-``repair``.
+The package binds arguments, reads the settings and passes records to ``core``, to the transaction or to ``outbox``.
+Packages above it import it: ``pull``, ``backends``, ``repair``, ``runtime``, ``metrics`` and the entry points.
 """
 
 from .handle import JobHandle

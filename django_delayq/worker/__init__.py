@@ -1,7 +1,7 @@
 """Worker processes: reserve jobs, run them and settle them. Depends on the core, not on Django.
 
-Imported by the commands, the Django integration and the runtime package. Names are imported on first use, because a web
-process that only calls ``current_job`` needs none of the runtime.
+Every package above it may import it. Names are imported on first use, because a web process that only calls
+``current_job`` needs none of the processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumer endpoints for any language: reserve due jobs under a lease, and report build they ended."""
+"""Consumer endpoints for any language: reserve due jobs under a lease, and report how they ended."""
 
 from __future__ import annotations
 

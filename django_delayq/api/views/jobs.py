@@ -1,4 +1,4 @@
-"""Job endpoints: produce, list, show, cancel and reschedule. Verbs for many jobs are in :mod:`.moving`."""
+"""Job endpoints: produce, list, show, cancel and reschedule. Verbs for many jobs are in :mod:`.job_verbs`."""
 
 from __future__ import annotations
 

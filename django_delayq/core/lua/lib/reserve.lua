@@ -1,4 +1,4 @@
--- Hands out due jobs under one fencing token. Returns the frame that queue.py reads:
+-- Hands out due jobs under one fencing token. Returns the frame that core/records/frames.py reads:
 -- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
 -- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
@@ -28,7 +28,7 @@ end
 
 -- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
 -- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
--- (epochs.py explains why).
+-- (core/operations/resharding.py explains why).
 local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
 
 local function new_token()
