@@ -106,6 +106,15 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert broken_links(path) == []
 
 
+def test_the_tests_that_run_on_a_cluster_exist() -> None:
+    names = re.search(r"addprefix tests/core/test_,\$\(addsuffix \.py,([^)]*)\)", (ROOT / "Makefile").read_text())
+    assert names is not None
+    listed = names[1].replace("\\", " ").split()
+
+    assert [name for name in listed if not (ROOT / "tests" / "core" / f"test_{name}.py").exists()] == []
+    assert "reserve" in listed
+
+
 def test_the_layers_are_shown_as_the_contract_has_them() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]

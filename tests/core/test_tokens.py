@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,9 +26,18 @@ class Fence:
         self.database.execute("CREATE TABLE account (fence INTEGER)")
         self.database.execute("INSERT INTO account VALUES (0)")
 
+    def close(self) -> None:
+        self.database.close()
+
     def admits(self, job: Job) -> bool:
         update = "UPDATE account SET fence = ? WHERE fence < ?"
         return self.database.execute(update, (job.token, job.token)).rowcount == 1
+
+
+@pytest.fixture
+def fence() -> Iterator[Fence]:
+    with contextlib.closing(Fence()) as opened:
+        yield opened
 
 
 def hold(stage: Stage, ident: str = "a") -> Job:
@@ -37,8 +48,8 @@ def hold(stage: Stage, ident: str = "a") -> Job:
     return job
 
 
-def test_after_a_loss_of_all_data_the_new_holder_passes_a_fence_of_before(broker: Broker) -> None:
-    stage, fence = Stage(broker, clock=False), Fence()
+def test_after_a_loss_of_all_data_the_new_holder_passes_a_fence_of_before(broker: Broker, fence: Fence) -> None:
+    stage = Stage(broker, clock=False)
     for shards in (3, 1, 5, 2):
         broker.reshard("q", shards)
         job = hold(stage)
@@ -61,8 +72,8 @@ def test_no_token_of_a_new_epoch_is_ahead_of_the_clock(broker: Broker) -> None:
         stage.done(job)
 
 
-def test_through_both_epochs_of_a_change_every_holder_passes_the_fence(broker: Broker) -> None:
-    stage, fence = Stage(broker, clock=False), Fence()
+def test_through_both_epochs_of_a_change_every_holder_passes_the_fence(broker: Broker, fence: Fence) -> None:
+    stage = Stage(broker, clock=False)
     for shards in (4, 2, 3):
         job = hold(stage)
         assert fence.admits(job)
@@ -122,8 +133,8 @@ def test_a_closing_shard_that_lost_its_last_writes_gives_larger_tokens_all_the_s
     assert hold(stage).token > lost.token
 
 
-def test_acked_and_put_in_again_an_id_goes_on_with_larger_tokens(broker: Broker) -> None:
-    stage, fence = Stage(broker, clock=False), Fence()
+def test_acked_and_put_in_again_an_id_goes_on_with_larger_tokens(broker: Broker, fence: Fence) -> None:
+    stage = Stage(broker, clock=False)
     for _ in range(50):
         job = hold(stage)
         assert fence.admits(job)

@@ -1,4 +1,4 @@
-"""What workers and waiting callers share: the states of the shards, and the thread that receives wake tokens."""
+"""Tests of the waiting engine of workers and pulling callers: states of shards, and the thread that receives tokens."""
 
 from __future__ import annotations
 
