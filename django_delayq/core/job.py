@@ -52,7 +52,7 @@ def new_key(*, durable: bool = False) -> bytes:
     """Return a random generation key (16 bytes).
 
     Its first bit marks a generation whose end is awaited outside Redis: the scripts then leave a completion mark (key
-    ``settled``) when it ends.
+    ``marks``) when it ends.
     """
     key = os.urandom(16)
     return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]

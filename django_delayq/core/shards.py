@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from . import rules
 from .job import Job, Settlement, bury, expire
+from .marks import MOST_MARKS, Mark, pack_marks, unpack_marks
 from .records import layout as layouts
 from .records.frames import (
     BrokenJob,
@@ -29,7 +30,6 @@ from .records.layout import Layout
 from .redis.link import last_sent
 from .requests import derived_request, new_request
 from .sending.chunks import CHUNK
-from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -80,8 +80,8 @@ class Tick:
     born: bytes = b""
     #: run id of Redis
     run_id: str = ""
-    #: completion marks that wait to be acknowledged (:mod:`.settled`)
-    settled: int = 0
+    #: completion marks that wait to be acknowledged (:mod:`.marks`)
+    marks: int = 0
     #: attempts of jobs that were acked before they began, and whose end is not stored yet
     begun: int = 0
     #: number of entries, and the score of the newest (µs; 0 if there is none)
@@ -300,7 +300,7 @@ class Shards:
         now_us, due, deadline, expired, held_back = _TICK.unpack_from(frame)
         born, at = take_u8(frame, _TICK.size)
         run_id, at = take_u8(frame, at)
-        settled, begun, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
+        marks, begun, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
         if not rules.are_kept(self, number, frame[at + _LOADS.size :]):
             rules.restore(self)
         return Tick(
@@ -311,14 +311,14 @@ class Shards:
             bool(held_back),
             born,
             run_id.decode(),
-            settled,
+            marks,
             begun,
             (failed, int(failed_us)),
             (morgue, int(morgue_us)),
         )
 
-    def settled(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
-        """Return completion marks of a shard (:mod:`.settled`), and forget processed ones.
+    def marks(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
+        """Return completion marks of a shard (:mod:`.marks`), and forget processed ones.
 
         Args:
             number: the shard.
@@ -330,9 +330,9 @@ class Shards:
         """
         some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
         while rest:
-            self.call("settled", number, pack_marks(some), 0, request=b"")
+            self.call("marks", number, pack_marks(some), 0, request=b"")
             some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
-        return unpack_marks(self.call("settled", number, pack_marks(some), limit, request=b""))
+        return unpack_marks(self.call("marks", number, pack_marks(some), limit, request=b""))
 
     def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
         """Return jobs of a shard whose lease ran out, the oldest first; none during a reaper hold.

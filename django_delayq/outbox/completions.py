@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.db.models.functions import Now
 
-from ..core.settled import MOST_MARKS, Mark
+from ..core.marks import MOST_MARKS, Mark
 from ..models import OutboxJob
 from .claims import Outbox
 from .rows import free
@@ -64,7 +64,7 @@ class Marks:
         now = time.monotonic()
         if now < self._next:
             return self._next - now
-        for place in self._changes.take("settled"):
+        for place in self._changes.take("marks"):
             self._places[place] = now
         for place, at in list(self._places.items()):
             if at <= now:
@@ -88,7 +88,7 @@ class Marks:
         done: list[Mark] = []
         count = 0
         while True:
-            page = queue.settled(shard, forget=done)
+            page = queue.marks(shard, forget=done)
             count += len(done)
             kept = self.apply(page) if page else set()
             done = [mark for mark in page if mark.key not in kept]

@@ -75,7 +75,7 @@ def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, 
     aliases = _databases(settings)
     if not aliases:
         return {}
-    marks = Marks([Outbox(alias) for alias in aliases], broker, changes.branch("settled"))
+    marks = Marks([Outbox(alias) for alias in aliases], broker, changes.branch("marks"))
     return {"marks": WithDatabase("marks", marks, aliases)}
 
 

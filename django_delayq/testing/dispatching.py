@@ -50,7 +50,7 @@ def store_completions(broker: MemoryBroker) -> None:
     marks = Marks(_outboxes(), broker, Changes())
     for queue in broker.queues():
         for number in queue.numbers:
-            if broker.client.exists(queue.shard(number).names["settled"]):
+            if broker.client.exists(queue.shard(number).names["marks"]):
                 marks.take_down(queue.name, number)
 
 

@@ -11,9 +11,9 @@ logger = logging.getLogger(__name__)
 
 #: completions of durable jobs are waiting; the index of failed jobs changed; the morgue changed; the shard lost its
 #: data
-What = Literal["settled", "failed", "morgue", "lost"]
+What = Literal["marks", "failed", "morgue", "lost"]
 Place = tuple[str, int]
-KINDS: Final[tuple[What, ...]] = ("settled", "failed", "morgue", "lost")
+KINDS: Final[tuple[What, ...]] = ("marks", "failed", "morgue", "lost")
 
 
 class Changes:

@@ -199,8 +199,8 @@ class ShardPoller:
         def note(what: What) -> None:
             self._changes.note(beat.queue.name, beat.shard, what)
 
-        if tick.settled:
-            note("settled")
+        if tick.marks:
+            note("marks")
         if before is None or before.failed != tick.failed:
             note("failed")
         if before is None or before.morgue != tick.morgue:

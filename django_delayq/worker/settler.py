@@ -128,7 +128,7 @@ class Settler:
         """Note what has to be updated outside Redis because of this end."""
         job, changes, verb = run.job, self._changes, run.settlement.verb if run.settlement is not None else ""
         if verb != "release" and waits_for_end(job):  # a record belongs to a job that was acked when its attempt began
-            changes.note(job.queue, job.shard, "settled")
+            changes.note(job.queue, job.shard, "marks")
         if verb == "fail" or job.failures:
             changes.note(job.queue, job.shard, "failed")
         if verb == "bury":

@@ -186,9 +186,9 @@ def test_t14_one_undecodable_body_among_a_thousand(stage: Stage, bytes_: bytes) 
     assert view.job.args == bytes_
     assert [view.id for view in stage.broker.inspector.page("q", "morgue").jobs] == ["j500"]
     assert stage.queue.discard("j500", key=view.job.key)
-    marks = stage.queue.settled(0)  # noise may look like the key of a durable job, of whose end somebody wants to hear
+    marks = stage.queue.marks(0)  # noise may look like the key of a durable job, of whose end somebody wants to hear
     assert {mark.key for mark in marks} <= {view.job.key}
-    stage.queue.settled(0, forget=marks)
+    stage.queue.marks(0, forget=marks)
     assert stage.shard_is_empty()
 
 

@@ -132,7 +132,7 @@ class Stage:
     def marked(self) -> list[str]:
         """Ends that wait to be taken down."""
         return sorted(
-            mark.end for queue in self.broker.queues() for number in queue.numbers for mark in queue.settled(number)
+            mark.end for queue in self.broker.queues() for number in queue.numbers for mark in queue.marks(number)
         )
 
     def finish(self, ident: str, queue: str = QUEUE) -> None:

@@ -177,7 +177,7 @@ def test_nothing_is_forgotten_before_the_change_is_committed(stage: Stage, monke
         raise OperationalError("the server closed the connection")
 
     monkeypatch.setattr(module, "_apply", gone)
-    stage.changes.note(QUEUE, 0, "settled")
+    stage.changes.note(QUEUE, 0, "marks")
     with pytest.raises(OperationalError):
         marks.run()
     assert stage.marked() == ["done"]
@@ -199,7 +199,7 @@ def test_the_duty_works_when_it_is_rung_and_rests_when_nothing_is_marked(
         assert marks.run() > 60
     stage.sent("order-5")
     stage.finish("order-5")
-    stage.changes.note(QUEUE, 0, "settled")
+    stage.changes.note(QUEUE, 0, "marks")
     assert rung.is_set()
     rest = marks.run()
     assert 0 < rest <= GATHER, "what comes within so short a time is taken down together"
@@ -212,7 +212,7 @@ def test_marks_that_must_wait_are_looked_at_again(stage: Stage) -> None:
     row = stage.sent("order-5")
     stage.hold(row)
     stage.finish("order-5")
-    stage.changes.note(QUEUE, 0, "settled")
+    stage.changes.note(QUEUE, 0, "marks")
     assert GATHER <= stage.marks().run() <= AGAIN
 
 

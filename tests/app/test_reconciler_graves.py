@@ -23,7 +23,7 @@ def stage(delayq: DjangoBroker) -> Stage:
 def lose_the_marks(stage: Stage) -> None:
     for queue in stage.broker.queues():
         for number in queue.numbers:
-            queue.settled(number, forget=queue.settled(number))
+            queue.marks(number, forget=queue.marks(number))
     assert stage.marked() == []
 
 

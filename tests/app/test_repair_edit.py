@@ -308,7 +308,7 @@ def test_a_durable_job_stays_durable(delayq: Broker, kind: str) -> None:
     assert is_durable(job.key)
     assert job.context == {"trace": "t"}
     assert job.key in [bytes(key.bytes) for key in OutboxJob.objects.values_list("key", flat=True)]
-    marks = {mark.key: mark.end for mark in trouble.queue.settled(trouble.queue.shard_of("a"))}
+    marks = {mark.key: mark.end for mark in trouble.queue.marks(trouble.queue.shard_of("a"))}
     assert marks.get(row.key.bytes) == "done"
     assert job.key not in marks
 

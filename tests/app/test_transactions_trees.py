@@ -217,7 +217,7 @@ def ended(broker: Broker) -> Iterator[bytes]:
         queue = broker.known_queue(name)
         for number in queue.numbers if queue is not None else ():
             assert queue is not None
-            yield from (mark.key for mark in queue.settled(number))
+            yield from (mark.key for mark in queue.marks(number))
 
 
 _prefixes = itertools.count()

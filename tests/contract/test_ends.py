@@ -309,7 +309,7 @@ def test_workers_say_that_they_live(stand: Stand) -> None:
 
 
 def ends(stand: Stand) -> dict[bytes, str]:
-    return {mark.key: mark.end for mark in stand.queue.settled(0)}
+    return {mark.key: mark.end for mark in stand.queue.marks(0)}
 
 
 def test_a_durable_job_is_put_in_once(stand: Stand) -> None:
@@ -319,7 +319,7 @@ def test_a_durable_job_is_put_in_once(stand: Stand) -> None:
     assert stand.queue.knows([("a", new.key), ("a", new_key(durable=True))]) == [True, False]
     stand.done(stand.take_one())
     assert (stand.queue.schedule(replace(new)), ends(stand)) == ("known", {new.key: "done"})
-    stand.queue.settled(0, forget=stand.queue.settled(0))
+    stand.queue.marks(0, forget=stand.queue.marks(0))
     assert (ends(stand), stand.queue.knows([("a", new.key)])) == ({}, [False])
 
 
@@ -346,7 +346,7 @@ def test_the_ends_of_durable_jobs_are_marked(stand: Stand) -> None:
     stand.add("m", b"same", "2", key=keys["absorbed"])
     wanted = {"buried": "buried", "replaced": "done", "cancelled": "done", "live": "live", "absorbed": "done"}
     assert ends(stand) == {keys[name]: end for name, end in wanted.items()}
-    assert stand.queue.tick(0).settled == 5
+    assert stand.queue.tick(0).marks == 5
 
 
 def test_a_payload_is_known_too(stand: Stand) -> None:

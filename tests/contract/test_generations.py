@@ -109,7 +109,7 @@ def test_of_equal_payloads_the_one_that_stays_bears_the_durable_key_of_the_other
     first = add(stand, b"a", "1")
     durable = add(stand, b"a", score, key=new_key(durable=True))
     assert durable.payload is not None
-    assert stand.queue.settled(0) == []
+    assert stand.queue.marks(0) == []
     assert stand.queue.locate("m", Generation((durable.payload.key,), generation_of(durable).digest)) == "live"
     assert where(stand, first) == "live"
 

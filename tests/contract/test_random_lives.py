@@ -275,7 +275,7 @@ steps = st.one_of(
 
 
 def marks(stand: Stand) -> dict[bytes, str]:
-    return {mark.key: mark.end for number in stand.queue.numbers for mark in stand.queue.settled(number)}
+    return {mark.key: mark.end for number in stand.queue.numbers for mark in stand.queue.marks(number)}
 
 
 def test_random_lives_are_the_same_in_memory_and_in_redis(connection: Connection) -> None:

@@ -107,9 +107,9 @@ class Stage:
         """Collect and delete all completions; return their ends by key."""
         taken: dict[bytes, str] = {}
         for number in self.queue.numbers:
-            while marks := self.queue.settled(number):
+            while marks := self.queue.marks(number):
                 taken |= {mark.key: mark.end for mark in marks}
-                self.queue.settled(number, marks, 0)
+                self.queue.marks(number, marks, 0)
         return taken
 
     # -- looks -------------------------------------------------------------------------------------------------------

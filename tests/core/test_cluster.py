@@ -228,15 +228,15 @@ def for_those_who_wait(queue: Queue) -> None:
     assert all(queue.settle([makers[place % 2](job) for place, job in enumerate(held)]))
     heard = {}
     for number in range(SHARDS):
-        marks = queue.settled(number)
-        assert queue.tick(number).settled == len(marks)
+        marks = queue.marks(number)
+        assert queue.tick(number).marks == len(marks)
         heard |= {mark.key: mark.end for mark in marks}
-        assert queue.settled(number, marks) == []
+        assert queue.marks(number, marks) == []
     assert heard == {keys[ident]: end for ident, end in ends.items()}
     assert [known for known in queue.knows(list(keys.items())) if known] == [True] * 15, "those in the morgue"
     bulk.discard_all(queue)
     for number in range(SHARDS):
-        queue.settled(number, queue.settled(number), 0)
+        queue.marks(number, queue.marks(number), 0)
 
 
 def reshard(broker: Broker, queue: Queue) -> None:

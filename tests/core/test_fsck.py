@@ -88,11 +88,11 @@ def _orphan_window(stage: Stage) -> None:
 
 
 def _mark_of_nobody(stage: Stage) -> None:
-    stage.broker.client.hset(stage.key("settled"), b"\x7f" * 16, b"\1" * 9)
+    stage.broker.client.hset(stage.key("marks"), b"\x7f" * 16, b"\1" * 9)
 
 
 def _mark_of_nothing(stage: Stage) -> None:
-    stage.broker.client.hset(stage.key("settled"), b"\xff" * 16, b"\4" * 9)
+    stage.broker.client.hset(stage.key("marks"), b"\xff" * 16, b"\4" * 9)
 
 
 DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {

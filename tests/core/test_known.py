@@ -211,17 +211,17 @@ def test_t34_what_an_old_epoch_knows_is_not_started_in_the_new_one(stage: Stage,
 def test_t34_a_job_that_comes_back_out_of_an_old_morgue_is_live_whatever_is_heard_first(stage: Stage) -> None:
     put(stage)
     stage.buried(stage.take_one())
-    (buried,) = stage.queue.settled(0)
+    (buried,) = stage.queue.marks(0)
     reshard(stage, 3)
     assert stage.queue.kick("a") == "kicked"
-    (old,) = stage.queue.settled(0, [buried])
+    (old,) = stage.queue.marks(0, [buried])
     assert (old.key, old.end) == (KEY, "live"), "the burial must not be heard after the return"
     assert stage.taken_marks() == {KEY: "live"}
     assert put(stage) == "known"
     (job,) = take_all(stage.queue)
     assert job.shard // MAX_SHARDS == 1
     stage.done(job)
-    assert stage.queue.settled(0) == []
+    assert stage.queue.marks(0) == []
     assert stage.taken_marks() == {KEY: "done"}
 
 
@@ -302,4 +302,4 @@ def test_t44_of_a_queue_that_is_deleted_by_force_no_mark_stays(stage: Stage) -> 
     put(stage)
     stage.done(stage.take_one())
     assert stage.broker.delete_queue("q", force=True)
-    assert not stage.broker.client.exists(stage.key("settled"))
+    assert not stage.broker.client.exists(stage.key("marks"))

@@ -16,7 +16,7 @@ from .world import unchanged
 
 def test_a_look_tells_how_much_failed_and_was_buried_and_when_last(stage: Stage) -> None:
     tick = stage.queue.tick(0)
-    assert (tick.settled, tick.failed, tick.morgue) == (0, (0, 0), (0, 0))
+    assert (tick.marks, tick.failed, tick.morgue) == (0, (0, 0), (0, 0))
     stage.durable = True
     for ident in ("a", "b", "c"):
         stage.put(ident)
@@ -26,12 +26,12 @@ def test_a_look_tells_how_much_failed_and_was_buried_and_when_last(stage: Stage)
     stage.failed(b, 60_000)
     stage.buried(c)
     tick = stage.queue.tick(0)
-    assert tick.settled == 1
+    assert tick.marks == 1
     assert [(n, us // 1000 - stage.us // 1000) for n, us in (tick.failed, tick.morgue)] == [(2, 0), (1, 0)]
     bulk.discard_all(stage.queue)
     stage.taken_marks()
     after = stage.queue.tick(0)
-    assert (after.settled, after.failed, after.morgue) == (0, tick.failed, (0, 0))
+    assert (after.marks, after.failed, after.morgue) == (0, tick.failed, (0, 0))
 
 
 def test_a_shard_that_lost_its_data_has_another_birth(stage: Stage) -> None:
@@ -54,7 +54,7 @@ def test_a_look_at_a_tombstone_tells_nothing_and_leaves_nothing(stage: Stage) ->
     assert stage.broker.epochs.retire("q") == [0]
     with unchanged(stage.broker):
         tick = stage.queue.tick(0)
-    assert (tick.born, tick.settled, tick.failed, tick.morgue) == (b"", 0, (0, 0), (0, 0))
+    assert (tick.born, tick.marks, tick.failed, tick.morgue) == (b"", 0, (0, 0), (0, 0))
     assert not stage.broker.client.hexists(stage.broker.shard("q", 0).names["meta"], "born")
 
 
@@ -64,7 +64,7 @@ def test_what_a_look_trims_out_of_the_morgue_is_marked(stage: Stage) -> None:
         stage.in_morgue(ident)
     stage.taken_marks()
     stage.queue.rule(0, morgue_max=1)
-    assert stage.queue.tick(0).settled == 1
+    assert stage.queue.tick(0).marks == 1
     assert list(stage.taken_marks().values()) == ["done"]
 
 

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
+from django_delayq.core.marks import Mark
 from django_delayq.core.operations import actions, fsck
 from django_delayq.core.records.frames import digest, unpack_batch
 from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settled import Mark
 from django_delayq.core.shards import Batch, Which
 
 from .model import Live, ModelShard
@@ -466,13 +466,13 @@ class Lives(RuleBasedStateMachine):
     def take_marks(self, number: int, limit: int, old: int) -> None:
         """Confirm half of the completions, and sometimes one that has changed since."""
         shard = self.model[number]
-        told = self.real.settled(number, limit=limit)
+        told = self.real.marks(number, limit=limit)
         assert len(told) == min(limit, len(shard.marks))
         assert {mark.key: mark.end for mark in told}.items() <= shard.marks.items()
         noted = [*told[::2], *self.told[-1 - old : len(self.told) - old]]
         self.told += told
-        present = {mark.key: mark for mark in self.real.settled(number)}
-        rest = self.real.settled(number, noted)
+        present = {mark.key: mark for mark in self.real.marks(number)}
+        rest = self.real.marks(number, noted)
         for mark in noted:
             if present.get(mark.key) == mark:
                 shard.forget(mark.key, mark.end)

@@ -9,10 +9,10 @@ from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Payload, is_quarantined, unpack_body
+from django_delayq.core.marks import unpack_marks
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
 from django_delayq.core.records.keys import DUE_KEYS
-from django_delayq.core.settled import unpack_marks
 
 from .model import Content
 
@@ -30,7 +30,7 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
             pipe.zrange(names[name], 0, -1, withscores=True)
         for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
             pipe.hgetall(names[name])
-        pipe.hgetall(names["settled"])
+        pipe.hgetall(names["marks"])
         pipe.hmget(names["meta"], "token", "hold")
         *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task, settled, meta = (
             pipe.execute()

@@ -24,7 +24,7 @@ HERE = {("default", 0)}
 
 def heard(changes: Changes) -> dict[str, set[tuple[str, int]]]:
     """Return all changes noted so far, without the empty ones."""
-    taken = {what: changes.take(what) for what in ("settled", "failed", "morgue", "lost")}  # type: ignore[arg-type]
+    taken = {what: changes.take(what) for what in ("marks", "failed", "morgue", "lost")}  # type: ignore[arg-type]
     return {what: places for what, places in taken.items() if places}
 
 
@@ -69,7 +69,7 @@ class Clerk:
         self.changes.subscribe(ring)
 
     def run(self) -> float:
-        self.turns.append(self.changes.take("settled"))
+        self.turns.append(self.changes.take("marks"))
         self.worked.release()
         return 3600.0
 
@@ -80,7 +80,7 @@ def test_a_duty_that_subscribed_is_done_again_at_once() -> None:
     loop = Loop("clerk", clerk, RedisHealth())
     loop.start()
     assert clerk.worked.acquire(timeout=DEADLINE)
-    changes.note("a", 1, "settled")
+    changes.note("a", 1, "marks")
     assert clerk.worked.acquire(timeout=DEADLINE)
     loop.close()
     assert clerk.turns == [set(), {("a", 1)}]
@@ -107,11 +107,11 @@ def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -
         return heard(changes)
 
     assert news_of("ack", durable=False) == {}
-    assert news_of("ack", durable=True) == {"settled": HERE}
+    assert news_of("ack", durable=True) == {"marks": HERE}
     assert news_of("fail", durable=False) == {"failed": HERE}
     assert "failed" in news_of("fail", durable=True)
     assert news_of("bury", durable=False) == {"morgue": HERE}
-    assert news_of("bury", durable=True) == {"morgue": HERE, "settled": HERE}
+    assert news_of("bury", durable=True) == {"morgue": HERE, "marks": HERE}
 
 
 def test_a_worker_notes_that_a_job_fails_no_more(broker: Broker) -> None:
@@ -142,7 +142,7 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
         return heard(changes)
 
     assert news(new_key()) == {}
-    assert news(new_key(durable=True)) == {"settled": HERE}
+    assert news(new_key(durable=True)) == {"marks": HERE}
 
 
 @pytest.fixture
@@ -172,12 +172,12 @@ def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, S
     assert look(poller, changes) == {"failed": HERE}
     assert look(poller, changes) == {}
     queue.settle([bury(jobs[1], 1, 2, reason="why"), ack(jobs[2], 1, 2)])
-    assert look(poller, changes) == {"morgue": HERE, "settled": HERE}
-    assert look(poller, changes) == {"settled": HERE}, "as long as nobody takes the marks"
-    queue.settled(0, queue.settled(0))
+    assert look(poller, changes) == {"morgue": HERE, "marks": HERE}
+    assert look(poller, changes) == {"marks": HERE}, "as long as nobody takes the marks"
+    queue.marks(0, queue.marks(0))
     assert look(poller, changes) == {}
     queue.cancel("a")
-    assert look(poller, changes) == {"failed": HERE, "settled": HERE}
+    assert look(poller, changes) == {"failed": HERE, "marks": HERE}
 
 
 def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, ShardPoller, Changes]) -> None:
@@ -231,4 +231,4 @@ def test_a_worker_without_books_needs_nothing_of_this(broker: Broker) -> None:
 
     put(broker, "work", key=new_key(durable=True))
     run_dry(broker, registry_of(work))
-    assert [mark.end for mark in broker.queue("default").settled(0)] == ["done"]
+    assert [mark.end for mark in broker.queue("default").marks(0)] == ["done"]

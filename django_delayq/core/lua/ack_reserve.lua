@@ -4,7 +4,7 @@
 --         (lib/keys); missing = all
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
--- include keys clock begin sweep window settled body names state due wake bytes payload gate event lease settle acked reserve
+-- include keys clock begin sweep window marks body names state due wake bytes payload gate event lease settle acked reserve
 served = { tonumber(ARGV[6]) or 1, tonumber(ARGV[7]) or #DUE }
 local seen = replay()
 if seen then

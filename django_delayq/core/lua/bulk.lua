@@ -12,7 +12,7 @@
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
 --         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
--- include keys clock begin sweep window settled body tasks due wake event entry
+-- include keys clock begin sweep window marks body tasks due wake event entry
 local function make_policies()
   -- include state bytes payload gate durable known policies
 end

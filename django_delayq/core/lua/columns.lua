@@ -11,7 +11,7 @@
 --         it), member, body (morgue: the record, without the payloads behind their number), state, '<I4' number of
 --         payloads under the id. Columns of texts have all their '<I4' lengths in front.
 -- Events  none
--- include keys clock begin settled bytes payload body names cut grave ranks
+-- include keys clock begin marks bytes payload body names cut grave ranks
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
 -- A reply names 255 tasks at most, and one piece of a page may add 25.
 local MOST_NAMES = 225

@@ -4,7 +4,7 @@
 --         each; 6 fields of PAYLOAD one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin settled body state due wake bytes payload gate
+-- include keys clock begin marks body state due wake bytes payload gate
 local repair = ARGV[3] == '1'
 local findings = {}
 

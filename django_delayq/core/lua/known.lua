@@ -4,7 +4,7 @@
 -- ARGV    3 entries one after another: '<Bc0 id><c16 key><Bc0 digest of the payload, or empty>'
 -- Returns one '1' or '0' for each.
 -- Events  none
--- include keys clock begin settled bytes body payload known
+-- include keys clock begin marks bytes body payload known
 local frame, answers, at = ARGV[3], {}, 1
 while at <= #frame do
   local id, key, digest

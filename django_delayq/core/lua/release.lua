@@ -4,7 +4,7 @@
 --         its run began; mark POSTPONED = it could not begin, for this reason; error: a byte with the priority that the job has from now on, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle
+-- include keys clock begin sweep window marks body state due wake bytes payload gate event lease settle
 local seen = replay()
 if seen then
   return seen

@@ -6,7 +6,7 @@
 -- Returns the batch (lib/reserve); for a retried call, the jobs that the first call handed out and that are still held,
 --         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
--- include keys clock begin sweep window settled body names state due wake bytes payload reserve
+-- include keys clock begin sweep window marks body names state due wake bytes payload reserve
 served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or #DUE }
 ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
 local seen = replay()

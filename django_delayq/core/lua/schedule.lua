@@ -15,7 +15,7 @@
 --         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 -- Events  bulk
--- include keys clock begin sweep window settled body tasks due wake event entry
+-- include keys clock begin sweep window marks body tasks due wake event entry
 local function make_policies()
   -- include state bytes payload gate durable known policies
 end

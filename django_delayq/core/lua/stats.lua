@@ -25,7 +25,7 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local answer = {
   text(now_ms), ready, waiting - ready, redis.call('ZCARD', LEASE), redis.call('HLEN', GATE),
   redis.call('ZCARD', FAILED), redis.call('ZCARD', MORGUE), text(head() or -1), first[2] or '-1', text(hold_ms),
-  redis.call('HLEN', SETTLED), redis.call('ZCARD', DUE[QUARANTINE]), redis.call('HLEN', BEGUN), backlog,
+  redis.call('HLEN', MARKS), redis.call('ZCARD', DUE[QUARANTINE]), redis.call('HLEN', BEGUN), backlog,
 }
 for _, item in ipairs(redis.call('HGETALL', COUNT)) do
   answer[#answer + 1] = item

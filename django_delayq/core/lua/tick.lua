@@ -8,7 +8,7 @@
 --         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
--- include keys clock begin sweep window settled body bytes due wake payload grave
+-- include keys clock begin sweep window marks body bytes due wake payload grave
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local known = redis.call('HGET', META, 'run_id')
 if known ~= run_id then
@@ -47,6 +47,6 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local deadline = tonumber(first[2]) or -1
 local ran_out = deadline >= 0 and deadline <= now_ms
 return struct.pack('<dddBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0)
-  .. struct.pack('<Bc0Bc0I4I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', SETTLED),
+  .. struct.pack('<Bc0Bc0I4I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', MARKS),
     redis.call('HLEN', BEGUN))
   .. newest(FAILED) .. newest(MORGUE) .. (meta[6] or '')

@@ -7,7 +7,7 @@
 --         names of the tasks in front. Of fewer jobs than ids, when the first ones are large: the others have to be
 --         requested in another call.
 -- Events  none
--- include keys clock begin settled bytes payload body names cut
+-- include keys clock begin marks bytes payload body names cut
 local REPLY_BYTES = 1024 * 1024
 -- Data that is left out was read all the same, which blocks Redis meanwhile.
 local READ_BYTES = 4 * 1024 * 1024

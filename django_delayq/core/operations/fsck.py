@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
+from ..marks import is_mark
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
-from ..settled import is_mark
 from .morgue import live_in_older
 from .selection import Progress
 
@@ -169,11 +169,11 @@ def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, rep
 def _check_marks(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
     """Check that every completion mark belongs to a durable key."""
     with clear_errors():
-        for key, mark in client.hscan_iter(shard.names["settled"], count=1000):
+        for key, mark in client.hscan_iter(shard.names["marks"], count=1000):
             if not is_mark(key, mark):
                 report.violations.append(f"{where} {key!r}: mark without durable key")
                 if repair:
-                    client.hdel(shard.names["settled"], key)
+                    client.hdel(shard.names["marks"], key)
                     report.repaired += 1
 
 

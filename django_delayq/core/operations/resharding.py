@@ -231,8 +231,8 @@ class Epochs:
 
     def _open_another(self, name: str, epoch: int) -> None:
         def change(now: Layout) -> Layout:
-            settled = layouts.is_pending(now) or now["epoch"] != epoch
-            return now if settled else layouts.with_next(now, now["shards"])
+            is_changed = layouts.is_pending(now) or now["epoch"] != epoch
+            return now if is_changed else layouts.with_next(now, now["shards"])
 
         self._broker.change_layout(name, change)
         self.finish(name)

@@ -25,7 +25,7 @@ event       stream   finished attempts, capped (:mod:`.events`)
 meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks,
                      random id of the shard, cursors of the consumers of the events (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
-settled     hash     durable key -> completion mark (``lua/lib/settled.lua``), until it is acknowledged
+marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
 begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
                      (``lua/ack_early.lua``), until the end of the attempt is stored
@@ -83,7 +83,7 @@ SHARD_KEYS: Final = (
     "event",
     "meta",
     "task",
-    "settled",
+    "marks",
     "quarantine",
     "begun",
 )

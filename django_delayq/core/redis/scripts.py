@@ -58,7 +58,7 @@ NAMES: Final = (
     "retire",
     "adopt",
     "payloads",
-    "settled",
+    "marks",
     "known",
     "result",
     "tell",

@@ -96,7 +96,7 @@ class Command(DelayQCommand):
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
         counts: Counter[str] = Counter()
         if options["dry_run"]:
-            counts["marks"] = sum(queue.tick(number).settled for queue in broker.queues() for number in queue.numbers)
+            counts["marks"] = sum(queue.tick(number).marks for queue in broker.queues() for number in queue.numbers)
             for outbox in outboxes:
                 counts["waiting"] += outbox.rows.filter(state__in=OutboxJob.WAITING).count()
                 counts["lost"] += len(list(self._unknown(outbox, broker, State.SENT, options)))

@@ -1,4 +1,4 @@
--- Loop of the scripts that change a list of jobs. Includes: begin sweep window settled.
+-- Loop of the scripts that change a list of jobs. Includes: begin sweep window marks.
 -- An entry is '<Bc0 id><Bc0 keys><Bc0 digest>': keys and digest name the generation that is meant (lib/generation); ''
 -- = whichever there is.
 -- A call ends early behind this many payloads, because other clients are waiting.

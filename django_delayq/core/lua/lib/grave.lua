@@ -47,10 +47,10 @@ local function each_in_grave(grave, each)
   end
 end
 
--- Written at once, see lib/settled.
+-- Written at once, see lib/marks.
 local function mark_live(key)
   if is_durable(key) then
-    redis.call('HSET', SETTLED, key, struct.pack('<Bd', 3, tonumber(score_at(now_ms))))
+    redis.call('HSET', MARKS, key, struct.pack('<Bd', 3, tonumber(score_at(now_ms))))
   end
 end
 

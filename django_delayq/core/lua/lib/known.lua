@@ -54,7 +54,7 @@ end
 
 -- `body` is that of the live job of the id, if there is one.
 local function is_known(id, key, digest, body)
-  if redis.call('HEXISTS', SETTLED, key) == 1 then
+  if redis.call('HEXISTS', MARKS, key) == 1 then
     return true
   elseif body then
     local gated = redis.call('HGET', GATE, id)

@@ -1,7 +1,7 @@
 -- Payloads of merged jobs. ORDER: id \0 sortable score (8) arrival (8) digest (16) slot (1), all score 0, so one id's
 -- payloads are adjacent and in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score
 -- text, data. Slot '1' holds an equal payload that arrived while its twin in slot '0' was in flight; where there is
--- one, there is gated content. Includes: bytes settled.
+-- one, there is gated content. Includes: bytes marks.
 -- `taken` (lib/state) lists the payloads that an attempt holds: 32 bytes of each payload as they are in ORDER
 -- (sortable, arrival and digest), the first one first; and one more byte when the attempt left payloads behind.
 local TAKE_MOST, TAKE_BYTES, AT_ONCE, READ_AT_ONCE = 250, 4 * 1024 * 1024, 250, 25

@@ -1,4 +1,4 @@
--- Removes waiting jobs; shared by cancel.lua and end_failed.lua. Includes: body settled payload gate event.
+-- Removes waiting jobs; shared by cancel.lua and end_failed.lua. Includes: body marks payload gate event.
 
 -- Deletes a waiting job with its content, which is marked as done. Return the number of its payloads.
 local function delete_waiting(id, body)

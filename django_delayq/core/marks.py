@@ -1,8 +1,8 @@
 """Completion marks: records of durable generations that have ended, kept in a shard until they are acknowledged.
 
 A durable key belongs to a job, or to a payload of a merged one, whose end is awaited outside Redis
-(:func:`~.job.new_key`). The script that ends the generation leaves a mark (``lua/lib/settled.lua``), which stays until
-:meth:`Shards.settled` is called to forget it.
+(:func:`~.job.new_key`). The script that ends the generation leaves a mark (``lua/lib/marks.lua``), which stays until
+:meth:`Shards.marks` is called to forget it.
 
 A shard has at most one mark per key, the latest. Two shards have marks for one key only after its job was kicked from
 the morgue of an old epoch into the present one. The old shard's mark then becomes ``live`` (whatever it was before),
@@ -53,10 +53,10 @@ def is_mark(key: bytes, value: bytes) -> bool:
 
 
 def pack_marks(marks: Iterable[Mark]) -> bytes:
-    """Return marks in the form that ``settled.lua`` takes."""
+    """Return marks in the form that ``marks.lua`` takes."""
     return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
 
 
 def unpack_marks(frame: bytes) -> list[Mark]:
-    """Return the marks in a reply of ``settled.lua``."""
+    """Return the marks in a reply of ``marks.lua``."""
     return [Mark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core import bulk
 from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, is_durable, new_key, release
-from django_delayq.core.settled import Mark
+from django_delayq.core.marks import Mark
 
 from .stage import Stage
 
@@ -127,7 +127,7 @@ def test_the_end_of_a_durable_job_is_marked_when_it_was(stage: Stage, name: str)
 def test_of_a_job_for_which_nobody_waits_no_mark_is_left(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("tests.core.test_settled.key_of", lambda number: b"\x7f" + number.to_bytes(15, "big"))
+    monkeypatch.setattr("tests.core.test_marks.key_of", lambda number: b"\x7f" + number.to_bytes(15, "big"))
     put(stage, "a", 1)
     PLAIN[name][0](stage)
     assert stage.taken_marks() == {}
@@ -241,7 +241,7 @@ def test_the_end_of_each_durable_payload_is_marked(stage: Stage, name: str) -> N
 def test_of_payloads_for_which_nobody_waits_no_mark_is_left(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("tests.core.test_settled.key_of", lambda number: b"\x7f" + number.to_bytes(15, "big"))
+    monkeypatch.setattr("tests.core.test_marks.key_of", lambda number: b"\x7f" + number.to_bytes(15, "big"))
     add(stage, "a", b"p", 1, "1")
     add(stage, "a", b"q", 2, "2")
     MERGED[name][0](stage)
@@ -295,17 +295,17 @@ def test_nobody_waits_for_what_the_library_makes_of_a_run(stage: Stage) -> None:
 def test_a_mark_stays_until_it_is_taken_and_one_that_changed_meanwhile_stays(stage: Stage) -> None:
     put(stage, "a", 1)
     stage.buried(stage.take_one())
-    (buried,) = stage.queue.settled(0)
+    (buried,) = stage.queue.marks(0)
     assert buried == Mark(key_of(1), "buried", buried.stamp)
     assert abs(buried.stamp - stage.us) < 1000
-    assert stage.queue.settled(0) == [buried]
+    assert stage.queue.marks(0) == [buried]
     stage.queue.kick("a")
-    (live,) = stage.queue.settled(0, [buried])
+    (live,) = stage.queue.marks(0, [buried])
     assert (live.end, live.stamp > buried.stamp) == ("live", True)
     stage.buried(stage.take_one())
-    (again,) = stage.queue.settled(0, [buried, live])
+    (again,) = stage.queue.marks(0, [buried, live])
     assert (again.end, again.stamp > live.stamp) == ("buried", True)
-    assert stage.queue.settled(0, [again]) == []
+    assert stage.queue.marks(0, [again]) == []
     assert stage.shard_is_empty() is False, "the grave is still there"
 
 
@@ -313,12 +313,12 @@ def test_marks_are_told_a_chunk_at_a_time_and_forgotten_however_many_they_are(st
     stage.queue.schedule_many(NewJob(f"j{n}", "work", key=key_of(n)) for n in range(600))
     while jobs := stage.take(250):
         stage.done(*jobs)
-    assert len(stage.queue.settled(0)) == 250
-    assert len(stage.queue.settled(0, limit=7)) == 7
-    assert stage.queue.settled(0, limit=0) == []
-    marks = stage.queue.settled(0, limit=1000)
+    assert len(stage.queue.marks(0)) == 250
+    assert len(stage.queue.marks(0, limit=7)) == 7
+    assert stage.queue.marks(0, limit=0) == []
+    marks = stage.queue.marks(0, limit=1000)
     assert len({mark.key for mark in marks}) == 600
-    assert stage.queue.settled(0, marks) == []
+    assert stage.queue.marks(0, marks) == []
     assert stage.shard_is_empty()
 
 

@@ -1,6 +1,6 @@
 -- Completions: how generations ended whose end a component outside Redis waits for. A *durable* key, of a plain job or
--- of a payload, has its first bit set (job.new_key). SETTLED: durable key -> '<B end><d stamp us>', end 1 done, 2
--- buried, 3 live. A completion stays until it is taken (settled.lua), and no two completions of a key have the same
+-- of a payload, has its first bit set (job.new_key). MARKS: durable key -> '<B end><d stamp us>', end 1 done, 2
+-- buried, 3 live. A completion stays until it is taken (marks.lua), and no two completions of a key have the same
 -- stamp.
 -- Order of the writes: a script writes its completions last. If it breaks off, a generation may have ended without one:
 -- a component that waits for it checks (known.lua), finds that it is unknown, and sends the job once more. With the
@@ -25,6 +25,6 @@ end
 
 local function write_marks()
   for key, how in pairs(ends) do
-    redis.call('HSET', SETTLED, key, struct.pack('<Bd', how == 'done' and 1 or 2, tonumber(score_at(now_ms))))
+    redis.call('HSET', MARKS, key, struct.pack('<Bd', how == 'done' and 1 or 2, tonumber(score_at(now_ms))))
   end
 end
