@@ -8,7 +8,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from . import figures, rules, workers
-from .errors import InvalidJob, Misconfigured
+from .errors import Misconfigured
+from .inputs import unknown_queue
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
 from .queue import Queue
@@ -22,7 +23,7 @@ from .redis.scripts import Scripts, clear_errors, server_version
 from .tally import Tally
 from .timings import Figures
 from .wake import Waker, make_waker
-from .workers import Heard
+from .workers import AnnouncementReply
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,17 @@ class Broker:
         _, layout = self.read_layout(name)
         return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
 
+    def require_queue(self, name: str) -> Queue:
+        """Return the queue of this name; never create it.
+
+        Raises:
+            InvalidJob: there is no such queue; the message lists the existing ones.
+        """
+        queue = self.known_queue(name)
+        if queue is None:
+            raise unknown_queue(name, self.queue_names())
+        return queue
+
     def _open(self, name: str, shards: int | None, kind: str) -> Queue:
         layout = self.create(
             name,
@@ -162,7 +174,7 @@ class Broker:
         while True:
             stored, layout = self.read_layout(name)
             if layout is None or layouts.is_deleted(layout):
-                raise InvalidJob(f"there is no queue {name!r}; known are: {', '.join(self.queue_names()) or 'none'}")
+                raise unknown_queue(name, self.queue_names())
             changed = change(layout)
             if changed == layout or self.swap_layout(name, stored, changed):
                 return changed
@@ -323,7 +335,7 @@ class Broker:
 
     def announce(
         self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
-    ) -> Heard:
+    ) -> AnnouncementReply:
         """Store a worker's heartbeat and state; return Redis's time and the pending commands for the worker.
 
         ``changes`` has another value afterwards if a queue was created, changed or deleted, or if Redis lost all of
@@ -334,8 +346,8 @@ class Broker:
                 meant for an earlier worker of its name and are dropped.
             tasks: names of the tasks that it can run; None = as announced before.
         """
-        heard, self.changes = workers.announce(self, name, info, done, tasks)
-        return heard
+        reply, self.changes = workers.announce(self, name, info, done, tasks)
+        return reply
 
     def forget(self, name: str) -> None:
         """Remove a worker and its pending commands from the registry."""
@@ -372,7 +384,7 @@ class Broker:
         Raises:
             InvalidJob: an unknown command.
         """
-        return workers.tell(self, name, word)
+        return workers.send_command(self, name, word)
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
         """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""

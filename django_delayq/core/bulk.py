@@ -210,10 +210,10 @@ def _run_now(queue: Queue, number: int, index: str) -> Iterator[Step]:
     until = last_score(queue, number, index)
     last, checked = 0.0, CHUNK if until else 0
     while checked == CHUNK:
-        frame = queue.call("run_now", number, DUE_KEYS.index(index) + 1, f"{last:.0f}", until, CHUNK)
-        last, checked, moved = _RUN_NOW.unpack(frame)
+        frame = queue.call("run_all_now", number, DUE_KEYS.index(index) + 1, f"{last:.0f}", until, CHUNK)
+        last, checked, changed = _RUN_NOW.unpack(frame)
         if checked:
-            yield {"moved": moved}, checked
+            yield {"moved": changed}, checked
 
 
 # -- jobs named in their shard ---------------------------------------------------------------------------------------

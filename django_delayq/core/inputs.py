@@ -246,3 +246,14 @@ def check_known(names: Iterable[object], known: Iterable[str], what: str = "key"
             word = str(name)
             near = suggest(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
             raise InvalidJob(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")
+
+
+def unknown_queue(name: str, known: Iterable[str]) -> InvalidJob:
+    """Return the error for a queue that the deployment does not have.
+
+    Args:
+        known: names of the existing queues; the most similar one is suggested.
+    """
+    names = sorted(known)
+    known_text = ", ".join(names) or "none yet"
+    return InvalidJob(f"there is no queue {short(name)}.{suggest(name, names)} Known queues: {known_text}")

@@ -28,7 +28,7 @@ class Outcome(StrEnum):
     FULL = "full"
     PAUSED = "paused"
     #: not stored here: the shard is closed, or the call came after its deadline
-    MOVED = "moved"
+    CLOSED = "closed"
     LATE = "late"
     #: not sent, or unknown: a row is left to the relay; a job without a row may or may not have arrived
     OUTBOX = "outbox"
@@ -81,7 +81,7 @@ OF_LETTER: Final[Mapping[str, Outcome]] = {
     "t": Outcome.TAKEN,
     "f": Outcome.FULL,
     "p": Outcome.PAUSED,
-    "v": Outcome.MOVED,
+    "v": Outcome.CLOSED,
     "d": Outcome.FIRED,
     "k": Outcome.KNOWN,
     "l": Outcome.LATE,
@@ -89,8 +89,8 @@ OF_LETTER: Final[Mapping[str, Outcome]] = {
 
 
 #: reply of a closed shard
-MOVED_LETTER: Final = "v"
-MOVED_REPLY: Final = b"v"
+CLOSED_LETTER: Final = "v"
+CLOSED_REPLY: Final = b"v"
 
 
 def count_outcomes(replies: Iterable[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from .errors import IdTaken
 from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
-from .outcome import MOVED_REPLY
+from .outcome import CLOSED_REPLY
 from .records.frames import pack_known
 from .records.keys import number_of
 from .redis.link import last_sent
@@ -120,7 +120,7 @@ class Queue(Sender):
                 ident.encode(),
                 b"1" if early else b"0",
             )
-            return None if frame == MOVED_REPLY else self._batch(frame, number, worker, last_sent(began))
+            return None if frame == CLOSED_REPLY else self._batch(frame, number, worker, last_sent(began))
 
         return self.visit(ident, ask) or Batch()
 

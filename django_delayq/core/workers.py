@@ -1,7 +1,7 @@
-"""The registry of workers: who lives and does what, and what somebody tells one of them.
+"""Registry of workers: their heartbeats and states, and the commands that operators send to them.
 
-A worker hears what it was told with its next announcement. It is told again with each one until it says that it has
-done so, because a reply may get lost; the worker does it once.
+A worker receives its pending commands in the reply to each announcement. A command is repeated until the worker
+confirms it, because a reply may get lost; the worker carries it out once.
 """
 
 from __future__ import annotations
@@ -14,60 +14,61 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .records.keys import dump_key, tasks_key, told_key, workers_key
+from .records.keys import commands_key, dump_key, tasks_key, workers_key
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: what a worker can be told
-WORDS: Final = ("stop", "drain", "dump")
+#: words of the commands
+COMMANDS: Final = ("stop", "drain", "dump")
 #: seconds for which stacks are kept
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
-#: a worker that was not heard of for so long, or for three heartbeats, is not counted on to run a job
+#: a worker without an announcement for this long, or for three of its heartbeats, is not expected to run a job
 ALIVE_MS: Final = 15_000
 _CUT: Final = b"\n... (cut here)"
 #: workers whose tasks are read in one call
 _READ_TOGETHER: Final = 16
-#: where there may be one: escaped, or as bytes
+#: where half of a surrogate pair may be: escaped, or as bytes
 _SURROGATE: Final = re.compile(rb"\\u[dD]|\xed")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """One of ``WORDS`` that somebody told a worker; ``id`` is that of the call that did so."""
+    """Command for a worker: one of ``COMMANDS``. ``id`` is that of the call that sent it."""
 
     word: str
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The answer to an announcement: Redis's time in ms, and what the worker was told and has not done yet."""
+class AnnouncementReply:
+    """Reply to a worker's announcement: Redis's time in ms, and the commands that the worker has not confirmed yet."""
 
     now_ms: float
-    told: tuple[WorkerCommand, ...] = ()
+    commands: tuple[WorkerCommand, ...] = ()
 
 
 def announce(
     broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None, tasks: Iterable[str] | None
-) -> tuple[Heard, str]:
-    """See :meth:`Broker.announce`; also how often the registry of queues was changed."""
-    names = (workers_key(broker.prefix), broker.queues_key, told_key(broker.prefix), tasks_key(broker.prefix))
+) -> tuple[AnnouncementReply, str]:
+    """Announce a worker (:meth:`Broker.announce`); return the reply and the registry's change counter."""
+    names = (workers_key(broker.prefix), broker.queues_key, commands_key(broker.prefix), tasks_key(broker.prefix))
     keys = tuple(name.encode() for name in names)
-    said = json.dumps(info, separators=(",", ":"))
-    ids = "*" if done is None else " ".join(done)
-    known = b"" if tasks is None else pack_tasks(tasks)
-    now_ms, changes, *told = broker.scripts.call("announce", keys, name, said, ids, known).decode().split(" ")
-    return Heard(float(now_ms), tuple([WorkerCommand(*one.split(":")) for one in told])), changes
+    description = json.dumps(info, separators=(",", ":"))
+    confirmed = "*" if done is None else " ".join(done)
+    packed = b"" if tasks is None else pack_tasks(tasks)
+    reply: bytes = broker.scripts.call("announce", keys, name, description, confirmed, packed)
+    now_ms, changes, *commands = reply.decode().split(" ")
+    return AnnouncementReply(float(now_ms), tuple([WorkerCommand(*one.split(":")) for one in commands])), changes
 
 
 def forget(broker: Broker, name: str) -> None:
-    """See :meth:`Broker.forget`. The registry first: from then on nobody can tell it anything."""
+    """Remove a worker (:meth:`Broker.forget`): first from the registry, so that no further command is accepted."""
     with clear_errors():
         broker.client.hdel(workers_key(broker.prefix), name)
-        broker.client.hdel(told_key(broker.prefix), *(f"{word}:{name}" for word in WORDS))
+        broker.client.hdel(commands_key(broker.prefix), *(f"{word}:{name}" for word in COMMANDS))
         broker.client.hdel(tasks_key(broker.prefix), name)
 
 
@@ -83,9 +84,9 @@ def is_among(task: str, packed: bytes | None) -> bool:
 
 def is_alive(worker: Mapping[str, Any], now_ms: float, *, least_ms: float = ALIVE_MS) -> bool:
     """Return True if a worker announced itself within ``least_ms``, or three of its heartbeats if they take longer."""
-    heartbeat = worker.get("heartbeat_ms")  # an older release does not say
-    patience = 3 * heartbeat if type(heartbeat) is int else 0
-    return bool(now_ms - worker["seen_ms"] < max(least_ms, patience))
+    heartbeat = worker.get("heartbeat_ms")  # missing in the announcement of an older release
+    allowed_ms = 3 * heartbeat if type(heartbeat) is int else 0
+    return bool(now_ms - worker["seen_ms"] < max(least_ms, allowed_ms))
 
 
 def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
@@ -97,62 +98,57 @@ def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
 
 
 def knows_task(broker: Broker, queue: str, task: str, now_ms: float) -> bool:
-    """See :meth:`Broker.knows_task`."""
+    """Return True if a live worker of a queue can run a task; see :meth:`Broker.knows_task`."""
     names = [worker["name"] for worker in broker.workers() if runs_jobs_of(worker, queue, now_ms)]
     with clear_errors():
         for start in range(0, len(names), _READ_TOGETHER):
-            some = names[start : start + _READ_TOGETHER]
-            if any(is_among(task, packed) for packed in broker.client.hmget(tasks_key(broker.prefix), some)):
+            chunk = names[start : start + _READ_TOGETHER]
+            if any(is_among(task, packed) for packed in broker.client.hmget(tasks_key(broker.prefix), chunk)):
                 return True
     return False
 
 
 def read(broker: Broker) -> list[dict[str, Any]]:
-    """See :meth:`Broker.workers`."""
+    """Return the registered workers by name; see :meth:`Broker.workers`."""
     with clear_errors():
-        said = broker.client.hgetall(workers_key(broker.prefix))
-    found = []
-    for name, words in sorted(said.items()):
-        seen, _, info = words.partition(b":")
-        found.append({**_said(info), "name": name.decode(errors="replace"), "seen_ms": int(seen)})
-    return found
+        stored = broker.client.hgetall(workers_key(broker.prefix))
+    workers = []
+    for name, announcement in sorted(stored.items()):
+        seen_ms, _, description = announcement.partition(b":")
+        workers.append({**_decode(description), "name": name.decode(errors="replace"), "seen_ms": int(seen_ms)})
+    return workers
 
 
-def _said(stored: bytes) -> dict[str, Any]:
-    """Return a worker's announcement as text and numbers that every page, response and log can carry.
+def _decode(stored: bytes) -> dict[str, Any]:
+    """Return a worker's description as text and numbers that every page, response and log can carry.
 
-    Half of a surrogate pair (of a job's id, or a host's name) is valid JSON and no text: nothing can encode it.
+    Half of a surrogate pair (in a job's id, or a host's name) is valid JSON, but no encoding can write it.
     """
     try:
-        said = json.loads(stored, parse_constant=lambda _: None)
+        description = json.loads(stored, parse_constant=lambda _: None)
         if _SURROGATE.search(stored):
-            said = json.loads(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
+            description = json.loads(json.dumps(description, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return description if isinstance(description, dict) else {}
 
 
-def check_word(word: str) -> None:
-    """Refuses what a worker does not understand."""
-    if word not in WORDS:
-        raise InvalidJob(f"a worker cannot be told {word!r}; what it understands: {', '.join(WORDS)}")
-
-
-def tell(broker: Broker, name: str, word: str) -> bool:
-    """See :meth:`Broker.tell_worker`."""
-    check_word(word)
-    keys = (workers_key(broker.prefix).encode(), told_key(broker.prefix).encode())
-    return bool(broker.scripts.call("tell", keys, name, word, secrets.token_hex(8)))
+def send_command(broker: Broker, name: str, word: str) -> bool:
+    """Send a command to a worker; see :meth:`Broker.tell_worker`."""
+    if word not in COMMANDS:
+        raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join(COMMANDS)}")
+    keys = (workers_key(broker.prefix).encode(), commands_key(broker.prefix).encode())
+    return bool(broker.scripts.call("command", keys, name, word, secrets.token_hex(8)))
 
 
 def keep_dump(broker: Broker, name: str, text: str, now_ms: float) -> None:
-    """See :meth:`Broker.keep_dump`."""
+    """Store a worker's stacks; see :meth:`Broker.keep_dump`."""
     with clear_errors():
         broker.client.set(dump_key(broker.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT)
 
 
 def cut(text: str) -> bytes:
-    """At most ``MOST_DUMP_BYTES`` of it."""
+    """Return the text as bytes, cut to ``MOST_DUMP_BYTES``."""
     encoded = text.encode(errors="replace")
     if len(encoded) > MOST_DUMP_BYTES:
         encoded = encoded[: MOST_DUMP_BYTES - len(_CUT)].decode(errors="ignore").encode() + _CUT
@@ -160,7 +156,7 @@ def cut(text: str) -> bytes:
 
 
 def dump_of(broker: Broker, name: str) -> tuple[float, str] | None:
-    """See :meth:`Broker.dump_of`."""
+    """Return the time and the text of a worker's stacks; see :meth:`Broker.dump_of`."""
     with clear_errors():
         stored = broker.client.get(dump_key(broker.prefix, name))
     if stored is None:

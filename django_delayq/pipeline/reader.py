@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import suggest
+from ..core.inputs import unknown_queue
 from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from .column_names import fault_of_case
 from .job_options import ReadOptions, Wanted
@@ -136,8 +136,7 @@ class JobsReader(DataSourceReader):
 
 def _missing(name: str, known: Sequence[str]) -> InvalidJob:
     return InvalidJob(
-        f"there is no queue {name!r}.{suggest(name, known)} Known are: {', '.join(known) or 'none'}. To read one that "
-        "is not there yet as empty, give the option missingQueue=empty"
+        f"{unknown_queue(name, known)}. To read a missing queue as empty, give the option missingQueue=empty"
     )
 
 

@@ -10,7 +10,7 @@ from .shutdown import log_stacks
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.workers import Heard
+    from ..core.workers import AnnouncementReply
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +29,20 @@ class WorkerCommands:
         self._name = name
         self._end = end
 
-    def heed(self, heard: Heard) -> None:
+    def heed(self, reply: AnnouncementReply) -> None:
         """Carry out the commands that an announcement returned, unless that was done before."""
         before = self.done or ()
         # A command that is not repeated was confirmed. One that is repeated, though it was carried out, is confirmed
         # again.
-        self.done = [told.id for told in heard.told]
-        for told in heard.told:
-            if told.id in before:
+        self.done = [command.id for command in reply.commands]
+        for command in reply.commands:
+            if command.id in before:
                 continue
-            logger.warning("worker %s was told: %s", self._name, told.word)
-            if told.word == "dump":
-                self._dump(heard.now_ms)
+            logger.warning("worker %s was told: %s", self._name, command.word)
+            if command.word == "dump":
+                self._dump(reply.now_ms)
             else:
-                self._end(told.word)
+                self._end(command.word)
 
     def _dump(self, now_ms: float) -> None:
         text = log_stacks()

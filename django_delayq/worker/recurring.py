@@ -183,7 +183,7 @@ class RecurringTicker:
             due_policy="earliest",
         )
         outcome = queue.schedule_tick(new, tick)
-        if outcome in ("paused", "full", "moved"):
+        if outcome in ("paused", "full", "closed"):
             logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
             return False
         if outcome == "taken":

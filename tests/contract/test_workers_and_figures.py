@@ -13,7 +13,7 @@ from .stand import T0, Stand
 
 def words(stand: Stand, name: str = "w", done: tuple[str, ...] | None = ()) -> dict[str, str]:
     """Return the commands that a worker gets with an announcement: word -> id."""
-    return {told.word: told.id for told in stand.broker.announce(name, {}, done=done).told}
+    return {command.word: command.id for command in stand.broker.announce(name, {}, done=done).commands}
 
 
 def test_a_worker_hears_what_it_was_told_until_it_has_done_so(stand: Stand) -> None:
@@ -43,7 +43,7 @@ def test_a_forgotten_worker_leaves_nothing_that_it_was_told(stand: Stand) -> Non
     stand.broker.tell_worker("w", "drain")
     stand.broker.forget("w")
     assert words(stand) == {}
-    assert not stand.broker.client.exists(f"{{{stand.broker.prefix}}}:told")
+    assert not stand.broker.client.exists(f"{{{stand.broker.prefix}}}:commands")
 
 
 def test_a_worker_that_is_new_does_not_hear_what_was_told_to_another_one_of_its_name(stand: Stand) -> None:

@@ -196,7 +196,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "kill what has failed": ("end_failed", lambda stage, _: bulk.kill_failed(stage.queue)),
     "delete what has failed": ("end_failed", lambda stage, _: bulk.delete_failed(stage.queue)),
     "cancel everything": ("cancel", lambda stage, _: bulk.cancel_all(stage.queue)),
-    "run everything now": ("run_now", lambda stage, _: bulk.run_all_now(stage.queue)),
+    "run everything now": ("run_all_now", lambda stage, _: bulk.run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
 }
 

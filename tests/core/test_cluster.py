@@ -117,7 +117,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
     assert cluster_broker.tell_worker("w:1", "dump")
-    assert [told.word for told in cluster_broker.announce("w:1", {"threads": 1}).told] == ["dump"]
+    assert [command.word for command in cluster_broker.announce("w:1", {"threads": 1}).commands] == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert cluster_broker.queue_names() == ["q"]

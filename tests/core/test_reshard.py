@@ -434,7 +434,7 @@ class Crowd:
         conflict = self.random.choice(["replace", "ignore"])
         if self.random.random() < 0.3:
             outcomes = queue.schedule_many(NewJob(self.ident(), "work", on_conflict=conflict) for _ in range(6))
-            assert "moved" not in outcomes
+            assert "closed" not in outcomes
         else:
             queue.schedule(NewJob(self.ident(), "work", on_conflict=conflict))
 

@@ -198,7 +198,7 @@ def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
 def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender received "moved" before the load was closed; the epoch it continues in is created afterwards."""
+    """The sender received "closed" before the load was closed; the epoch it continues in is created afterwards."""
     broker.queue("q", shards=2)
     run = runs.open_run(broker, "a", "q")
     late = other(broker)

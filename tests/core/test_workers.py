@@ -61,6 +61,6 @@ def test_a_worker_is_counted_on_for_three_of_its_heartbeats(said: dict[str, Any]
 def test_a_new_worker_is_not_told_what_was_meant_for_another_one_of_its_name(broker: Broker) -> None:
     broker.announce("w:1", {}, done=None)
     assert broker.tell_worker("w:1", "stop")
-    assert [told.word for told in broker.announce("w:1", {}, done=[]).told] == ["stop"]
-    assert broker.announce("w:1", {}, done=None).told == ()
-    assert broker.announce("w:1", {}, done=[]).told == ()
+    assert [command.word for command in broker.announce("w:1", {}, done=[]).commands] == ["stop"]
+    assert broker.announce("w:1", {}, done=None).commands == ()
+    assert broker.announce("w:1", {}, done=[]).commands == ()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.workers import Heard, WorkerCommand
+from django_delayq.core.workers import AnnouncementReply, WorkerCommand
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dispatcher import WorkerPruning
 from django_delayq.worker.hooks import Hooks
@@ -74,7 +74,7 @@ def test_a_worker_that_is_told_to_drain_runs_what_it_holds_and_is_gone(broker: B
     with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)):
         assert began.wait(DEADLINE)
         tell_all(broker, "drain")
-        eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"), "it said that it has done so")
+        eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"), "it said that it has done so")
         put(broker, "work", id="later")
         go.set()
         eventually(lambda: broker.workers() == [])
@@ -102,7 +102,7 @@ def test_a_worker_that_is_told_to_dump_shows_its_stacks_once(broker: Broker, cap
             before = broker.now_ms()
             (name,) = tell_all(broker, "dump")
             at, text = eventually(lambda: broker.dump_of(name))
-            eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+            eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
             assert name == worker.name
             assert int(before) <= at <= broker.now_ms()
             assert "thread delayq-slot-" in text
@@ -118,15 +118,15 @@ def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Bro
     done: list[str] = []
     words = WorkerCommands(broker, "w", done.append)
     assert words.done is None, "what was told before its first announcement was not for it"
-    words.heed(Heard(1.0))
+    words.heed(AnnouncementReply(1.0))
     assert words.done == []
     stop, drain = WorkerCommand("stop", "1"), WorkerCommand("drain", "2")
-    words.heed(Heard(2.0, (stop,)))
-    words.heed(Heard(3.0, (stop, drain)))
-    words.heed(Heard(3.0, (stop, drain)))
+    words.heed(AnnouncementReply(2.0, (stop,)))
+    words.heed(AnnouncementReply(3.0, (stop, drain)))
+    words.heed(AnnouncementReply(3.0, (stop, drain)))
     assert done == ["stop", "drain"]
     assert words.done == ["1", "2"]
-    words.heed(Heard(4.0))
+    words.heed(AnnouncementReply(4.0))
     assert words.done == []
 
 
@@ -137,7 +137,7 @@ def test_stacks_that_redis_does_not_take_are_in_the_log(
         raise ConnectionError("gone")
 
     monkeypatch.setattr(broker, "keep_dump", refuse)
-    WorkerCommands(broker, "w", lambda word: None).heed(Heard(1.0, (WorkerCommand("dump", "1"),)))
+    WorkerCommands(broker, "w", lambda word: None).heed(AnnouncementReply(1.0, (WorkerCommand("dump", "1"),)))
     assert "stacks of process" in caplog.text
     assert "could not put its stacks into Redis" in caplog.text
 
@@ -149,7 +149,7 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
     WorkerPruning(broker, "own").run()
     assert broker.workers() == []
-    assert not broker.client.exists(f"{{{broker.prefix}}}:told")
+    assert not broker.client.exists(f"{{{broker.prefix}}}:commands")
 
 
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
@@ -180,7 +180,7 @@ def test_all_processes_of_a_program_that_is_told_to_stop_end_with_their_grace(
     tell_all(broker, "stop", 2)
     eventually(lambda: [worker["stopping"] for worker in broker.workers()] == [True, True])
     tell_all(broker, "stop", 2)
-    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
     running.client.rpush("release", 1, 1)
     assert running.wait() == 0
     assert sorted(entry[0] for entry in running.trace()) == ["begun", "begun", "ended", "ended"]
@@ -241,7 +241,7 @@ def test_a_program_without_a_supervisor_does_so_itself(
     running = program("single", heartbeat=0.2)
     running.await_words("begun")
     tell_all(broker, word)
-    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
     running.client.rpush("release", 1)
     assert running.wait() == 0
     assert [entry[0] for entry in running.trace()] == ["begun", "ended"]

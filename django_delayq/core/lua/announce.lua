@@ -9,7 +9,7 @@
 -- Returns now ms, and the number of changes of the registry of queues so far; then the pending commands: '<ms>
 --         <number>[ <word>:<id>]...'
 -- Events  none
-local workers, queues, told = KEYS[1], KEYS[2], KEYS[3]
+local workers, queues, commands = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
 redis.call('HSET', workers, ARGV[1], now_ms .. ':' .. ARGV[2])
@@ -17,12 +17,12 @@ if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[4], ARGV[1], ARGV[4])
 end
 local reply = now_ms .. ' ' .. (redis.call('HGET', queues, '') or '0')
-if redis.call('EXISTS', told) == 1 then
+if redis.call('EXISTS', commands) == 1 then
   for _, word in ipairs({'stop', 'drain', 'dump'}) do
     local field = word .. ':' .. ARGV[1]
-    local id = redis.call('HGET', told, field)
+    local id = redis.call('HGET', commands, field)
     if id and (ARGV[3] == '*' or string.find(ARGV[3], id, 1, true)) then
-      redis.call('HDEL', told, field)
+      redis.call('HDEL', commands, field)
     elseif id then
       reply = reply .. ' ' .. word .. ':' .. id
     end

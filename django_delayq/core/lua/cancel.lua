@@ -2,11 +2,11 @@
 -- Cancel jobs. A waiting one is deleted. A running one is marked: its failure or expiry ends it. A call by id alone also
 -- deletes the content that is gated behind the attempt; a call that names a generation affects only that one.
 -- ARGV    3 entries (lib/each); 4 task, or '' for any; 5 ms on this clock, or '': a call that arrives later changes
---         nothing; 6 '' = an event for each job, 'bulk' = one for all, and content behind a running job is deleted with
+--         nothing; 6 '' = an event for each job, 'selected' = one for all, and content behind a running job is deleted with
 --         it, 'waiting' = one for all, and jobs that run are left alone
 -- Returns one letter for each: c(ancelled), s(topping: it is running), g (it was gated, and is deleted; its attempt
 --         continues), t(aken: a live job of another task), n(o such live job), v (no live job of the id in a closed
---         shard) or x (too late); with 'bulk' also r (it is gated behind an attempt that left payloads behind, which
+--         shard) or x (too late); with 'selected' also r (it is gated behind an attempt that left payloads behind, which
 --         cannot be distinguished from those that arrived meanwhile).
 -- Events  cancelled, bulk
 -- include keys clock begin sweep window marks body state due wake bytes payload gate event generation each remove
@@ -15,11 +15,11 @@ if seen then
   return seen
 end
 local task, not_after, mode = ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local is_bulk, cancelled = mode ~= '', 0
+local is_selection, cancelled = mode ~= '', 0
 
 local function report(id, body)
   cancelled = cancelled + 1
-  if not is_bulk then
+  if not is_selection then
     emit_other({ outcome = 'cancelled', id = id, task = task_name(task_code_of(body)) or '' })
   end
 end
@@ -39,11 +39,11 @@ end
 
 local function close_gate(id, body)
   local taken = read_state(redis.call('HGET', STATE, id)).taken
-  if is_bulk and left_some(taken) then
+  if is_selection and left_some(taken) then
     return 'r'
   end
   local payloads = drop_gated(id, body, taken)
-  if not is_bulk then
+  if not is_selection then
     report(id, body)
   end
   return 'g', payloads
@@ -51,7 +51,7 @@ end
 
 local function stop_run(id, body, keys)
   local s, payloads = read_state(redis.call('HGET', STATE, id)), 0
-  if is_bulk or keys == '' then
+  if is_selection or keys == '' then
     payloads = drop_gated(id, body, s.taken)
   end
   set_flag(s, STOPPING)
@@ -85,8 +85,8 @@ local function cancel(id, keys, digest)
 end
 
 local letters = for_each(cancel)
-if is_bulk then
-  report_bulk('cancelled', cancelled)
+if is_selection then
+  emit_bulk_event('cancelled', cancelled)
 else
   count('cancelled', cancelled)
   write_events('')

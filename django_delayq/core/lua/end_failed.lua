@@ -16,34 +16,34 @@ local verb, moment, done = ARGV[4], tonumber(ARGV[5]), 0
 -- first record has the job's own key, each other one that of its first payload. A piece is dropped after its records
 -- are written.
 local function bury_payloads(id, body, s, e)
-  local moved = 0
+  local buried = 0
   drop_payloads(id, function(fields)
     local at = 0
     while at < #fields do
       local records, seen = read_payloads({ unpack(fields, at + 1) }, TAKE_BYTES)
       local own = body
-      if moved > 0 and records[1] then
+      if buried > 0 and records[1] then
         own = with_key(body, string.sub(records[1], 21, 36))
       end
       dig(id, own, s, e, struct.pack('<I4', #records) .. table.concat(records))
-      at, moved = at + seen, moved + seen
+      at, buried = at + seen, buried + seen
     end
   end)
-  return moved
+  return buried
 end
 
 local function kill(id, body, due)
-  local s, moved = read_state(redis.call('HGET', STATE, id)), 0
+  local s, buried = read_state(redis.call('HGET', STATE, id)), 0
   s.due = due
   local e = { outcome = 'killed', reason = 'killed', error_class = '', error = s.error }
   if is_merged(body) then
-    moved = bury_payloads(id, body, s, e)
+    buried = bury_payloads(id, body, s, e)
   else
     dig(id, body, s, e, '')
   end
   redis.call('ZREM', DUE[class_of(body)], id)
   end_run(id)
-  return moved
+  return buried
 end
 
 local function end_failed(id, keys, digest)
@@ -60,5 +60,5 @@ local function end_failed(id, keys, digest)
 end
 
 local letters = for_each(end_failed)
-report_bulk(verb, done)
+emit_bulk_event(verb, done)
 return answer(letters)

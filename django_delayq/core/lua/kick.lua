@@ -20,12 +20,12 @@ local function kick(id, key)
     return 'n'
   end
   local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
-  local letter, moved = bring_back(id, body, payloads, math.floor(ms), replace)
+  local letter, payload_count = bring_back(id, body, payloads, math.floor(ms), replace)
   if letter == 'k' then
     fill_in(grave)
     ms = ms + step
   end
-  return letter, moved
+  return letter, payload_count
 end
 
 local before = head()

@@ -11,7 +11,7 @@
 --         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
 --         shard, or a merged job with its payloads),
---         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was stored before),
+--         p(aused), v (closing: this shard takes no new ids), d (this tick or a later one was stored before),
 --         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 -- Events  bulk

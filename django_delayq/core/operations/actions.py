@@ -146,7 +146,7 @@ def cancel_selected() -> Action:
     Outcomes: cancelled, stopping (it is running), ungated (it waited for the end of an attempt, which continues),
     running (it waits for the end of an attempt which has left payloads of its own behind: cancel that one), or gone.
     """
-    return Action("cancel", _CANCELLED_SELECTED, b"", b"", b"bulk", at_once=AT_A_TIME)
+    return Action("cancel", _CANCELLED_SELECTED, b"", b"", b"selected", at_once=AT_A_TIME)
 
 
 def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = None) -> Action:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidJob
 from ..marks import is_mark
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
@@ -63,20 +62,13 @@ def check(
     Raises:
         InvalidJob: a queue of this name does not exist.
     """
-    opened = [_known(broker, name) for name in queues] or broker.queues()
+    opened = [broker.require_queue(name) for name in queues] or broker.queues()
     report = Report(progress=progress, total=sum(map(_size, opened)) if progress else 0)
     for queue in opened:
         for number in queue.numbers:
             _check_shard(broker, queue, queue.shard(number), report, repair)
         _check_epochs(queue, report)
     return report
-
-
-def _known(broker: Broker, name: str) -> Queue:
-    found = broker.known_queue(name)
-    if found is None:
-        raise InvalidJob(f"there is no queue {name!r}; known are: {', '.join(broker.queue_names()) or 'none'}")
-    return found
 
 
 def _size(queue: Queue) -> int:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..job import Generation
     from ..queue import Queue
 
-#: no such record, in a closed shard in which the id is not live
-_CLOSED: Final = "closed"
-_KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": ELSEWHERE, "e": _CLOSED}
+#: no such record; the shard is closed and the id not live there
+_ABSENT: Final = "absent"
+_KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": ELSEWHERE, "e": _ABSENT}
 _HEAD: Final = struct.Struct("<ddHHH")
 _TASK_END: Final = 3
 KEY_BYTES: Final = 16
@@ -112,7 +112,7 @@ class Kick(Action):
         here = iter(super().in_shard(queue, number, [name for name in names if name[0] not in older]))
         outcomes = [ELSEWHERE if ident in older else next(here) for ident, _ in names]
         return [
-            self._anywhere(queue, *name) if outcome == ELSEWHERE else "gone" if outcome == _CLOSED else outcome
+            self._anywhere(queue, *name) if outcome == ELSEWHERE else "gone" if outcome == _ABSENT else outcome
             for name, outcome in zip(names, outcomes, strict=True)
         ]
 
@@ -126,7 +126,7 @@ class Kick(Action):
         name = ident.decode()
         if len(queue.epochs) == 1:
             (outcome,) = self.call(queue, queue.shard_of(name), pack_named(ident, key), request)
-            if outcome not in (ELSEWHERE, _CLOSED) and (outcome != "gone" or not queue.reload()):
+            if outcome not in (ELSEWHERE, _ABSENT) and (outcome != "gone" or not queue.reload()):
                 return outcome
         grave = _find(queue, name, key)
         while grave is None:
@@ -145,7 +145,7 @@ class Kick(Action):
                 outcome = self._adopt(queue, number, ident, grave)
                 if outcome == "kicked":
                     _CAME_BACK.call(queue, grave.shard, entry, grave.request)
-            return None if outcome in (ELSEWHERE, _CLOSED) else outcome
+            return None if outcome in (ELSEWHERE, _ABSENT) else outcome
 
         return queue.visit(ident.decode(), ask) or "gone"
 

@@ -36,7 +36,7 @@ Keys outside the shards:
 * ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes)
 * ``{<prefix>}:workers`` (hash: worker -> last announcement)
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
-* ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
+* ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..timings`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
 * ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``)
@@ -118,9 +118,9 @@ def tasks_key(prefix: str) -> str:
     return f"{{{prefix}}}:tasks"
 
 
-def told_key(prefix: str) -> str:
+def commands_key(prefix: str) -> str:
     """Return the key of the pending commands of workers; in one slot with their registry."""
-    return f"{{{prefix}}}:told"
+    return f"{{{prefix}}}:commands"
 
 
 def dump_key(prefix: str, worker: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
 from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER
+from ..outcome import CLOSED_LETTER
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
 from ..redis.ordered import in_order
@@ -182,13 +182,13 @@ class ChunkSender:
             met = [entry[1] for entry, letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(met):
                 new.joined = keys[16 * place : 16 * place + 16]
-        if MOVED_LETTER in letters:
+        if CLOSED_LETTER in letters:
             for entry, letter in zip(entries, letters, strict=True):
-                if letter == MOVED_LETTER:
+                if letter == CLOSED_LETTER:
                     self._asked[entry[0]] = self._asked.get(entry[0], frozenset()) | {number}
                     self._moved.append(entry)
-            entries = [entry for entry, letter in zip(entries, letters, strict=True) if letter != MOVED_LETTER]
-            letters = letters.replace(MOVED_LETTER, "")
+            entries = [entry for entry, letter in zip(entries, letters, strict=True) if letter != CLOSED_LETTER]
+            letters = letters.replace(CLOSED_LETTER, "")
         else:
             self._patience = None
         places = [entry[0] for entry in entries]

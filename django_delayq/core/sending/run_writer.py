@@ -12,7 +12,7 @@ from zlib import crc32
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
 from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER, OF_LETTER, Outcome
+from ..outcome import CLOSED_LETTER, OF_LETTER, Outcome
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..redis.ordered import in_order
@@ -375,7 +375,7 @@ class RunWriter:
             reply = sent.reply()
         except QueueFull as error:
             return "f", error
-        letters = MOVED_LETTER if reply is None else reply.decode()
+        letters = CLOSED_LETTER if reply is None else reply.decode()
         if letters == _CLOSED:
             raise self._closed(self.run)
         return letters, None
@@ -391,17 +391,19 @@ class RunWriter:
                 self.written.counts[of_all] += len(rows)
                 return Rows()
             letters *= len(rows)
-        refused, moved = [], []
+        refused, closed = [], []
         for place, letter in zip(range(len(rows)), letters, strict=True):
             outcome = OF_LETTER[letter]
             if outcome.is_refusal_for_now:
                 refused.append(place)
-            elif outcome is Outcome.MOVED:
-                moved.append(place)
+            elif outcome is Outcome.CLOSED:
+                closed.append(place)
             else:
                 self._count(rows.ids[place], outcome)
-        if moved:
-            self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, rows.pick(moved), sent)
+        if closed:
+            self._send_to(
+                self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, rows.pick(closed), sent
+            )
         return rows.pick(refused)
 
     def _count(self, ident: bytes, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from zlib import crc32
 from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
 from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER, OF_LETTER, Outcome, count_outcomes
+from ..outcome import CLOSED_LETTER, OF_LETTER, Outcome, count_outcomes
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS, Shard, number_of
 from ..requests import request_for
@@ -122,10 +122,10 @@ class Sender(Shards):
             reply: bytes = self.call("schedule", number, entry, b"0", tick, deadline, b"1", request=request)
             new.joined = reply[1:]
             letter = chr(reply[0])
-            return None if letter == MOVED_LETTER else letter
+            return None if letter == CLOSED_LETTER else letter
 
         letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
-        return OF_LETTER[letter or MOVED_LETTER]
+        return OF_LETTER[letter or CLOSED_LETTER]
 
     # -- shards of an id ----------------------------------------------------------------------------------------------
 

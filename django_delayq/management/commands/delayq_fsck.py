@@ -28,10 +28,6 @@ class Command(DelayQCommand):
     def run(self, **options: Any) -> None:
         """Check, print, and fail if violations remain."""
         broker = connections.broker()
-        known = broker.queue_names()
-        for name in options["queues"]:
-            if name not in known:
-                raise CommandError(f"there is no queue {name!r}. Known queues: {', '.join(known) or 'none yet'}")
         with self.progress("fsck", unit="entries") as shown:
             report = check(broker, queues=options["queues"], repair=options["repair"], progress=shown.update)
         wrong = len(report.violations)

@@ -133,14 +133,8 @@ class Command(DelayQCommand):
 
     def queues(self, name: str | None) -> list[Queue]:
         """Return the chosen queue, or all."""
-        queues = connections.broker().queues()
-        if name is None:
-            return queues
-        chosen = [queue for queue in queues if queue.name == name]
-        if not chosen:
-            known = ", ".join(queue.name for queue in queues) or "none yet"
-            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
-        return chosen
+        broker = connections.broker()
+        return broker.queues() if name is None else [broker.require_queue(name)]
 
     def print_list(self, queues: list[Queue], ids: list[str], limit: int, hide: Mask, *, as_json: bool) -> None:
         """Print the jobs that were buried last, newest first."""

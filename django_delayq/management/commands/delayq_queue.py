@@ -7,8 +7,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from django.core.management.base import CommandError
-
 from ... import connections
 from ...core import bulk, rules
 from ...core.job import Job
@@ -125,14 +123,9 @@ class Command(DelayQCommand):
         """Return the queue of this name.
 
         Raises:
-            CommandError: there is no such queue.
+            InvalidJob: there is no such queue.
         """
-        broker = connections.broker()
-        queue = broker.known_queue(name)
-        if queue is None:
-            known = ", ".join(broker.queue_names()) or "none yet"
-            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
-        return queue
+        return connections.broker().require_queue(name)
 
     def question(self, text: str, queue: Queue) -> str:
         """Return a question with the numbers of jobs, so that the operator sees the effect."""

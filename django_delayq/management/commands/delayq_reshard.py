@@ -39,9 +39,7 @@ class Command(DelayQCommand):
     def run(self, **options: Any) -> None:
         """Change the number, wait, and show the result."""
         broker, name = connections.broker(), check_queue_name(options["queue"])
-        if broker.known_queue(name) is None:
-            known = ", ".join(broker.queue_names()) or "none yet"
-            raise CommandError(f"there is no queue {name!r}. Known queues: {known}")
+        broker.require_queue(name)
         if options["shards"] is None and not (options["status"] or options["wait"]):
             raise CommandError("how many shards? Give --shards N; or --status to see what is")
         if options["shards"] is not None and not options["status"]:

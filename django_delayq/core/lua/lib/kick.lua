@@ -48,7 +48,7 @@ end
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
 local function bring_back(id, body, payloads, ms, replace)
   body = with_quarantine(body, false) -- that of an undecodable job was buried as it was
-  local merged, moved = is_merged(body), 0
+  local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
     return 'l', 0
@@ -59,7 +59,7 @@ local function bring_back(id, body, payloads, ms, replace)
   local due = tonumber(score_at(ms))
   local reserved = redis.call('ZSCORE', LEASE, id)
   if merged then
-    moved = put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
+    payload_count = put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
   end
   if reserved then
     gate_behind_run(id, body, due)
@@ -67,5 +67,5 @@ local function bring_back(id, body, payloads, ms, replace)
     make_live(id, body, due, old)
   end
   count('kicked', 1)
-  return 'k', moved
+  return 'k', payload_count
 end

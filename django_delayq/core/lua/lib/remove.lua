@@ -17,7 +17,7 @@ local function delete_waiting(id, body)
 end
 
 -- Reports the removal of many jobs with one event. The verb is also the name of the counter.
-local function report_bulk(verb, jobs)
+local function emit_bulk_event(verb, jobs)
   count(verb, jobs)
   if jobs > 0 then
     emit_other({ outcome = 'bulk', jobs = jobs, created = 0, extra = 'verb:' .. verb })

@@ -3,7 +3,7 @@
 -- its place, and so does one that is due before its turn.
 -- ARGV    3 class, 1 ... 9; 4 place of the last job of the previous call, us (0 at first); 5 the last place that is
 --         checked, us; 6 most jobs
--- Returns '<dI4I4' place of the last job that was checked, how many were checked, how many of them were moved.
+-- Returns '<dI4I4' place of the last job that was checked, how many were checked, how many of them got another due time.
 -- Events  none
 -- include keys clock begin sweep window body due wake
 local seen = replay()
@@ -15,20 +15,20 @@ local before = head()
 -- Jobs at or before `last` were handled by the previous calls, or keep their place.
 last = math.max(last, now_us)
 local found = redis.call('ZRANGEBYSCORE', DUE[class], '(' .. text(last), moment, 'WITHSCORES', 'LIMIT', 0, limit)
-local moved = {}
+local changed = {}
 for i = 1, #found, 2 do
   local due = tonumber(found[i + 1])
   last = math.min(last + 1, due)
   if last < due then
-    moved[#moved + 1] = text(last)
-    moved[#moved + 1] = found[i]
+    changed[#changed + 1] = text(last)
+    changed[#changed + 1] = found[i]
   end
 end
-if #moved > 0 then
-  redis.call('ZADD', DUE[class], 'XX', unpack(moved))
+if #changed > 0 then
+  redis.call('ZADD', DUE[class], 'XX', unpack(changed))
 end
-count('run_now', #moved / 2)
+count('run_now', #changed / 2)
 wake_if_earlier(before)
-local reply = struct.pack('<dI4I4', last, #found / 2, #moved / 2)
+local reply = struct.pack('<dI4I4', last, #found / 2, #changed / 2)
 remember(reply)
 return reply
