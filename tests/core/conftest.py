@@ -32,7 +32,7 @@ def stage(clocked: Broker) -> Stage:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make callers complete the interrupted reshard of another process almost at once."""
-    monkeypatch.setattr(resharding, "PATIENCE", 0.01)
+    monkeypatch.setattr(resharding, "TAKEOVER_SECONDS", 0.01)
 
 
 @pytest.fixture

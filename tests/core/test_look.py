@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import bulk
+from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueNotEmpty
-from django_delayq.core.operations.resharding import Epochs
+from django_delayq.core.operations import resharding
 from django_delayq.core.queue import Queue
 
 from .epochs_stage import clocks, reshard
@@ -77,17 +78,17 @@ def test_a_queue_is_not_deleted_as_long_as_somebody_waits_for_the_end_of_a_job(
     stage.put("a")
     stage.done(stage.take_one())
     assert stage.broker.inspector.counts("q").marks == 1
-    with unchanged(stage.broker), pytest.raises(QueueNotEmpty, match="ends of 1 durable jobs"):
+    with unchanged(stage.broker), pytest.raises(QueueNotEmpty, match="marks of 1 durable jobs"):
         stage.broker.delete_queue("q")
     clocks(stage, 1, 1)  # of the epoch in which the queue goes on
-    look, missed = Epochs._refuse_full, iter([True])
+    check, missed = resharding.refuse_if_full, iter([True])
 
-    def refuse_full(epochs: Epochs, queue: Queue) -> None:
+    def check_unless_missed(broker: Broker, queue: Queue) -> None:
         if not next(missed, False):
-            look(epochs, queue)
+            check(broker, queue)
 
-    monkeypatch.setattr(Epochs, "_refuse_full", refuse_full)  # the job ends between the look and the closing
-    with pytest.raises(QueueNotEmpty, match="ends of 1 durable jobs"):
+    monkeypatch.setattr(resharding, "refuse_if_full", check_unless_missed)  # the job ends between check and closing
+    with pytest.raises(QueueNotEmpty, match="marks of 1 durable jobs"):
         stage.broker.delete_queue("q")
     stage.taken_marks()
     assert stage.broker.delete_queue("q")

@@ -490,7 +490,7 @@ class Crowd:
 def test_t34_whatever_comes_together_no_id_ever_lives_twice(
     broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resharding, "PATIENCE", 0.0)
+    monkeypatch.setattr(resharding, "TAKEOVER_SECONDS", 0.0)
     crowd = Crowd(broker, seed, monkeypatch)
     for turn in range(400):
         with contextlib.suppress(IdTaken):
@@ -502,7 +502,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
 
 
 def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resharding, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(resharding, "MAX_WAIT_SECONDS", 0.05)
     queue = broker.queue("q")
     monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})

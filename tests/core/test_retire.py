@@ -116,7 +116,7 @@ def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
 
 
 def test_t44_a_queue_with_jobs_or_graves_is_not_deleted_unless_forced(full: Stage) -> None:
-    with unchanged(full.broker), pytest.raises(QueueNotEmpty, match="6 jobs and 1 graves"):
+    with unchanged(full.broker), pytest.raises(QueueNotEmpty, match="6 jobs and 1 morgue records"):
         full.broker.delete_queue("q")
     assert full.broker.queue_names() == ["q"]
     assert full.broker.delete_queue("q", force=True)
@@ -132,7 +132,10 @@ def test_t44_of_a_deleted_queue_every_key_goes_but_the_tombstones_of_its_shards(
     job = stage.take_one()
     assert stage.settle(Settlement(job, "ack_early", event=False)) == [True]
     if not force:
-        with unchanged(broker), pytest.raises(QueueNotEmpty, match="1 runs of jobs that were acked before they began"):
+        with (
+            unchanged(broker),
+            pytest.raises(QueueNotEmpty, match="1 running attempts of jobs that were acked before they began"),
+        ):
             broker.delete_queue("q")
         assert stage.settle(Settlement(job, "record")) == [True]
     assert broker.delete_queue("q", force=force)

@@ -23,23 +23,33 @@ class Counts:
     failed: int = 0
     morgue: int = 0
     oldest_due_ms: float | None = None
-    #: ends of durable jobs that nobody has taken down so far
+    #: completion marks of durable jobs that no worker has processed yet
     marks: int = 0
-    #: jobs whose next run is in quarantine; also counted as delayed or ready
+    #: jobs whose next attempt runs in quarantine; also counted as delayed or ready
     quarantine: int = 0
-    #: runs of jobs that were acked before they began, and whose end is not stored yet
+    #: open attempts of jobs that were acked before they began
     begun: int = 0
     counters: dict[str, int] = field(default_factory=dict)
-    #: of what waits: due by now, then up to each offset of the horizon that was asked for, then later
+    #: numbers of waiting jobs: due by now, then up to each offset of the requested horizon, then later
     backlog: tuple[int, ...] = (0, 0)
-    #: for how long nothing is reaped yet, because a clock or Redis was away: the longest of its shards, ms
+    #: remaining reaper hold, the longest of all shards, ms
     hold_ms: float = 0
-    #: number and counts of each shard, if they were asked for
+    #: number and counts of each shard, if requested
     shards: list[tuple[int, Counts]] = field(default_factory=list)
 
     @property
+    def live(self) -> int:
+        """Number of live jobs."""
+        return self.ready + self.delayed + self.reserved
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no job, morgue record, completion mark or open attempt."""
+        return not (self.live or self.morgue or self.marks or self.begun)
+
+    @property
     def lag_seconds(self) -> float:
-        """Seconds by which the longest waiting job is overdue, but for those that wait for quarantine."""
+        """Seconds by which the most overdue job is late; jobs that wait for quarantine are not counted."""
         if self.oldest_due_ms is None:
             return 0.0
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
@@ -70,12 +80,12 @@ class Counts:
 
 
 def check_horizon(horizon: Sequence[int]) -> tuple[int, ...]:
-    """Offsets from now at which a backlog is divided, ms.
+    """Return the offsets from now at which a backlog is divided, ms.
 
     Raises:
-        InvalidJob: they are not whole numbers above 0 that grow.
+        InvalidJob: they are not increasing whole numbers above 0.
     """
     offsets = tuple(horizon)
     if not all(type(one) is int for one in offsets) or any(one >= two for one, two in pairwise((0, *offsets))):
-        raise InvalidJob(f"a horizon is whole milliseconds from now, above 0 and growing, not {offsets[:5]}")
+        raise InvalidJob(f"a horizon is a list of increasing whole milliseconds above 0, not {offsets[:5]}")
     return offsets

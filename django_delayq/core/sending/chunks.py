@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
-from ..operations.resharding import Patience
+from ..operations.resharding import LayoutWait
 from ..outcome import CLOSED_LETTER
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
@@ -86,7 +86,7 @@ class ChunkSender:
         self._moved: deque[_Entry] = deque()
         #: by place of an unfinished job, the shards that refused it
         self._asked: dict[int, frozenset[int]] = {}
-        self._patience: Patience | None = None
+        self._patience: LayoutWait | None = None
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
         """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
@@ -122,8 +122,8 @@ class ChunkSender:
             for number in homes[-1:] if fresh else homes:
                 if number not in asked:
                     return number
-            self._patience = self._patience or Patience()
-            queue.broker.epochs.meet(queue, homes[-1] // MAX_SHARDS, self._patience, create=True)
+            self._patience = self._patience or LayoutWait()
+            queue.broker.epochs.refresh(queue, homes[-1] // MAX_SHARDS, self._patience, create=True)
 
     def _keep_order(self) -> None:
         """Keep the order of chunks from here on. Most calls have few jobs and never need it."""

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
-from ..operations.resharding import Patience
+from ..operations.resharding import LayoutWait
 from ..outcome import CLOSED_LETTER, OF_LETTER, Outcome
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
@@ -412,7 +412,7 @@ class RunWriter:
             self.written.refused.append((ident.decode(errors="replace"), outcome))
 
     def _epoch_behind(self, epoch: int) -> tuple[int, int]:
-        patience: Patience | None = None
+        patience: LayoutWait | None = None
         while True:
             later = next((pair for pair in self._epochs if pair[0] > epoch), None)
             if later is not None:
@@ -425,8 +425,8 @@ class RunWriter:
                 if record is None or record.state != OPEN or record.opened_ms != self.run.opened_ms:
                     raise self._closed(self.run)
             else:
-                patience = patience or Patience()
-                self._broker.epochs.meet(self._queue, epoch, patience, create=True)
+                patience = patience or LayoutWait()
+                self._broker.epochs.refresh(self._queue, epoch, patience, create=True)
 
     def _refusal(self, outcome: Outcome) -> DelayQError:
         waited = f"run {self.run.id!r} waited {self._limits.patience:g} s"

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
-from ..operations.resharding import Patience
+from ..operations.resharding import LayoutWait
 from ..outcome import CLOSED_LETTER, OF_LETTER, Outcome, count_outcomes
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS, Shard, number_of
@@ -168,7 +168,7 @@ class Sender(Shards):
             The result of ``ask``; None if the queue was deleted.
         """
         asked: set[int] = set()
-        patience: Patience | None = None
+        patience: LayoutWait | None = None
         while True:
             homes = self.homes(ident)
             for number in homes[-1:] if fresh else homes:
@@ -177,6 +177,6 @@ class Sender(Shards):
                     if answer is not None:
                         return answer
                     asked.add(number)
-            patience = patience or Patience()
-            if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
+            patience = patience or LayoutWait()
+            if not self.broker.epochs.refresh(self, homes[-1] // MAX_SHARDS, patience, create=create):
                 return None
