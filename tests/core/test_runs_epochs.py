@@ -203,13 +203,13 @@ def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
     run = runs.open_run(broker, "a", "q")
     late = other(broker)
     writer = RunWriter(late, run)
-    meet = late.epochs.meet
+    refresh = late.epochs.refresh
 
     def close_first(*args: Any, **options: Any) -> bool:
         runs.close_run(broker, run)
-        return meet(*args, **options)
+        return refresh(*args, **options)
 
-    monkeypatch.setattr(late.epochs, "meet", close_first)
+    monkeypatch.setattr(late.epochs, "refresh", close_first)
     broken = other(broker)
     monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

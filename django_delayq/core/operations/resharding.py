@@ -1,9 +1,9 @@
 """Change of a queue's number of shards, and deletion of a queue, while producers and workers continue.
 
 The shards of a queue belong to an *epoch*. The layout (:mod:`..records.layout`) names the present epoch, which takes
-new ids, and the old ones, which are drained. A change closes the shards of the present epoch for new ids, opens those of
-the next one, and then publishes the layout. ``docs/decisions/epochs.md`` shows why no id is ever live in two epochs and
-why fencing tokens keep growing.
+new ids, and the old ones, which are drained. A change closes the shards of the present epoch for new ids, opens those
+of the next one, and then publishes the layout. ``docs/decisions/epochs.md`` shows why no id is ever live in two epochs
+and why fencing tokens keep growing.
 
 Any process may repeat each step. A change whose process stopped is completed by the first caller that has to wait for
 it, or by a dispatcher.
