@@ -1,6 +1,6 @@
 """Value types of jobs: as requested, as stored, as held by a worker, and as settled.
 
-One *body* is stored per generation of an id (see :func:`pack_body`). The *state*, which changes while the job lives, is
+One *body* (:mod:`.records.body`) is stored per generation of an id. The *state*, which changes while the job lives, is
 kept apart. Both are flat binary records, because ten million of them have to fit into memory.
 """
 
@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-BODY_VERSION: Final = 1
 MAX_ID_BYTES: Final = 255
 MAX_TASK_BYTES: Final = 255
 PRIORITIES: Final = 8
@@ -214,60 +212,6 @@ class Job:
 
 class Undecodable(ValueError):
     """Error for a stored body in an unknown form; its bytes are kept for the morgue."""
-
-
-# byte 1 of a body: priority (3 bits), merged, options, version (2 bits), quarantine
-_MERGED: Final = 8
-_OPTIONS: Final = 16
-_QUARANTINE: Final = 128
-_QUARANTINED_VERSION: Final = _QUARANTINE >> 5 | BODY_VERSION
-_HEAD: Final = 19
-_U16: Final = struct.Struct("<H")
-
-
-def pack_body(job: NewJob) -> bytes:
-    """Return the body of one generation without its task number, which the schedule script puts behind byte 1.
-
-    Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the
-    task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name
-    would cost more than all the rest, so the shard stores each name once.
-    """
-    flags = job.priority | (_MERGED if job.payload is not None else 0) | (_OPTIONS if job.options else 0)
-    head = bytes((flags | BODY_VERSION << 5,))
-    if job.options:
-        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
-    return b"".join((head, job.key or new_key(), job.args))
-
-
-def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes, str, bytes, bytes]:
-    """Return ``(priority, merged, key, task, options JSON, args)`` of a stored body.
-
-    Args:
-        body: the stored bytes.
-        tasks: number -> name of the tasks of the shard.
-
-    Raises:
-        Undecodable: the bytes are not a body of a supported version.
-    """
-    if len(body) < _HEAD:
-        raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
-    flags = body[0]
-    if flags >> 5 & 3 != BODY_VERSION:
-        raise Undecodable(f"body version {flags >> 5 & 3} is not known here; was it written by a newer release?")
-    task = tasks.get(body[1] | body[2] << 8)
-    if task is None:
-        raise Undecodable("the body's task has no name in its shard")
-    if not flags & _OPTIONS:
-        return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
-    end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
-    if end > len(body):
-        raise Undecodable("the body is cut off inside its options")
-    return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
-
-
-def is_quarantined(body: bytes) -> bool:
-    """Return True if the body marks its job as waiting for quarantine."""
-    return body != b"" and body[0] >> 5 == _QUARANTINED_VERSION
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
-from ..core.job import RAW, NewJob, Payload, pack_body
+from ..core.job import RAW, NewJob, Payload
+from ..core.records.body import pack_body
 from ..core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.sending.runs import Run
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of

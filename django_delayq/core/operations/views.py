@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..codec import decode_args
-from ..job import Generation, Job, Payload, Undecodable, unpack_body
+from ..job import Generation, Job, Payload, Undecodable
+from ..records.body import unpack_body
 from ..records.frames import State, job_of, take_u8, take_u16, take_u32, unpack_names, unpack_payload, unpack_state
 
 _PLACES: Final = ("", "waiting", "reserved")

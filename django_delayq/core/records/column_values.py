@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-from ..job import Undecodable, unpack_body
+from ..job import Undecodable
+from .body import unpack_body
 from .frames import take_u8, take_u16, take_u32, unpack_names, unpack_state
 
 #: columns of every job besides its queue, shard and place; times are Unix ms

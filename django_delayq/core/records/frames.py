@@ -20,10 +20,8 @@ from ..job import (
     Payload,
     Settlement,
     Undecodable,
-    is_quarantined,
-    pack_body,
-    unpack_body,
 )
+from .body import is_quarantined, pack_body, unpack_body
 from .events import pack_attempt
 
 CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
