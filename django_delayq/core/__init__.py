@@ -33,7 +33,7 @@ from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, rele
 from .operations.inspector import Counts, Inspector, JobView, Page
 from .queue import Queue
 from .redis.connection import Connection, RedisConfig, connect
-from .shards import Batch, Tick
+from .replies import Batch, Tick
 from .task import Registry, Task, TaskOptions, registry
 
 __all__ = [

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from . import figures, rules, workers
 from .errors import Misconfigured
-from .inputs import unknown_queue
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
 from .queue import Queue
-from .records import layout as layouts
 from .records.frames import BrokenJob
-from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
+from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version
+from .registry import QueueRegistry
 from .tally import Tally
 from .timings import Figures
 from .wake import Waker, make_waker
@@ -32,7 +30,7 @@ DEFAULT_LEASE_MS: Final = 15_000
 DEFAULT_EVENT_CAP: Final = 10_000
 
 
-class Broker:
+class Broker(QueueRegistry):
     """Entry point to the core. Safe to share between threads; create one per process.
 
     Args:
@@ -57,8 +55,8 @@ class Broker:
         test_clock: bool = False,
         observe: Observer | None = None,
     ) -> None:
+        super().__init__(prefix)
         self.connection = connection
-        self.prefix = prefix
         self.lease_ms = lease_ms
         self.event_cap = event_cap
         self._test_clock = test_clock
@@ -67,13 +65,10 @@ class Broker:
         self.epochs = Epochs(self)
         #: change counter of the registry of queues, as of the last announcement
         self.changes = ""
-        self.queues_key = queues_key(prefix)
         #: counters of finished attempts in this process that are not in Redis yet
         self.tally = Tally(self.note_figures)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
         self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
-        self._queues: dict[str, Queue] = {}
-        self._lock = threading.Lock()
 
     def observe(self, observer: Observer | None) -> None:
         """Call ``observer(verb, seconds, failed)`` after every script call from now on; None = no observer.
@@ -86,118 +81,8 @@ class Broker:
         else:
             self.scripts = ObservedScripts(self.connection, observer, test_clock=self._test_clock)
 
-    @property
-    def client(self) -> Any:
-        """redis-py client, for commands that are not verbs."""
-        return self.connection.client
-
-    def queue(self, name: str, *, shards: int | None = None, kind: str = "python") -> Queue:
-        """Return the queue of this name; create it if necessary.
-
-        The first call of the deployment writes the layout into Redis. From then on Redis is authoritative, and a
-        different number of shards only causes a warning: see ``delayq_reshard``. A deleted queue is created again.
-
-        Args:
-            shards: number of shards of a new queue; None = one.
-            kind: ``python`` or ``pull``.
-        """
-        found = self._queues.get(name)
-        return found if found is not None and not found.deleted else self._open(name, shards, kind)
-
-    def known_queue(self, name: str) -> Queue | None:
-        """Return the queue of this name if the deployment has it now; never create it."""
-        _, layout = self.read_layout(name)
-        return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
-
-    def require_queue(self, name: str) -> Queue:
-        """Return the queue of this name; never create it.
-
-        Raises:
-            InvalidJob: there is no such queue; the message lists the existing ones.
-        """
-        queue = self.known_queue(name)
-        if queue is None:
-            raise unknown_queue(name, self.queue_names())
-        return queue
-
-    def _open(self, name: str, shards: int | None, kind: str) -> Queue:
-        layout = self.create(
-            name,
-            lambda stone: layouts.again(stone, shards or 1, kind) if stone else layouts.new_layout(shards or 1, kind),
-        )
-        if shards is not None and layout["shards"] != shards:
-            log.warning(
-                "queue %r has %d shards in Redis, but %d are configured; Redis decides. To change it: "
-                "manage.py delayq_reshard %s --shards %d",
-                name,
-                layout["shards"],
-                shards,
-                name,
-                shards,
-            )
-        return self._queues[name]
-
-    # -- the registry of queues --------------------------------------------------------------------------------------
-
-    def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
-        """Return the registry's layout of a queue, as stored and decoded; a known queue adopts it.
-
-        Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
-        back.
-        """
-        while name:  # the registry keeps its change counter under ""
-            with clear_errors():
-                stored: bytes | None = self.client.hget(self.queues_key, name)
-            if stored is None:
-                return b"", None
-            layout, known = layouts.decode(stored), self._queues.get(name)
-            if known is None or known.layout["epoch"] <= layout["epoch"]:
-                self._install(name, layout)
-                return stored, layout
-            log.warning("the registry forgot epoch %d of queue %r; it is put back", known.layout["epoch"], name)
-            self.swap_layout(name, stored, known.layout)
-        return b"", None
-
-    def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
-        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read."""
-        done: bytes = self.scripts.call("layout", (self.queues_key.encode(),), name, stored, layouts.encode(layout))
-        if done == b"1":
-            self._install(name, layout)
-        return done == b"1"
-
-    def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
-        """Change a layout with ``change(present one) -> new one``, safely under concurrent changes.
-
-        Raises:
-            InvalidJob: there is no such queue.
-        """
-        while True:
-            stored, layout = self.read_layout(name)
-            if layout is None or layouts.is_deleted(layout):
-                raise unknown_queue(name, self.queue_names())
-            changed = change(layout)
-            if changed == layout or self.swap_layout(name, stored, changed):
-                return changed
-
-    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
-        """Return the layout of a queue; if there is none, store and return ``make(its tombstone, if any)``."""
-        while True:
-            stored, layout = self.read_layout(name)
-            if layout is not None and not layouts.is_deleted(layout):
-                return layout
-            if layout is not None and "old" in layout:
-                self.epochs.finish(name)
-            elif self.swap_layout(name, stored, fresh := make(layout)):
-                return fresh
-
-    def _install(self, name: str, layout: Layout) -> Queue:
-        with self._lock:
-            queue = self._queues.get(name)
-            if queue is None:
-                queue = self._queues[name] = self.queue_class(self, name, layout)
-            elif queue.layout != layout:
-                queue.install(layout)
-        return queue
+    def _make_queue(self, name: str, layout: Layout) -> Queue:
+        return self.queue_class(self, name, layout)
 
     def wake_key(self, queue: str) -> str:
         """Return the key of a queue's wake list."""
@@ -215,50 +100,6 @@ class Broker:
             event_cap=self.event_cap,
             cluster=self.connection.cluster,
         )
-
-    def queue_names(self) -> list[str]:
-        """Return the names of all queues of this deployment, sorted."""
-        return [queue.name for queue in self.queues()]
-
-    def queues(self) -> list[Queue]:
-        """Return all queues of this deployment, sorted by name."""
-        with clear_errors():
-            stored = self.client.hgetall(self.queues_key)
-        return self._opened(stored)
-
-    def _opened(self, stored: dict[bytes, bytes]) -> list[Queue]:
-        opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in sorted(stored) if name]
-        return [queue for queue in opened if not queue.deleted]
-
-    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
-        """Return the queues that a process serves, as currently registered.
-
-        Missing queues are created. Queues known locally but missing from Redis (after data loss) are restored,
-        tombstones included. Deleted queues are skipped until a job is scheduled into them.
-
-        Args:
-            every: also all queues that are not named.
-            awaited: names of queues that are not created: each is left out until the registry has it.
-        """
-        with clear_errors():
-            if every:
-                stored = self.client.hgetall(self.queues_key)
-            else:
-                found = zip(names, self.client.hmget(self.queues_key, list(names)), strict=True)
-                stored = {name.encode(): layout for name, layout in found if layout is not None}
-        wanted = {*names, *(self._queues if every else ())}
-        for name in sorted(wanted):
-            if name.encode() not in stored and (name in self._queues or name not in awaited):
-                stored[name.encode()] = layouts.encode(self._put_back(name))
-        return self._opened(stored)
-
-    def _put_back(self, name: str) -> Layout:
-        known = self._queues.get(name)
-        if known is None or known.deleted:
-            return self.queue(name).layout
-        layout = self.create(name, lambda _: layouts.restored(known.layout))
-        self.epochs.close_former(known)
-        return layout
 
     def reshard(self, name: str, shards: int) -> Layout:
         """Change a queue's number of shards while it is in use (:mod:`.operations.resharding`); return its layout.

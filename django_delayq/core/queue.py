@@ -23,9 +23,9 @@ from .records.frames import pack_known
 from .records.keys import number_of
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
+from .replies import Batch
 from .sending.chunks import CHUNK
 from .sending.sender import Sender
-from .shards import Batch
 
 
 class Queue(Sender):

@@ -18,7 +18,7 @@ from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Lay
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .shards import Shards
+    from .shard_set import ShardSet
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: flags of a shard's rules that follow from the layout; the shard sets the others itself
@@ -77,7 +77,7 @@ def orders_of(layout: Layout) -> dict[str, Any]:
     }
 
 
-def are_kept(queue: Shards, number: int, known: bytes) -> bool:
+def are_kept(queue: ShardSet, number: int, known: bytes) -> bool:
     """Return True if a shard's rules (as stored, empty = none) match the locally known layout."""
     flags, *limits = _RULES.unpack(known) if known else (0, 0, 0, 0)
     if flags & ENDED:
@@ -87,12 +87,12 @@ def are_kept(queue: Shards, number: int, known: bytes) -> bool:
     return (flags & ORDERED, *limits) == _wanted(queue, number)
 
 
-def is_old(queue: Shards, number: int) -> bool:
+def is_old(queue: ShardSet, number: int) -> bool:
     """Return True if the shard belongs to an earlier epoch, so that it has to be closed."""
     return number < number_of(queue.layout["epoch"], 0)
 
 
-def restore(queue: Shards) -> None:
+def restore(queue: ShardSet) -> None:
     """Write the rules that the registry demands into every shard, until both agree."""
     stored, layout = queue.broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
@@ -114,7 +114,7 @@ def restore(queue: Shards) -> None:
             return
 
 
-def _wanted(queue: Shards, number: int) -> tuple[int, int, int, int]:
+def _wanted(queue: ShardSet, number: int) -> tuple[int, int, int, int]:
     shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
     return layouts.rules_of(queue.layout, shards)
 

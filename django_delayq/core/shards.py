@@ -1,127 +1,37 @@
-"""Operations on one shard by its number: reserve, settle, touch, its rules, and the leases of all holders.
+"""Verbs of the holders of jobs, on one shard by its number: reserve, settle, touch, and the leases of all holders.
 
-Used by workers and by the dispatcher; operations that name a job by its id are in :mod:`.queue`.
+Operators and dispatchers use those of :mod:`.shard_set` too; verbs that name a job by its id are in :mod:`.queue`.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from . import rules
 from .job import Job, Settlement, bury, expire
-from .marks import MOST_MARKS, Mark, pack_marks, unpack_marks
-from .records import layout as layouts
 from .records.frames import (
-    BrokenJob,
     pack_settlement,
     pack_take_over,
     pack_touch,
-    take_u8,
     unpack_batch,
     unpack_begun,
     unpack_leases,
 )
-from .records.keys import Shard, number_of
-from .records.layout import Layout
 from .redis.link import last_sent
-from .requests import derived_request, new_request
+from .replies import Batch
+from .requests import derived_request
 from .sending.chunks import CHUNK
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 #: jobs that a reserve returns: those that wait for quarantine, all others, or both
 Which: TypeAlias = Literal["all", "others", "quarantined"]
 _SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
-_TICK: Final = struct.Struct("<dddBB")
-_LOADS: Final = struct.Struct("<IIIdId")
 
 
-@dataclass(slots=True)
-class Batch:
-    """Result of a reserve.
-
-    ``next_due_ms`` is the time until the shard's next due job: None = no job waits. ``expired`` counts jobs that were
-    removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
-    for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
-    ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
-    began no earlier.
-    """
-
-    jobs: list[Job] = field(default_factory=list)
-    broken: list[BrokenJob] = field(default_factory=list)
-    next_due_ms: float | None = None
-    now_ms: float = 0
-    expired: int = 0
-    quarantine_due_ms: float | None = None
-    sent_at: float = field(default_factory=time.monotonic, compare=False)
-
-    @property
-    def taken(self) -> int:
-        """Number of jobs that left the shard's due set, returned or not."""
-        return len(self.jobs) + len(self.broken) + self.expired
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Reply to a dispatcher's call for one shard (`tick.lua`). All times are ms on Redis's clock."""
-
-    now_ms: float
-    next_due_ms: float | None
-    next_deadline_ms: float | None
-    expired: bool
-    held_back: bool
-    #: random id, set by the first tick of the shard: a changed one means that Redis lost the shard; b"" of a tombstone
-    born: bytes = b""
-    #: run id of Redis
-    run_id: str = ""
-    #: completion marks that wait to be acknowledged (:mod:`.marks`)
-    marks: int = 0
-    #: attempts of jobs that were acked before they began, and whose end is not stored yet
-    begun: int = 0
-    #: number of entries, and the score of the newest (µs; 0 if there is none)
-    failed: tuple[int, int] = (0, 0)
-    morgue: tuple[int, int] = (0, 0)
-
-
-class Shards:
-    """Shards of one queue."""
-
-    def __init__(self, broker: Broker, name: str, layout: Layout) -> None:
-        self.broker = broker
-        self.name = name
-        self._shards: dict[int, Shard] = {}
-        self.install(layout)
-
-    def install(self, layout: Layout) -> None:
-        """Adopt the layout that the registry has of the queue now."""
-        epochs = layouts.epochs_of(layout)
-        numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
-        # Shards whose numbers may still be in use stay available.
-        self._shards = {
-            **self._shards,
-            **{number: self.broker.shard(self.name, number) for number in numbers if number not in self._shards},
-        }
-        self.layout = layout
-        self.kind: str = layout["kind"]
-        #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
-        self.numbers = numbers
-        #: (epoch, shards) of these shards
-        self.epochs = epochs
-        #: True if the queue was deleted, as far as this process has read
-        self.deleted = layouts.is_deleted(layout)
-        #: shards of the present epoch, for new jobs
-        self.present = tuple(self.shard(number_of(layout["epoch"], place)) for place in range(layout["shards"]))
-
-    def shard(self, number: int) -> Shard:
-        """Return keys and constants of a shard, whatever its epoch."""
-        known = self._shards.get(number)
-        return known if known is not None else self.broker.shard(self.name, number)
+class Shards(ShardSet):
+    """Shards of one queue, with the verbs of those who hold its jobs."""
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
@@ -269,70 +179,7 @@ class Shards:
         until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
         return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at)
 
-    # -- rules and leases --------------------------------------------------------------------------------------------
-
-    def rule(
-        self,
-        number: int,
-        *,
-        clear: int = 0,
-        put: int = 0,
-        max_length: int | None = None,
-        morgue_max: int | None = None,
-        morgue_ttl_ms: int | None = None,
-    ) -> int:
-        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit unchanged, 0 removes it.
-
-        Returns:
-            The shard's last fencing token.
-        """
-        limits = [b"" if limit is None else b"%d" % limit for limit in (max_length, morgue_max, morgue_ttl_ms)]
-        return int(self.call("rule", number, clear, put, *limits))
-
-    def tick(self, number: int, *, hold: bool = False) -> Tick:
-        """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
-
-        Args:
-            hold: arm the reaper hold: for one lease no job is taken from its holder, because holders may have been
-                unable to extend their leases (an outage, a clock that jumped).
-        """
-        frame = self.call("tick", number, b"1" if hold else b"0")
-        now_us, due, deadline, expired, held_back = _TICK.unpack_from(frame)
-        born, at = take_u8(frame, _TICK.size)
-        run_id, at = take_u8(frame, at)
-        marks, begun, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
-        if not rules.are_kept(self, number, frame[at + _LOADS.size :]):
-            rules.restore(self)
-        return Tick(
-            now_us / 1000,
-            None if due < 0 else due // 1000,
-            None if deadline < 0 else deadline,
-            bool(expired),
-            bool(held_back),
-            born,
-            run_id.decode(),
-            marks,
-            begun,
-            (failed, int(failed_us)),
-            (morgue, int(morgue_us)),
-        )
-
-    def marks(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
-        """Return completion marks of a shard (:mod:`.marks`), and forget processed ones.
-
-        Args:
-            number: the shard.
-            forget: marks that were processed; one that has changed since stays.
-            limit: maximum number of other marks returned.
-
-        Returns:
-            Marks in no order, a random choice if there are more.
-        """
-        some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
-        while rest:
-            self.call("marks", number, pack_marks(some), 0, request=b"")
-            some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
-        return unpack_marks(self.call("marks", number, pack_marks(some), limit, request=b""))
+    # -- leases -----------------------------------------------------------------------------------------------------
 
     def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
         """Return jobs of a shard whose lease ran out, the oldest first; none during a reaper hold.
@@ -403,12 +250,6 @@ class Shards:
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
         frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
         return unpack_leases(frame, self.name, number)
-
-    def call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
-        """Run a script on a shard. ``request``: the id of the call, if it repeats an earlier one."""
-        shard = self.shard(number)
-        request = new_request() if request is None else request
-        return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)
 
 
 def _request_of(seed: bytes, jobs: Sequence[Job]) -> bytes:

@@ -24,7 +24,7 @@ from . import ends
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
-    from ..core.shards import Batch
+    from ..core.replies import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
 

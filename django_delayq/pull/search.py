@@ -17,7 +17,7 @@ from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
-    from ..core.shards import Batch
+    from ..core.replies import Batch
 
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100

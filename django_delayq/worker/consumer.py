@@ -29,7 +29,8 @@ from .slots import Slots
 from .wake_listener import REPEAT, WakeListener
 
 if TYPE_CHECKING:
-    from ..core.shards import Batch, Which
+    from ..core.replies import Batch
+    from ..core.shards import Which
     from ..core.tally import Tally
     from ..core.task import Registry
     from .scoreboard import Scoreboard

@@ -21,7 +21,7 @@ from .run import NEVER
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
-    from ..core.shards import Tick
+    from ..core.replies import Tick
     from .reaper import LeaseReaper
     from .shard_selector import ShardSelector
 

@@ -21,7 +21,7 @@ from django_delayq.core.job import (
 )
 from django_delayq.core.job import release as give_back
 from django_delayq.core.queue import Queue
-from django_delayq.core.shards import Batch
+from django_delayq.core.replies import Batch
 
 from .world import raw, read_world
 

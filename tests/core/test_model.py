@@ -25,7 +25,8 @@ from django_delayq.core.marks import Mark
 from django_delayq.core.operations import actions, fsck
 from django_delayq.core.records.frames import digest, unpack_batch
 from django_delayq.core.redis.connection import Connection
-from django_delayq.core.shards import Batch, Which
+from django_delayq.core.replies import Batch
+from django_delayq.core.shards import Which
 
 from .model import Live, ModelShard
 from .world import read_world

@@ -175,7 +175,7 @@ def patrol_of(queue: BrokenQueue, health: RedisHealth) -> ShardPoller:
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
     import time
 
-    from django_delayq.core.shards import Tick
+    from django_delayq.core.replies import Tick
 
     now = time.time() * 1000
     queue = BrokenQueue(
@@ -195,7 +195,7 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
 def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
     import time
 
-    from django_delayq.core.shards import Tick
+    from django_delayq.core.replies import Tick
 
     now = time.time() * 1000
     queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])

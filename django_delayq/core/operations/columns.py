@@ -25,12 +25,11 @@ from ..records.column_values import (
     default_of,
     live_columns,
     ms_of,
-    text_of,
-    unpack_reply,
 )
 from ..records.keys import DUE_KEYS, SHARD_KEYS
 from ..redis.scripts import clear_errors
 from ..sending.chunks import CHUNK
+from .index_pages import IndexPages, bound_before, is_bounded_by_index, read_page
 from .paging import Range
 
 if TYPE_CHECKING:
@@ -60,13 +59,10 @@ INDEXED: Final[Mapping[str, frozenset[str]]] = {
 }
 #: entries of an index in one call; they take Redis about 1 ms
 PAGE: Final = 2000
-#: distance by which an entry may have moved and is still found by its rank
-NEAR: Final = 50
 #: arguments up to this size are included even if they are not requested
 UNWANTED_BYTES: Final = 1024
 
 _GRAVE_TAIL: Final = 17  # \0 and the key, behind the id
-_WITHOUT_BODIES: Final = b"none"
 
 
 @dataclass(slots=True)
@@ -119,7 +115,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
         yield from (_entries_of(part, None, found.keys(), found.values()) for found in _scan(broker, part))
         return
     for index, priority in _indexes(part.place):
-        for members, scores in _IndexPages(broker, part, index, page):
+        for members, scores in IndexPages(broker, part, index, page):
             if index == "quarantine":
                 yield from _entries_by_priority(broker, part, members, scores)
             else:
@@ -139,7 +135,7 @@ def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
     for reply in read_replies(broker, part, fetch=fetch):
         if reply.n:
             found = read(part, reply)
-            yield found if _is_bounded_by_index(part) else found.bounded()
+            yield found if is_bounded_by_index(part) else found.bounded()
 
 
 def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
@@ -166,11 +162,6 @@ def _indexes(place: str) -> list[tuple[str, int | None]]:
     return list(zip(DUE_KEYS, (*range(PRIORITIES), None), strict=True))
 
 
-def _is_bounded_by_index(part: Part) -> bool:
-    """Return True if the index is ordered by the bounded value."""
-    return part.place == "waiting" and part.idents is None
-
-
 def _names(idents: Iterable[str]) -> Iterator[bytes]:
     """Yield ids in stored form, each once; invalid ids are left out."""
     for ident in dict.fromkeys(idents):
@@ -187,12 +178,12 @@ def _pages(
 ) -> Iterator[Reply]:
     """Yield the entries of an index, page by page."""
     if bounds is None:
-        by_due = _is_bounded_by_index(part)
-        bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
+        by_due = is_bounded_by_index(part)
+        bounds = (bound_before(part.low), bound_before(part.high), b"") if by_due else (b"", b"", b"")
     position = SHARD_KEYS.index(index) + 1
     score = member = b""
     while True:
-        reply = _ask(broker, part, most, position, limit, score, member, *bounds)
+        reply = read_page(broker, part, most, position, limit, score, member, *bounds)
         if not reply.n:
             return
         yield reply
@@ -209,7 +200,7 @@ def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int,
         if not chunk:
             return
         frame = b"".join(bytes((len(member),)) + member for member in chunk)
-        reply = _ask(broker, part, most, b"", 0, b"", b"", b"", b"", b"", frame)
+        reply = read_page(broker, part, most, b"", 0, b"", b"", b"", b"", b"", frame)
         yield reply
         del chunk[: reply.looked_at]
 
@@ -249,110 +240,3 @@ def _entries_by_priority(
             found.setdefault(body[0] % PRIORITIES, []).append((ident, score))
     for priority, some in sorted(found.items()):
         yield _entries_of(part, priority, *zip(*some, strict=True))
-
-
-class _IndexPages:
-    """Members and scores of an index, page by page.
-
-    A read by rank takes Redis a third of the script's time, and the position after the last entry read is easy to find
-    as long as that entry is near its former rank. Otherwise the script finds it.
-    """
-
-    def __init__(self, broker: Broker, part: Part, index: str, limit: int) -> None:
-        self._broker = broker
-        self._part = part
-        self._index = index
-        self._limit = limit
-        self._key = broker.shard(part.queue, part.shard).names[index]
-        by_due = _is_bounded_by_index(part)
-        self._bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
-        #: first score after the range
-        self._end = part.high * 1000 if by_due and part.high is not None else None
-        #: last entry read, and its rank if known
-        self._last: tuple[bytes, float] | None = None
-        self._rank: int | None = None
-        self._more = True
-
-    def __iter__(self) -> Iterator[tuple[Sequence[bytes], Sequence[float]]]:
-        while self._more:
-            found = self._by_rank() or self._by_script()
-            if found:
-                self._last = found[-1]
-                members, scores = zip(*found, strict=True)
-                yield members, scores
-
-    def _by_rank(self) -> list[tuple[bytes, float]]:
-        """Return the entries after the last one read; empty if it is not near its former rank, or was the last one."""
-        if self._last is None or self._rank is None:
-            return []
-        start = max(0, self._rank - NEAR)
-        with clear_errors():
-            found: list[tuple[bytes, float]] = self._broker.client.zrange(
-                self._key, start, max(self._rank + self._limit, start + 2 * NEAR), withscores=True
-            )
-        try:
-            place = found.index(self._last, 0, 2 * NEAR)
-        except ValueError:
-            self._rank = None
-            return []
-        self._rank = start + len(found) - 1
-        behind = found[place + 1 :]
-        if behind and self._end is not None and behind[-1][1] >= self._end:
-            self._more = False
-            behind = [entry for entry in behind if entry[1] < self._end]
-        elif not behind:
-            self._more = False
-        return behind
-
-    def _by_script(self) -> list[tuple[bytes, float]]:
-        if not self._more:
-            return []
-        member, score = self._last or (b"", None)
-        position = SHARD_KEYS.index(self._index) + 1
-        reply = _ask(
-            self._broker, self._part, _WITHOUT_BODIES, position, self._limit, text_of(score), member, *self._bounds
-        )
-        self._more = reply.more
-        found = list(zip(reply.members(), reply.numbers(), strict=True))
-        if found and self._more:
-            with clear_errors():
-                self._rank = self._broker.client.zrank(self._key, found[-1][0])
-        return found
-
-
-def _ask(
-    broker: Broker,
-    part: Part,
-    most: bytes,
-    position: int | bytes,
-    limit: int,
-    score: bytes,
-    member: bytes,
-    low: bytes,
-    high: bytes,
-    of_members: bytes,
-    idents: bytes = b"",
-) -> Reply:
-    shard = broker.shard(part.queue, part.shard)
-    frame = broker.scripts.call(
-        "columns",
-        shard.keys,
-        b"",
-        shard.constants,
-        part.place[:1].encode(),
-        position,
-        limit,
-        score,
-        member,
-        low,
-        high,
-        of_members,
-        most,
-        idents,
-    )
-    return unpack_reply(frame, with_bodies=most != _WITHOUT_BODIES)
-
-
-def _before(bound: int | None) -> bytes:
-    """Return the bound before a due time (ms), as ZCOUNT takes it."""
-    return b"" if bound is None else b"(%d" % (bound * 1000)

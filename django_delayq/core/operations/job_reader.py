@@ -1,0 +1,155 @@
+"""Reading of index entries, and of the jobs that they name in pieces of little more than a MiB."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..records.keys import SHARD_KEYS
+from ..redis.gather import gather
+from .paging import Entry, Range
+from .views import JobView, unpack_graves, unpack_views
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+    from ..queue import Queue
+
+#: queue, shard, and the further arguments of a script
+Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
+
+
+class JobReader:
+    """Reader of the indexes of a broker's queues, and of the jobs behind their entries."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def first_entries(
+        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, wanted: Range
+    ) -> list[Entry]:
+        """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
+
+        An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
+        """
+        score, member = (after.text, after.member) if after else ("", b"")
+        range_ = wanted.arguments()
+        calls: list[Call] = [
+            (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
+            for number in queue.numbers
+            for name in names
+        ]
+        found: list[Entry] = []
+        for (_, number, _), answer in zip(calls, self.call_all("page", calls), strict=True):
+            for entry, text in zip(answer[::2], answer[1::2], strict=True):
+                found.append(Entry(float(text), entry, number, text.decode()))
+        pick = heapq.nlargest if reverse else heapq.nsmallest
+        return pick(limit, found)
+
+    def burials(self, queue: Queue, ident: str) -> list[Entry]:
+        """Return the entries of an id's records, the one that was buried last first."""
+        calls: list[Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
+        found = [
+            Entry(float(text), name, number, text.decode())
+            for (_, number, _), answer in zip(calls, self.call_all("burials", calls), strict=True)
+            for name, text in zip(answer[::2], answer[1::2], strict=True)
+        ]
+        return sorted(found, reverse=True)
+
+    # -- jobs of entries ---------------------------------------------------------------------------------------------
+
+    def records(self, queue: Queue, entries: Sequence[Entry], most: int | None) -> Iterator[tuple[Entry, JobView]]:
+        """Yield the records that still exist, read in pieces on demand."""
+        for number, some in groupby(entries, key=lambda entry: entry.shard):
+            mine = {entry.member: entry for entry in some}
+            for view in self.buried(queue, number, list(mine), most):
+                yield mine[record_name_of(view)], view
+
+    def entries(self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None) -> list[JobView]:
+        """Return the jobs of entries of a place; ``most`` is the size above which arguments are left out."""
+        members: dict[int, list[bytes]] = {}
+        for entry in entries:
+            members.setdefault(entry.shard, []).append(entry.member)
+        first = self._first_replies(queue, place, members, most)
+        views: dict[tuple[int, bytes], JobView] = {}
+        for number, mine in members.items():
+            for view in self.members(queue, number, place, mine, most, first.get(number)):
+                views[number, record_name_of(view) if place == "morgue" else view.id.encode()] = view
+        # Jobs that were settled between the two reads are left out; the cursor advances past them all the same.
+        return [views[place_of] for entry in entries if (place_of := (entry.shard, entry.member)) in views]
+
+    def _first_replies(
+        self, queue: Queue, place: str, members: dict[int, list[bytes]], most: int | None
+    ) -> dict[int, bytes]:
+        """Return the first reply of each shard in one round trip; in most cases it is the complete one."""
+        script, arguments = ("graves", _record_arguments) if place == "morgue" else ("view", _view_arguments)
+        calls: list[Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
+        return dict(zip(members, self.call_all(script, calls), strict=True)) if calls else {}
+
+    def members(
+        self,
+        queue: Queue,
+        number: int,
+        place: str,
+        members: Sequence[bytes],
+        most: int | None,
+        reply: bytes | None = None,
+    ) -> Iterator[JobView]:
+        """Yield the jobs of members of an index of a place.
+
+        Args:
+            reply: that of the first call, if it was made already.
+        """
+        if place == "morgue":
+            return self.buried(queue, number, members, most, reply)
+        return self.live(queue, number, [member.decode() for member in members], most, reply)
+
+    def live(
+        self, queue: Queue, number: int, idents: Sequence[str], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
+        """Yield the live jobs of some ids in a shard."""
+        while idents:
+            if reply is None:
+                reply = self.call(queue, number, "view", *_view_arguments([ident.encode() for ident in idents], most))
+            views = unpack_views(queue.name, number, idents, reply)
+            idents, reply = idents[len(views) :], None
+            yield from filter(None, views)
+
+    def buried(
+        self, queue: Queue, number: int, names: Sequence[bytes], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
+        """Yield morgue records of a shard by their names."""
+        while names:
+            if reply is None:
+                reply = self.call(queue, number, "graves", *_record_arguments(names, most))
+            views = list(unpack_graves(queue.name, number, reply))
+            yield from views
+            # Records that are gone leave no trace in the reply: more may follow after its last one.
+            names, reply = names[names.index(record_name_of(views[-1])) + 1 :] if views else (), None
+
+    def call(self, queue: Queue, number: int, script: str, *args: object) -> Any:
+        """Run a reading script on a shard."""
+        shard = queue.shard(number)
+        return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
+
+    def call_all(self, script: str, calls: Sequence[Call]) -> list[Any]:
+        """Return the replies of many shards, in one round trip for each node."""
+        return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
+
+
+def _most(most_bytes: int | None) -> bytes:
+    return b"" if most_bytes is None else b"%d" % most_bytes
+
+
+def _view_arguments(idents: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
+    return b"".join(bytes((len(ident),)) + ident for ident in idents), _most(most)
+
+
+def _record_arguments(names: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
+    return b"".join(len(name).to_bytes(2, "little") + name for name in names), _most(most)
+
+
+def record_name_of(view: JobView) -> bytes:
+    """Return the name of a job's morgue record: its id and its key."""
+    return view.id.encode() + b"\0" + view.job.key

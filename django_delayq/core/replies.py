@@ -1,0 +1,83 @@
+"""Replies of a shard to workers and dispatchers: a batch of reserved jobs, and the state of the shard."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from .job import Job
+from .records.frames import BrokenJob, take_u8
+
+_TICK: Final = struct.Struct("<dddBB")
+_INDEXES: Final = struct.Struct("<IIIdId")
+
+
+@dataclass(slots=True)
+class Batch:
+    """Result of a reserve.
+
+    ``next_due_ms`` is the time until the shard's next due job: None = no job waits. ``expired`` counts jobs that were
+    removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
+    for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
+    ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
+    began no earlier.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    broken: list[BrokenJob] = field(default_factory=list)
+    next_due_ms: float | None = None
+    now_ms: float = 0
+    expired: int = 0
+    quarantine_due_ms: float | None = None
+    sent_at: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def taken(self) -> int:
+        """Number of jobs that left the shard's due set, returned or not."""
+        return len(self.jobs) + len(self.broken) + self.expired
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Reply to a dispatcher's call for one shard (`tick.lua`). All times are ms on Redis's clock."""
+
+    now_ms: float
+    next_due_ms: float | None
+    next_deadline_ms: float | None
+    expired: bool
+    held_back: bool
+    #: random id, set by the first tick of the shard: a changed one means that Redis lost the shard; b"" of a tombstone
+    born: bytes = b""
+    #: run id of Redis
+    run_id: str = ""
+    #: completion marks that wait to be acknowledged (:mod:`.marks`)
+    marks: int = 0
+    #: attempts of jobs that were acked before they began, and whose end is not stored yet
+    begun: int = 0
+    #: number of entries, and the score of the newest (µs; 0 if there is none)
+    failed: tuple[int, int] = (0, 0)
+    morgue: tuple[int, int] = (0, 0)
+
+
+def unpack_tick(frame: bytes) -> tuple[Tick, bytes]:
+    """Return the reply of ``tick.lua``, and the rules of the shard as stored."""
+    now_us, due_us, deadline_ms, expired, held_back = _TICK.unpack_from(frame)
+    born, at = take_u8(frame, _TICK.size)
+    run_id, at = take_u8(frame, at)
+    marks, begun, failed, failed_us, morgue, morgue_us = _INDEXES.unpack_from(frame, at)
+    tick = Tick(
+        now_us / 1000,
+        None if due_us < 0 else due_us // 1000,
+        None if deadline_ms < 0 else deadline_ms,
+        bool(expired),
+        bool(held_back),
+        born,
+        run_id.decode(),
+        marks,
+        begun,
+        (failed, int(failed_us)),
+        (morgue, int(morgue_us)),
+    )
+    return tick, frame[at + _INDEXES.size :]

@@ -1,0 +1,108 @@
+"""Shards of one queue by number: its layout, and the rules, states and completion marks of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import rules
+from .marks import MOST_MARKS, Mark, pack_marks, unpack_marks
+from .records import layout as layouts
+from .records.keys import Shard, number_of
+from .records.layout import Layout
+from .replies import Tick, unpack_tick
+from .requests import new_request
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+
+class ShardSet:
+    """Shards of one queue, as its layout names them, with the calls of operators and dispatchers."""
+
+    def __init__(self, broker: Broker, name: str, layout: Layout) -> None:
+        self.broker = broker
+        self.name = name
+        self._shards: dict[int, Shard] = {}
+        self.install(layout)
+
+    def install(self, layout: Layout) -> None:
+        """Adopt the layout that the registry has of the queue now."""
+        epochs = layouts.epochs_of(layout)
+        numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
+        # Shards whose numbers may still be in use stay available.
+        self._shards = {
+            **self._shards,
+            **{number: self.broker.shard(self.name, number) for number in numbers if number not in self._shards},
+        }
+        self.layout = layout
+        self.kind: str = layout["kind"]
+        #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
+        self.numbers = numbers
+        #: (epoch, shards) of these shards
+        self.epochs = epochs
+        #: True if the queue was deleted, as far as this process has read
+        self.deleted = layouts.is_deleted(layout)
+        #: shards of the present epoch, for new jobs
+        self.present = tuple(self.shard(number_of(layout["epoch"], place)) for place in range(layout["shards"]))
+
+    def shard(self, number: int) -> Shard:
+        """Return keys and constants of a shard, whatever its epoch."""
+        known = self._shards.get(number)
+        return known if known is not None else self.broker.shard(self.name, number)
+
+    def call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
+        """Run a script on a shard. ``request``: the id of the call, if it repeats an earlier one."""
+        shard = self.shard(number)
+        request = new_request() if request is None else request
+        return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)
+
+    # -- rules, states and marks -----------------------------------------------------------------------------------
+
+    def rule(
+        self,
+        number: int,
+        *,
+        clear: int = 0,
+        put: int = 0,
+        max_length: int | None = None,
+        morgue_max: int | None = None,
+        morgue_ttl_ms: int | None = None,
+    ) -> int:
+        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit unchanged, 0 removes it.
+
+        Returns:
+            The shard's last fencing token.
+        """
+        limits = [b"" if limit is None else b"%d" % limit for limit in (max_length, morgue_max, morgue_ttl_ms)]
+        return int(self.call("rule", number, clear, put, *limits))
+
+    def tick(self, number: int, *, hold: bool = False) -> Tick:
+        """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
+
+        Args:
+            hold: arm the reaper hold: for one lease no job is taken from its holder, because holders may have been
+                unable to extend their leases (an outage, a clock that jumped).
+        """
+        frame = self.call("tick", number, b"1" if hold else b"0")
+        tick, stored_rules = unpack_tick(frame)
+        if not rules.are_kept(self, number, stored_rules):
+            rules.restore(self)
+        return tick
+
+    def marks(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
+        """Return completion marks of a shard (:mod:`.marks`), and forget processed ones.
+
+        Args:
+            number: the shard.
+            forget: marks that were processed; one that has changed since stays.
+            limit: maximum number of other marks returned.
+
+        Returns:
+            Marks in no order, a random choice if there are more.
+        """
+        some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
+        while rest:
+            self.call("marks", number, pack_marks(some), 0, request=b"")
+            some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
+        return unpack_marks(self.call("marks", number, pack_marks(some), limit, request=b""))
