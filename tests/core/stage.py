@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from django_delayq.core.broker import Broker
@@ -156,3 +157,13 @@ class Stage:
     def shard_is_empty(self, number: int = 0) -> bool:
         """Return True if no key of any job is left."""
         return not [key for key in raw(self.broker) if f".{number}}}" in key]
+
+
+def data_of(job: Job) -> list[bytes]:
+    return [payload.data for payload in job.payloads]
+
+
+def oldest_buried(stage: Stage, job: Job, **options: Any) -> bool:
+    """Settle a job whose attempts are exhausted: bury its oldest payload."""
+    exhausted = replace(bury(job, 1, 2, reason="exhausted", outcome="exhausted"), oldest=True, **options)
+    return stage.settle(exhausted)[0]

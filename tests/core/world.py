@@ -15,7 +15,7 @@ from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
 from django_delayq.core.records.keys import DUE_KEYS
 
-from .model import Content
+from .model_values import Content
 
 #: what may differ between two equal worlds: time seen, replies remembered, statistics, wake tokens
 BOOKKEEPING = ("reply", "window", "count", "event", "meta", "task")

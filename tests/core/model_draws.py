@@ -1,0 +1,168 @@
+"""Random acts for the comparison of the queue with its model: jobs, settlements, and the register of acts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.shards import Which
+
+IDS = ("a", "b", "d")  # a and b share shard 1, d has shard 0
+SHARDS = 2
+LEASE_MS = 15_000
+WINDOW_MS = 120_000
+START_US = 1_700_000_000_000_000
+EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
+
+Past = tuple[str, int]
+Ending = Callable[[Job], Settlement]
+
+ids = st.sampled_from(IDS)
+#: which of the jobs handed out so far: still held, or known to a holder that lost it to another, or any
+pasts = st.tuples(st.sampled_from(["held", "held", "lost", "any"]), st.integers(0, 3))
+delays = st.sampled_from([0, 0, 0, 1, 1000, 20_000])
+served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "quarantined"])
+
+
+@st.composite
+def new_jobs(draw: Any) -> NewJob:
+    """Draw a job; an id mostly has one kind (a plain, b merged, d both), sometimes the other kind or another task."""
+    ident = draw(ids)
+    odd = draw(st.integers(0, 11))
+    merged = (ident == "b" or (ident == "d" and draw(st.booleans()))) != (odd == 0)
+    task = "other" if odd == 1 else {"a": "work", "b": "sync", "d": "both"}[ident]
+    score = draw(st.sampled_from(["-1.5", "0", "1", "2", "1e3", ""]))
+    payload = Payload(draw(st.sampled_from([b"p", b"q", b"r", b"s"])), score, b"") if merged else None
+    absolute = draw(st.integers(0, 3)) == 0
+    return NewJob(
+        ident,
+        task,
+        b"args-%d" % draw(st.integers(0, 9)),
+        due_ms=START_US // 1000 + draw(st.sampled_from([-5, 0, 1, 2000, 30_000])) if absolute else None,
+        delay_ms=None if absolute else draw(delays),
+        priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
+        options=draw(st.sampled_from([b"", b'{"timeout":3}'])),
+        on_conflict=draw(st.sampled_from(["replace", "replace", "ignore", "error"] + ["merge"] * (4 if merged else 0))),
+        due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest", "inherit"])),
+        score_policy=draw(st.sampled_from(["min", "max", "first", "last"])),
+        payloads=draw(st.sampled_from(["all", "last", "first"])),
+        max_payloads=draw(st.sampled_from([1, 2, 3, 10_000, 10_000])),
+        reset_retries=draw(st.booleans()),
+        payload=payload,
+        key=draw(st.sampled_from([b"", DURABLE])),
+    )
+
+
+@st.composite
+def endings(draw: Any, guard: str = "token") -> Ending:
+    """Return a function that makes a settlement of a job: one of the verbs with its arguments."""
+    verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record"]))
+    delay = draw(delays)
+    of_merged: dict[str, Any] = {
+        "inherit": draw(st.booleans()),
+        "oldest": draw(st.booleans()),
+        "score_policy": draw(st.sampled_from(["min", "max", "first", "last"])),
+    }
+    if verb == "ack" and guard == "token":
+        return lambda job: ack(job, 1, 2)
+    if verb == "fail":
+        outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
+        quarantine, own = draw(st.booleans()), draw(st.booleans())
+        return lambda job: replace(
+            fail(
+                job,
+                1,
+                2,
+                delay_ms=delay,
+                outcome=outcome,
+                error_class="E",
+                error=b"%d" % job.token,
+                guard=guard,
+                quarantine=quarantine,
+                own_crash=own,
+            ),
+            **of_merged,
+        )
+    if verb == "bury":
+        outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
+        return lambda job: replace(
+            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard), **of_merged
+        )
+    if verb in ("expire", "record"):
+        return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
+    unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
+    return lambda job: replace(
+        release(
+            job,
+            delay_ms=None if old_place else delay,
+            unclear=unclear,
+            guard=guard,
+            quarantine=quarantine,
+            reason=postponed,
+            postpone=bool(postponed),
+            began=began,
+        ),
+        **of_merged,
+    )
+
+
+def by_id(jobs: list[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.id)
+
+
+@dataclass
+class Call:
+    """Recorded call, to be sent again."""
+
+    script: str
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...]
+    number: int
+    reply: Any
+    sent_ms: int
+    token: int | None = None
+    worker: str = ""
+
+
+ACTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[dict[str, Any]]]] = {}
+#: how often each act is chosen; one rule that chooses, because of many rules hypothesis switches some off in each life
+WEIGHTS = {
+    "schedule": 4,
+    "schedule_what_lives": 3,
+    "schedule_many": 2,
+    "reserve": 6,
+    "settle_what_is_held": 5,
+    "settle": 2,
+    "ack_and_reserve": 2,
+    "reap": 3,
+    "send_again": 3,
+    "kick": 2,
+    "cancel": 2,
+    "the_clock_moves": 2,
+}
+
+
+def act(possible: Callable[[Any], object], **arguments: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
+    """Register a method as an act of the machine, chosen when ``possible``, with drawn arguments."""
+
+    def registered(method: Any) -> Any:
+        ACTS[method.__name__] = possible, st.fixed_dictionaries(arguments)
+        return method
+
+    return registered
+
+
+def anytime(_: Any) -> bool:
+    return True
+
+
+@st.composite
+def acts(draw: Any) -> tuple[str, dict[str, Any]]:
+    name = draw(st.sampled_from([name for name in ACTS for _ in range(WEIGHTS.get(name, 1))]))
+    return name, draw(ACTS[name][1])

@@ -1,0 +1,155 @@
+"""State machine that calls a queue and its model alike: the clock, the record of calls, and look-ups in the model."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Job, NewJob, is_durable
+from django_delayq.core.marks import Mark
+from django_delayq.core.replies import Batch
+from django_delayq.core.shards import Which
+
+from .model import ModelShard
+from .model_draws import (
+    ACTS,
+    LEASE_MS,
+    SHARDS,
+    START_US,
+    Call,
+    Past,
+    acts,
+    by_id,
+)
+from .model_values import Live
+
+
+class RecordingMachine(RuleBasedStateMachine):
+    """State machine that calls ``self.real`` and ``self.model`` alike."""
+
+    broker: Broker
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker.client.flushdb()
+        self.broker._queues.clear()
+        self.real = self.broker.queue("q", shards=SHARDS)
+        self.model = [ModelShard("q", number, LEASE_MS) for number in range(SHARDS)]
+        self.us = START_US
+        self.steps = 0
+        self.numbers = itertools.count(1)
+        self.handed: list[Job] = []
+        self.calls: list[Call] = []
+        self.sent: list[NewJob] = []
+        self.told: list[Mark] = []
+        #: numbers of shards that were called since the last comparison
+        self.called = set(range(SHARDS))
+        scripts = self.broker.scripts
+        self._send = type(scripts).call.__get__(scripts)
+        self._begin = type(scripts).begin.__get__(scripts)
+        scripts.call = self._remembering_call  # type: ignore[method-assign]
+        scripts.begin = self._remembering_begin  # type: ignore[method-assign]
+        self.set_clock()
+
+    # -- the clock and the calls -------------------------------------------------------------------------------------
+
+    def fresh(self) -> bytes:
+        """Return a generation key; it is not random, so that a history can be repeated."""
+        return self.asked_for(b"")
+
+    def asked_for(self, durable: bytes) -> bytes:
+        """Return a generation key, durable if ``durable`` is a durable key."""
+        return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
+
+    def set_clock(self) -> None:
+        for number in range(SHARDS):
+            self.broker.client.hset(self.real.shard(number).names["meta"], "test_clock", self.us)
+
+    def _remembering_call(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        self._note_called(keys)
+        reply = self._send(script, keys, *args)
+        self._remember(script, keys, args, reply)
+        return reply
+
+    def _remembering_begin(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        self._note_called(keys)
+        finish = self._begin(script, keys, *args)
+
+        def remembered() -> Any:
+            reply = finish()
+            self._remember(script, keys, args, reply)
+            return reply
+
+        return remembered
+
+    def _note_called(self, keys: tuple[bytes, ...]) -> None:
+        place = keys[0].rpartition(b"}")[0].rpartition(b".")[2]
+        if place.isdigit():  # else the registry
+            self.called.add(int(place))
+
+    def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
+        if script == "schedule" and not reply.strip(b"klfp"):
+            return  # nothing was changed: not remembered, and perhaps another answer later
+        if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
+            number = int(keys[0].split(b"}")[0].split(b".")[-1])
+            self.calls.append(Call(script, keys, args, number, reply, self.model[number].now_ms))
+
+    def shard(self, ident: str, *, keep: bool = True) -> ModelShard:
+        shard = self.model[self.real.shard_of(ident)]
+        shard.see(self.us, keep=keep)
+        return shard
+
+    def past(self, which: Past) -> Job:
+        """Return one of the jobs reserved so far; its token may have expired long ago."""
+        held, lost = [], []
+        for job in reversed(self.handed):
+            live = self.model[job.shard].lives.get(job.id)
+            if live and live.lease:
+                (held if live.lease.token == job.token else lost).append(job)
+        found = {"held": held, "lost": lost, "any": []}[which[0]] or self.handed[::-1]
+        return found[which[1] % len(found)]
+
+    def lives(self) -> dict[str, Live]:
+        return {ident: live for shard in self.model for ident, live in shard.lives.items()}
+
+    def waiting(self) -> list[ModelShard]:
+        return [shard for shard in self.model if shard.waiting()]
+
+    def deadlines(self) -> list[tuple[int, ModelShard]]:
+        return [(live.lease.deadline_ms, shard) for shard in self.model for live in shard.lives.values() if live.lease]
+
+    def graves(self) -> list[tuple[str, bytes]]:
+        return [name for shard in self.model for name in shard.graves]
+
+    def grave(self, which: int, named: bool, onto_live: bool = False) -> tuple[str, bytes]:
+        lives = self.lives()
+        graves = [name for name in self.graves() if onto_live and name[0] in lives] or self.graves()
+        idents = [ident for ident, _ in graves]
+        if not named and len(set(idents)) < len(idents):  # which of several is meant?
+            return max(idents, key=idents.count), b""
+        ident, key = graves[which % len(graves)]
+        return ident, key if named else b""
+
+    def wait_until(self, ms: float | None) -> None:
+        if ms is not None and ms * 1000 > self.us:
+            self.us = int(ms) * 1000
+            self.set_clock()
+
+    def check_batch(self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which) -> None:
+        assert not batch.broken
+        assert by_id(batch.jobs) == by_id(expected)
+        due = shard.next_due_ms(which)
+        assert batch.next_due_ms == (None if due is None else max(0.0, due - shard.now_us / 1000))
+        quarantined = shard.next_due_ms("quarantined") if which == "others" else None
+        assert batch.quarantine_due_ms == (None if quarantined is None else quarantined - shard.now_us / 1000)
+        assert batch.now_ms == shard.now_us / 1000
+        self.handed.extend(batch.jobs)
+
+    @rule(what=acts())
+    def step(self, what: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = what
+        if ACTS[name][0](self):
+            getattr(self, name)(**arguments)

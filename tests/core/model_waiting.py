@@ -1,0 +1,257 @@
+"""Model of a shard, first part: its clock, its marks, and the jobs that wait until they are reserved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from django_delayq.core.job import (
+    PRIORITIES,
+    STARTED,
+    Job,
+    NewJob,
+    Payload,
+    is_durable,
+)
+from django_delayq.core.shards import Which
+
+from .model_values import Content, Due, Grave, Item, Lease, Live, admitted
+
+
+class WaitingJobs:
+    """Model of a shard with the verbs ``schedule`` and ``reserve``. Base of :class:`.model.ModelShard`."""
+
+    def __init__(self, queue: str, number: int, lease_ms: int) -> None:
+        self.queue, self.number, self.lease_ms = queue, number, lease_ms
+        self.lives: dict[str, Live] = {}
+        self.graves: dict[tuple[str, bytes], Grave] = {}
+        #: durable key -> how its generation ended
+        self.marks: dict[bytes, str] = {}
+        self.counters: dict[str, int] = {}
+        self.clock_us = self.token = self.hold_ms = 0
+        self.seen_before = (0, 0)
+        self.arrivals = itertools.count(1)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def see(self, us: int, *, keep: bool = True) -> int:
+        """Set the time to that of the clock; return it in ms.
+
+        The time stops while the clock is behind by less than a lease; a larger step back starts the reaper hold.
+        """
+        hold_ms = self.hold_ms
+        self.seen_before = self.clock_us, self.hold_ms
+        if self.clock_us - us > self.lease_ms * 1000:
+            hold_ms = us // 1000 + self.lease_ms
+        else:
+            us = max(us, self.clock_us)
+        if keep:
+            self.clock_us, self.hold_ms = us, hold_ms
+        self.now_us, self.now_ms, self.held_back = us, us // 1000, us // 1000 < hold_ms
+        return self.now_ms
+
+    def at(self, ms: float) -> Due:
+        return ms, next(self.arrivals)
+
+    def count(self, name: str, by: int = 1) -> None:
+        if by:
+            self.counters[name] = self.counters.get(name, 0) + by
+
+    # -- marks -------------------------------------------------------------------------------------------------------
+
+    def durable(self) -> dict[bytes, str]:
+        """Return the place of every durable generation or payload: live or buried."""
+
+        def found(place: str, content: Content, items: Iterable[Item]) -> Iterator[tuple[bytes, str]]:
+            for key in [item.payload.key for item in items] if content.merged else [content.key]:
+                if is_durable(key):
+                    yield key, place
+
+        places: dict[bytes, str] = {}
+        for grave in self.graves.values():
+            places.update(found("buried", grave.content, grave.items))
+        for live in self.lives.values():
+            places.update(found("live", live.content, (*live.waiting.values(), *live.running.values())))
+            if live.gate and not live.content.merged:
+                places.update(found("live", live.gate[1], ()))
+        return places
+
+    @contextmanager
+    def marking(self) -> Iterator[dict[bytes, str]]:
+        """Record the completions of the block: keys that are gone afterwards are done, moved ones get their new place.
+
+        Keys that arrive during the block must be added to the yielded dictionary.
+        """
+        before = self.durable()
+        yield before
+        after = self.durable()
+        for key, place in before.items():
+            if after.get(key) != place:
+                self.marks[key] = after.get(key, "done")
+
+    def knows(self, key: bytes) -> bool:
+        return key in self.marks or key in self.durable()
+
+    def forget(self, key: bytes, end: str) -> None:
+        if self.marks.get(key) == end:
+            del self.marks[key]
+
+    # -- schedule ----------------------------------------------------------------------------------------------------
+
+    def schedule(self, news: list[NewJob], *, late: bool = False) -> list[str]:
+        outcomes = ["late" if late else self._ask_for(new) for new in news]
+        idle = outcomes.count("late") + outcomes.count("known")
+        if idle == len(outcomes):
+            self.clock_us, self.hold_ms = self.seen_before
+        self.count("created", outcomes.count("created"))
+        self.count("refused", outcomes.count("full"))
+        self.count("changed", len(outcomes) - outcomes.count("created") - outcomes.count("full") - idle)
+        return outcomes
+
+    def _ask_for(self, new: NewJob) -> str:
+        key = new.payload.key if new.payload else new.key
+        if not is_durable(key):
+            return self._schedule_marking(new, ())
+        return "known" if self.knows(key) else self._schedule_marking(new, (key,))
+
+    def _schedule_marking(self, new: NewJob, keys: Iterable[bytes]) -> str:
+        with self.marking() as before:
+            outcome = self._schedule(new)
+            if outcome in ("created", "merged", "replaced", "gated"):
+                before.update(dict.fromkeys(keys, "live"))
+        return outcome
+
+    def _schedule(self, new: NewJob) -> str:
+        content = Content(new.key, new.task, new.payload is not None, new.args, new.options, new.priority)
+        live = self.lives.get(new.id)
+        if live is not None:
+            if (live.content.task, live.content.merged) != (content.task, content.merged):
+                return "taken"
+            if new.on_conflict in ("ignore", "error"):
+                return "ignored" if new.on_conflict == "ignore" else "exists"
+        due = self.at(self.now_ms + (new.delay_ms or 0) if new.due_ms is None else new.due_ms)
+        waiting: dict[bytes, Item] | str = {}
+        if new.payload:
+            before = live.waiting if live and new.on_conflict == "merge" else {}
+            waiting = admitted(before, self._item(new.payload), new)
+        if isinstance(waiting, str):
+            return waiting
+        if live is None:
+            live = self.lives[new.id] = Live(content, due)
+            outcome = "created"
+        elif live.lease:
+            outcome = self._gate(live, new, content, due)
+        else:
+            outcome = self._change_waiting(live, new, content, due)
+        live.waiting = waiting
+        return outcome
+
+    def _item(self, payload: Payload) -> Item:
+        scored = payload if payload.score else replace(payload, score=f"{self.now_us / 1e6:.6f}")
+        return Item(scored, next(self.arrivals))
+
+    def _gate(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
+        if live.gate:
+            gated_due, gated = live.gate
+            due = self._choose(new.due_policy, gated_due, due, None)
+            if new.on_conflict == "merge":
+                content = replace(gated, priority=content.priority)
+        live.gate = due, content
+        return "gated"
+
+    def _change_waiting(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
+        live.due = self._choose(new.due_policy, live.due, due, live)
+        if new.on_conflict == "merge":
+            live.content = replace(live.content, priority=content.priority)
+            return "merged"
+        live.content = content
+        if new.reset_retries:
+            self._forget(live)
+        return "replaced"
+
+    @staticmethod
+    def _choose(policy: str, current: Due, due: Due, live: Live | None) -> Due:
+        if policy == "keep" and live and live.failures:
+            soonest = (live.failed_at_ms + min(live.failures, 60) * 1000, 0)
+            return max(min(current, due), min(current, soonest))
+        return {
+            "keep": current,
+            "inherit": current,
+            "replace": due,
+            "earliest": min(current, due),
+            "latest": max(current, due),
+        }[policy]
+
+    @staticmethod
+    def _forget(live: Live) -> None:
+        live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
+        live.quarantined = False
+        live.error, live.postponed = b"", None
+
+    # -- reserve -----------------------------------------------------------------------------------------------------
+
+    def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
+        """Return the waiting ids in the order of their reservation: class, due, id."""
+        found = sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
+        return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
+
+    def next_due_ms(self, which: Which = "all") -> float | None:
+        return min((due[0] for _, due, _ in self.waiting(which)), default=None)
+
+    def reserve(self, limit: int, worker: str, which: Which = "all") -> tuple[list[Job], int]:
+        """Reserve due jobs; return them and their token (0 if there are none)."""
+        idents = [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms][:limit]
+        if not idents:
+            return [], 0
+        self.token = max(self.token + 1, self.now_us)
+        for ident in idents:
+            live = self.lives[ident]
+            live.lease = Lease(self.token, worker, self.now_ms + self.lease_ms)
+            live.reserves += 1
+            live.flags &= ~STARTED
+            if live.postponed and live.postponed[3] == live.due:
+                live.due = live.postponed[2]
+            live.running, live.waiting = live.waiting, {}
+        self.count("reserved", len(idents))
+        return self.handed_out(self.token, worker), self.token
+
+    def handed_out(self, token: int, worker: str) -> list[Job]:
+        """Return the jobs that a token still holds, as their holder sees them (unordered). Their leases start now."""
+        held = {i: live for i, live in self.lives.items() if live.lease and live.lease.token == token}
+        for live in held.values():
+            assert live.lease
+            live.lease.deadline_ms = self.now_ms + self.lease_ms
+        return [self.job(i, live, worker) for i, live in held.items()]
+
+    def job(self, ident: str, live: Live, worker: str) -> Job:
+        c, lease = live.content, live.lease
+        reason, since_ms = live.postponed[:2] if live.postponed else ("", 0)
+        payloads = tuple(item.payload for item in sorted(live.running.values(), key=lambda item: item.order))
+        return Job(
+            self.queue,
+            self.number,
+            ident,
+            c.task,
+            c.key,
+            c.args,
+            c.options,
+            c.priority,
+            int(live.due[0]),
+            lease.token if lease else 0,
+            live.failures,
+            live.reserves,
+            live.crashes,
+            live.flags,
+            live.failed_at_ms,
+            0,
+            worker,
+            b"",
+            payloads,
+            c.merged,
+            live.own_crashes,
+            live.quarantined,
+            since_ms,
+            reason,
+        )

@@ -1,0 +1,122 @@
+"""Changes of the number of shards while producers, workers and operators act at random."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import DelayQError, IdTaken
+from django_delayq.core.job import Job, NewJob, ack, bury, fail, release
+from django_delayq.core.operations import fsck, resharding
+from django_delayq.core.queue import Queue
+from django_delayq.core.records.layout import CLOSING
+from django_delayq.core.sending.chunks import ChunkSender
+
+from .epochs_stage import Killed, kill_after, other, reshard
+from .stage import Stage
+
+
+class Crowd:
+    """Processes with different layouts of a queue, and one that repeatedly reshards it and is killed meanwhile."""
+
+    def __init__(self, broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.random = random.Random(seed)
+        self.monkeypatch = monkeypatch
+        self.broker = broker
+        self.queues = [other(broker).queue("q", shards=3) for _ in range(4)]
+        self.held: list[Job] = []
+        self.running: set[str] = set()
+
+    def ident(self) -> str:
+        return f"i{self.random.randrange(12)}"
+
+    def schedule(self, queue: Queue) -> None:
+        conflict = self.random.choice(["replace", "ignore"])
+        if self.random.random() < 0.3:
+            outcomes = queue.schedule_many(NewJob(self.ident(), "work", on_conflict=conflict) for _ in range(6))
+            assert "closed" not in outcomes
+        else:
+            queue.schedule(NewJob(self.ident(), "work", on_conflict=conflict))
+
+    def reserve(self, queue: Queue) -> None:
+        queue.reload()
+        number = self.random.choice(queue.numbers)
+        for job in queue.reserve(number, 2, worker="w").jobs:
+            assert job.id not in self.running, "two leases of one id"
+            self.running.add(job.id)
+            self.held.append(job)
+
+    def settle(self, queue: Queue) -> None:
+        if self.held:
+            job = self.held.pop(self.random.randrange(len(self.held)))
+            end = self.random.choice(
+                [ack(job, 0, 0), fail(job, 0, 0, delay_ms=0), release(job), bury(job, 0, 0, reason="why")]
+            )
+            assert queue.settle([end]) == [True]
+            self.running.discard(job.id)
+
+    def kick(self, queue: Queue) -> None:
+        queue.kick(self.ident(), replace=self.random.random() < 0.5)
+
+    def cancel(self, queue: Queue) -> None:
+        queue.cancel(self.ident())
+
+    def run_now(self, queue: Queue) -> None:
+        queue.run_now(self.ident())
+
+    def reshard(self, queue: Queue) -> None:
+        changer = other(self.broker)
+        with self.monkeypatch.context() as patch:
+            if self.random.random() < 0.7:
+                kill_after(changer, self.random.randrange(12), patch)
+            with contextlib.suppress(Killed):
+                changer.reshard("q", self.random.randrange(1, 6))
+
+    def retire(self, queue: Queue) -> None:
+        self.broker.epochs.retire("q")
+
+    def act(self) -> None:
+        acts = (
+            [self.schedule] * 6
+            + [self.reserve] * 8
+            + [self.settle] * 6
+            + [self.kick, self.kick, self.cancel, self.run_now, self.retire]
+        )
+        acts += [self.reshard] if self.random.random() < 0.7 else []
+        self.random.choice(acts)(self.random.choice(self.queues))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_t34_whatever_comes_together_no_id_ever_lives_twice(
+    broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resharding, "TAKEOVER_SECONDS", 0.0)
+    crowd = Crowd(broker, seed, monkeypatch)
+    for turn in range(400):
+        with contextlib.suppress(IdTaken):
+            crowd.act()
+        if turn % 20 == 0:
+            broker.known_queue("q")
+            fsck.assert_invariants(broker)
+    assert broker.queue("q").layout["epoch"] > 2
+
+
+def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resharding, "MAX_WAIT_SECONDS", 0.05)
+    queue = broker.queue("q")
+    monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
+    broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
+    queue.rule(0, put=CLOSING)
+    with pytest.raises(DelayQError, match="delayq_reshard q --status"):
+        queue.schedule(NewJob("a", "work"))
+
+
+def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: Stage) -> None:
+    reshard(full, 2)
+    sender = ChunkSender(full.queue)
+    for _ in sender.send(NewJob(f"j{n}", "work") for n in range(3000)):
+        assert len(sender._asked) < 2000
+    assert not sender._asked
