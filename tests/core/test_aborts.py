@@ -206,14 +206,22 @@ ACTS: dict[str, tuple[str, Act]] = {
 def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -> None:
     script, act = ACTS[name]
 
-    def scene() -> tuple[Stage, Jobs]:
-        clocked.client.flushdb()
-        clocked._queues.clear()
-        breaking_off(clocked, script, 0)
-        stage = Stage(clocked)
-        return stage, furnish(stage)
+    breaking_off(clocked, script, 0)
+    stage = Stage(clocked)
+    jobs = furnish(stage)
+    stored = {key: clocked.client.dump(key) for key in clocked.client.scan_iter("*")}
 
-    stage, jobs = scene()
+    def furnished_again() -> Stage:
+        clocked.client.flushdb()
+        with clocked.client.pipeline(transaction=False) as pipe:
+            for key, value in stored.items():
+                pipe.restore(key, 0, value)
+            pipe.execute()
+        clocked._queues.clear()
+        stage = Stage(clocked)
+        stage.durable = True
+        return stage
+
     before, known = contents(stage), ever(stage)
     act(stage, jobs)
     fsck.assert_invariants(clocked)
@@ -222,7 +230,7 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
     assert known - ever(stage) <= done, "whatever is gone is marked"
     lasting = (before & contents(stage)) - SUPERSEDED
     for at in range(1, 200):
-        stage, jobs = scene()
+        stage = furnished_again()
         breaking_off(clocked, script, at)
         try:
             act(stage, jobs)
