@@ -22,8 +22,8 @@ from .operations.actions import UNCOUNTED, Action, Name
 from .operations.morgue import Discard, Kick, Pace
 from .operations.selection import (
     Progress,
+    Selected,
     ShardSnapshot,
-    Wanted,
     every,
     in_turn,
     last_score,
@@ -48,7 +48,7 @@ _RUN_NOW: Final = struct.Struct("<dII")
 
 def kick_many(
     queue: Queue,
-    wanted: Iterable[Wanted],
+    selected: Iterable[Selected],
     *,
     delay_ms: int = 0,
     replace: bool = False,
@@ -58,7 +58,7 @@ def kick_many(
 
     Args:
         queue: the queue.
-        wanted: ids, or (id, key) pairs.
+        selected: ids, or (id, key) pairs.
         delay_ms: delay from now.
         replace: replace live plain jobs of the same ids.
         progress: see the module.
@@ -69,7 +69,7 @@ def kick_many(
     Raises:
         InvalidJob: a negative delay, or an invalid id.
     """
-    return _on_named(queue, wanted, Kick(Pace.of(delay_ms), replace=replace), progress)
+    return _on_named(queue, selected, Kick(Pace.of(delay_ms), replace=replace), progress)
 
 
 def kick_all(
@@ -100,12 +100,12 @@ def kick_all(
     return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
 
 
-def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress | None = None) -> dict[str, int]:
+def discard_many(queue: Queue, selected: Iterable[Selected], *, progress: Progress | None = None) -> dict[str, int]:
     """Delete jobs from the morgue; see :meth:`Queue.discard`.
 
     Args:
         queue: the queue.
-        wanted: ids, or (id, key) pairs.
+        selected: ids, or (id, key) pairs.
         progress: see the module.
 
     Returns:
@@ -114,7 +114,7 @@ def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress |
     Raises:
         InvalidJob: an invalid id.
     """
-    return _on_named(queue, wanted, Discard(), progress)
+    return _on_named(queue, selected, Discard(), progress)
 
 
 def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
@@ -219,20 +219,20 @@ def _run_now(queue: Queue, number: int, index: str) -> Iterator[Step]:
 # -- jobs named in their shard ---------------------------------------------------------------------------------------
 
 
-def act_in_shard(queue: Queue, number: int, wanted: Sequence[Wanted], action: Action) -> list[str]:
+def act_in_shard(queue: Queue, number: int, selected: Sequence[Selected], action: Action) -> list[str]:
     """Apply an action to jobs in the shard where they were read.
 
     Jobs that ran, were replaced or cancelled meanwhile, and new jobs under the same id, are left alone.
 
     Args:
         queue, number: the shard.
-        wanted: (id, key) of each.
+        selected: (id, key) of each.
         action: one of :mod:`.operations.actions`.
 
     Returns:
         The outcome of each.
     """
-    return action.in_shard(queue, number, [name_of(one) for one in wanted])
+    return action.in_shard(queue, number, [name_of(one) for one in selected])
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------
@@ -258,10 +258,10 @@ def _on_chunks(
         yield Counter(action_for(number).in_shard(queue, number, names)), len(names)
 
 
-def _on_named(queue: Queue, wanted: Iterable[Wanted], action: Action, progress: Progress | None) -> dict[str, int]:
+def _on_named(queue: Queue, selected: Iterable[Selected], action: Action, progress: Progress | None) -> dict[str, int]:
     """Apply an action to named jobs, wherever they are."""
     queue.broker.read_layout(queue.name)
-    steps = ((Counter(_in_all_epochs(queue, action, names)), len(names)) for names in named(wanted))
+    steps = ((Counter(_in_all_epochs(queue, action, names)), len(names)) for names in named(selected))
     return _count(steps, None, progress)
 
 

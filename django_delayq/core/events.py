@@ -85,24 +85,24 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
     """
     if broker.known_queue(queue) is None:
         return []
-    found: list[Event] = []
-    while len(found) < limit and (page := entries(broker, queue, shard, after, limit=min(limit, _PAGE))):
-        found += [event for entry in page for event in _events_of(queue, shard, entry)]
+    events: list[Event] = []
+    while len(events) < limit and (page := entries(broker, queue, shard, after, limit=min(limit, _PAGE))):
+        events += [event for entry in page for event in _events_of(queue, shard, entry)]
         after = page[-1].position
-    return found[:limit]
+    return events[:limit]
 
 
 def _events_of(queue: str, shard: int, entry: Entry) -> list[Event]:
     texts = [word.decode(errors="replace") for word in words_of([entry])]
     first, worker = entry.last - entry.size + 1, entry.worker.decode(errors="replace")
-    found = []
+    events = []
     for place in range(entry.size):
         row = dict(zip(COLUMNS, texts[place * WIDTH : (place + 1) * WIDTH], strict=True))
         outcome, ident = row.pop("outcome"), row.pop("id")
         name, _, value = row.pop("extra").partition(":")
         fields = {column: text for column, text in {**row, "worker": worker, name: value}.items() if text}
-        found.append(Event(queue, shard, f"{entry.ms}-{first + place}", outcome, ident, fields))
-    return found
+        events.append(Event(queue, shard, f"{entry.ms}-{first + place}", outcome, ident, fields))
+    return events
 
 
 def last(broker: Broker, queue: str, number: int) -> str:
@@ -135,20 +135,20 @@ def follow(broker: Broker, consumer: str, queues: Iterable[str] = ()) -> None:
     Args:
         queues: their names; none = every queue, future ones included.
     """
-    said = f"{broker.now_ms():.0f}:{','.join(sorted(queues)) or EVERY}"
+    stored = f"{broker.now_ms():.0f}:{','.join(sorted(queues)) or EVERY}"
     with clear_errors():
-        broker.client.hset(cursors_key(broker), check_consumer(consumer), said)
+        broker.client.hset(cursors_key(broker), check_consumer(consumer), stored)
 
 
 def consumers(broker: Broker) -> list[Consumer]:
     """Return all consumers of this deployment, by name."""
     with clear_errors():
         stored = broker.client.hgetall(cursors_key(broker))
-    found = []
-    for name, said in sorted(stored.items()):
-        heard, _, queues = said.decode().partition(":")
-        found.append(Consumer(name.decode(), int(heard), () if queues == EVERY else tuple(queues.split(","))))
-    return found
+    registered = []
+    for name, value in sorted(stored.items()):
+        seen_ms, _, queues = value.decode().partition(":")
+        registered.append(Consumer(name.decode(), int(seen_ms), () if queues == EVERY else tuple(queues.split(","))))
+    return registered
 
 
 def followers(broker: Broker, queue: str) -> list[str]:
@@ -202,8 +202,8 @@ def cursors(broker: Broker, queue: str, number: int) -> dict[str, str]:
     """Return consumer -> cursor, for consumers that have one in this shard."""
     with clear_errors():
         meta = broker.client.hgetall(broker.shard(queue, number).names["meta"])
-    found = {field[7:].decode(): position.decode() for field, position in meta.items() if field.startswith(b"cursor:")}
-    return dict(sorted(found.items()))
+    fields = {name[7:]: position for name, position in meta.items() if name.startswith(b"cursor:")}
+    return {name.decode(): fields[name].decode() for name in sorted(fields)}
 
 
 def forget(broker: Broker, consumer: str) -> bool:

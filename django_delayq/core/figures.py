@@ -27,7 +27,7 @@ _reminded_at = -_REMIND
 
 
 def read(broker: Broker) -> Figures:
-    """See :meth:`Broker.figures`."""
+    """Return the counters of all processes; see :meth:`Broker.figures`."""
     key, _ = figures_keys(broker.prefix)
     with clear_errors():
         return from_fields(broker.client.hgetall(key.decode()))
@@ -45,7 +45,7 @@ def note(broker: Broker, deltas: Figures, request: bytes | None) -> None:
 
 
 def set_level(broker: Broker, name: str, value: int) -> None:
-    """See :meth:`Broker.set_level`."""
+    """Store a measured level; see :meth:`Broker.set_level`."""
     _call(broker, os.urandom(16), 0, [level_field(name), value])
 
 
@@ -70,8 +70,8 @@ def drop(broker: Broker, queue: str) -> None:
     key = figures_keys(broker.prefix)[0].decode()
     try:
         with clear_errors():
-            found = [name for name in broker.client.hkeys(key) if speaks_of(name, queue)]
-            for start in range(0, len(found), _MOST_AT_ONCE):
-                broker.client.hdel(key, *found[start : start + _MOST_AT_ONCE])
+            fields = [name for name in broker.client.hkeys(key) if speaks_of(name, queue)]
+            for start in range(0, len(fields), _MOST_AT_ONCE):
+                broker.client.hdel(key, *fields[start : start + _MOST_AT_ONCE])
     except DelayQError as error:
         logger.warning("the figures of the deleted queue %r stay: %s", queue, error)

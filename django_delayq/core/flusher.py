@@ -94,7 +94,7 @@ class CounterFlusher:
         except Exception as error:
             fault = classify(error)
             if fault is Fault.BUG and not self._pause.failures:
-                logger.exception("figures of pulled jobs could not be told; it is tried again")
+                logger.exception("counters of pulled jobs could not be sent to Redis; the next flush sends them again")
             self.ring(max(PACE, self._pause.next(fault)))
 
     def last_words(self) -> None:
@@ -104,7 +104,7 @@ class CounterFlusher:
         try:
             self._tally.flush()
         except Exception as error:
-            logger.info("the last figures of pulled jobs could not be told: %s", error)
+            logger.info("the last counters of pulled jobs could not be sent to Redis: %s", error)
 
 
 _couriers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()

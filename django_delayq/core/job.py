@@ -194,10 +194,10 @@ class Job:
     def context(self) -> Mapping[str, Any]:
         """``context`` of the schedule call; empty if the stored value cannot be read."""
         try:
-            found = self.options.get("context")
+            context = self.options.get("context")
         except (ValueError, AttributeError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return context if isinstance(context, dict) else {}
 
     def has_expired(self, now_ms: float) -> bool:
         """Return True if a start at ``now_ms`` (Redis's clock) would be too late to be of use.
@@ -303,7 +303,7 @@ def release(
         postpone: its attempt could not begin for this reason; the wait counts as lateness.
         began: its attempt began, so a postponement is over. One that never began keeps the moment of the first one.
     """
-    wanted = job.quarantined if quarantine is None else quarantine
+    next_quarantine = job.quarantined if quarantine is None else quarantine
     return Settlement(
         job,
         "release",
@@ -312,7 +312,7 @@ def release(
         delay_ms,
         "released",
         reason,
-        quarantine=wanted,
+        quarantine=next_quarantine,
         unclear=unclear,
         guard=guard,
         event=event,

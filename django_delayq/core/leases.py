@@ -26,20 +26,20 @@ class Lease:
     ends_ms: int
 
 
-def leases(broker: Broker, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
-    """See :meth:`Inspector.leases`."""
-    found: list[Lease | None] = [None] * len(wanted)
-    asked: list[tuple[int, int]] = []
+def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
+    """Return the leases of jobs; see :meth:`Inspector.leases`."""
+    found: list[Lease | None] = [None] * len(jobs)
+    targets: list[tuple[int, int]] = []
     calls: list[Call] = []
-    for place, (queue, ident) in enumerate(wanted):
+    for place, (queue, ident) in enumerate(jobs):
         if not 0 < len(ident.encode()) <= LONGEST_ID:
             continue  # no job has such an id, and the script cannot take it
         for number in queue.homes(ident):
-            asked.append((place, number))
+            targets.append((place, number))
             # One id in each call: a reply for several may be cut short, which would need another call.
             calls.append((queue.shard(number), (pack_id(ident), b"0")))
-    for (place, number), frame in zip(asked, gather(broker, "view", calls) if calls else (), strict=True):
-        queue, ident = wanted[place]
+    for (place, number), frame in zip(targets, gather(broker, "view", calls) if calls else (), strict=True):
+        queue, ident = jobs[place]
         for view in unpack_views(queue.name, number, [ident], frame):
             if view is not None and view.deadline_ms is not None:
                 found[place] = Lease(view.job.worker, view.deadline_ms)

@@ -42,11 +42,11 @@ class Queue(Sender):
     def last_tick(self, ident: str) -> int | None:
         """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
         with clear_errors():
-            said = [
+            ticks = [
                 self.broker.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
                 for number in self.homes(ident)
             ]
-        return max((int(tick) for tick in said if tick is not None), default=None)
+        return max((int(tick) for tick in ticks if tick is not None), default=None)
 
     def first_sight(self, ident: str, schedule: str) -> int:
         """Return the moment after which ticks of this id are to be fired.
@@ -82,7 +82,7 @@ class Queue(Sender):
             InvalidJob: an id or a key that cannot be one.
         """
         known = [False] * len(pairs)
-        words = [pack_known(*pair) for pair in pairs]
+        records = [pack_known(*pair) for pair in pairs]
         # A job kicked from an old shard's morgue meanwhile is first put into the newer shard, which is queried later.
         for epoch, shards in self.epochs:
             places: dict[int, list[int]] = {}
@@ -92,7 +92,7 @@ class Queue(Sender):
             for number, mine in places.items():
                 for start in range(0, len(mine), CHUNK):
                     chunk = mine[start : start + CHUNK]
-                    frame = b"".join([words[place] for place in chunk])
+                    frame = b"".join([records[place] for place in chunk])
                     for place, answer in zip(chunk, self.call("known", number, frame, request=b""), strict=True):
                         known[place] = answer == ord("1")
         return known

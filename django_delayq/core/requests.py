@@ -24,12 +24,12 @@ def new_request() -> bytes:
     return os.urandom(_BYTES)
 
 
-def derived_request(*words: bytes) -> bytes:
+def derived_request(*parts: bytes) -> bytes:
     """Return a request id derived from byte strings: the same for the same strings."""
     digest = hashlib.blake2b(digest_size=_BYTES)
-    for word in words:
-        digest.update(b"%d:" % len(word))
-        digest.update(word)
+    for part in parts:
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
     return digest.digest()
 
 

@@ -79,8 +79,8 @@ class Results:
     def read(self, ident: str) -> Record | None:
         """Return the record, or None."""
         with clear_errors():
-            found = self._broker.client.hgetall(self.key(ident))
-        return _record(found) if found else None
+            stored = self._broker.client.hgetall(self.key(ident))
+        return _record(stored) if stored else None
 
     def create(self, ident: str, head: bytes, ttl_ms: int) -> None:
         """Create a record for a waiting job, unless there is one."""
@@ -150,9 +150,9 @@ class Results:
         lost: LostErrors | None = None,
     ) -> Record | None:
         lost = lost or LostErrors()
-        said = [word for pair in fields.items() for word in pair]
+        values = [value for pair in fields.items() for value in pair]
         counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
-        args = (verb, counters[0], max(1, ttl_ms), *counters[1:], worker, error, lost.crashed, lost.overran, *said)
+        args = (verb, counters[0], max(1, ttl_ms), *counters[1:], worker, error, lost.crashed, lost.overran, *values)
         key = self.key(ident)
         with clear_errors():
             sha, source = self._broker.scripts.loaded("result")
@@ -163,19 +163,19 @@ class Results:
         return None if answer == b"0" else _record(dict(zip(answer[::2], answer[1::2], strict=True)))
 
 
-def _record(found: Mapping[bytes, Any]) -> Record:
+def _record(stored: Mapping[bytes, Any]) -> Record:
     def text(name: bytes) -> str:
-        return str(found.get(name, b"").decode(errors="replace"))
+        return str(stored.get(name, b"").decode(errors="replace"))
 
     return Record(
-        head=found.get(b"head", b""),
+        head=stored.get(b"head", b""),
         state=text(b"state"),
-        token=int(found.get(b"token", 0)),
-        failures=int(found.get(b"failures", 0)),
+        token=int(stored.get(b"token", 0)),
+        failures=int(stored.get(b"failures", 0)),
         first=text(b"first"),
         last=text(b"last"),
         end=text(b"end"),
-        value=found.get(b"value"),
+        value=stored.get(b"value"),
         workers=tuple(text(b"workers").split("\n")[:-1]),
-        errors=tuple(found.get(b"errors", b"").split(b"\n")[:-1]),
+        errors=tuple(stored.get(b"errors", b"").split(b"\n")[:-1]),
     )

@@ -29,13 +29,13 @@ _RULES: Final = struct.Struct("<Bddd")
 
 
 def pause(broker: Broker, name: str, direction: str = "both") -> None:
-    """See :meth:`Broker.pause`."""
+    """Pause a queue; see :meth:`Broker.pause`."""
     flags = _flags_of(direction)
     _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) | flags))
 
 
 def resume(broker: Broker, name: str, direction: str = "both") -> None:
-    """See :meth:`Broker.resume`."""
+    """End a pause; see :meth:`Broker.resume`."""
     flags = _flags_of(direction)
     _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) & ~flags))
 
@@ -49,7 +49,7 @@ def limit(
     morgue_ttl_ms: int | None = None,
     weighted: bool | None = None,
 ) -> None:
-    """See :meth:`Broker.limit`."""
+    """Set limits of a queue; see :meth:`Broker.limit`."""
     wanted = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
     for word, value in wanted.items():
         if value is not None and value < 0:

@@ -48,7 +48,7 @@ def due_of(
     if at is None:
         return None, 0 if delay is None else delay_ms_of(delay, allow_far=allow_far)
     if delay is not None:
-        raise InvalidJob("delay= and at= are two ways to say the same thing: give one of them")
+        raise InvalidJob("delay= and at= exclude each other; give one of them")
     return _moment(at, now, use_tz, tz, allow_far), None
 
 
@@ -84,7 +84,7 @@ def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allo
     else:
         ms = _ms_of_number(at, "at", "a datetime or Unix seconds")
     if ms < 0:
-        raise InvalidJob("at= lies before 1970; a time from now is given as delay=")
+        raise InvalidJob("at= is before 1970; give a time from now as delay=")
     now_ms = int((time.time() if now is None else now) * 1000)
     if ms > now_ms + TEN_YEARS_MS and not allow_far:
         hint = f"; {_HINT_FAR}" if isinstance(at, datetime) else f"; {_HINT_MS}"

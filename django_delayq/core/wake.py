@@ -50,7 +50,7 @@ class ListWaker:
         self._closed = threading.Event()
 
     def wait(self, timeout: float) -> Hints:
-        """See :meth:`Waker.wait`."""
+        """Wait for a wake-up; see :meth:`Waker.wait`."""
         if self._closed.is_set():
             return []
         with clear_errors():
@@ -65,11 +65,11 @@ class ListWaker:
         return [(self._queues[key], int(token))]
 
     def is_old(self) -> bool:
-        """See :meth:`Waker.is_old`."""
+        """Return True if the connection should be replaced; see :meth:`Waker.is_old`."""
         return time.monotonic() >= self._ends_at
 
     def close(self) -> None:
-        """See :meth:`Waker.close`."""
+        """Close the connection; see :meth:`Waker.close`."""
         self._closed.set()
         client_id = self._client_id
         if client_id is not None:
@@ -95,7 +95,7 @@ class ChannelWaker:
                 self._pubsub.get_message(timeout=self._CONFIRMED)
 
     def wait(self, timeout: float) -> Hints:
-        """See :meth:`Waker.wait`."""
+        """Wait for a wake-up; see :meth:`Waker.wait`."""
         until = time.monotonic() + timeout
         with clear_errors():
             while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
@@ -106,11 +106,11 @@ class ChannelWaker:
         return []
 
     def is_old(self) -> bool:
-        """See :meth:`Waker.is_old`."""
+        """Return True if the connection should be replaced; see :meth:`Waker.is_old`."""
         return time.monotonic() >= self._ends_at
 
     def close(self) -> None:
-        """See :meth:`Waker.close`."""
+        """Close the connection; see :meth:`Waker.close`."""
         self._closed.set()
 
 

@@ -3,7 +3,7 @@
 -- cursor never moves back. A position behind the end of the stream is not stored: it belongs to a stream that
 -- was lost, and trimming by it would remove unread entries.
 -- ARGV    3 consumer; 4 position; 5 ... names of all consumers that follow this queue
--- Returns the consumer's cursor now, or '' when there is none, because the position lies behind the end.
+-- Returns the consumer's cursor now, or '' when there is none, because the position is after the end of the stream.
 -- Events  none
 -- include keys clock begin position
 local field, position = 'cursor:' .. ARGV[3], ARGV[4]

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Move jobs that are not retried any more into the morgue, and make the content that is gated behind them live. Of a
+-- Move jobs that are no longer retried into the morgue, and make the content that is gated behind them live. Of a
 -- merged job it may be the first payload only: then the rest of its attempt is retried as a fresh job.
 -- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
 -- Returns one '1' or '0' (the lease was lost) for each.
@@ -10,7 +10,7 @@ if seen then
   return seen
 end
 
--- Buries only what this attempt held: payloads that arrived meanwhile are gated content and stay live.
+-- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 local function bury_run(e, s, body)
   dig(e.id, body, s, e, is_merged(body) and payloads_for_grave(e.id, s.taken) or '')
   finish_run(e.id, s.taken, e.gated)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
--- an old layout; and until the epoch ends, the counters, which do not change any more.
--- ARGV    3 '1' = whatever lies there; else only when no job, no grave, no mark and no open run of an acked job (begun.lua)
---         does, no call may be sent again any more, and every consumer has read the events; 4 ... names of all consumers
---         that follow this queue
+-- End a closed shard. A tombstone remains: the rule that refuses new jobs, for callers with an old layout, and until the
+-- epoch ends also the counters, which no longer change.
+-- ARGV    3 '1' = whatever the shard holds; else only if it has no job, morgue record, mark or open attempt of an acked job
+--         (begun.lua), no call can be repeated any more, and every consumer has read the events; 4 ... names of all
+--         consumers of this queue
 -- Returns '1', or '0' when it is too early.
 -- Events  none
 -- include keys clock begin sweep window rules position
@@ -17,7 +17,7 @@ elseif not closing then
 end
 
 local function is_empty()
-  -- Structures that must not outlive the jobs are looked at too: fsck is to find them, not this script to hide them.
+  -- Structures that must not outlive the jobs are looked at too: fsck must find them, and this script must not hide them.
   if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN) > 0 then
     return false
   end
@@ -43,7 +43,7 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
     redis.call('HDEL', META, field)
   end
 end
--- `last_event` stays: a reader that comes too late learns from it what it missed.
+-- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
   'event_places')
 redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- What lies where in a shard.
--- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = nobody asks for it
+-- Return the numbers of jobs of a shard by place.
+-- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = no backlog is returned
 -- Returns {now ms, ready, delayed, reserved, gated, failed, morgue, oldest due us of those that do not wait for quarantine
 --          (-1 none), first deadline ms (-1 none), hold until ms, marks, how many wait for quarantine (ready and delayed
 --          ones), open runs of jobs that were acked before they began, {how many wait that are due up to each offset}, counter name, counter value, ...}.

@@ -9,7 +9,7 @@
 -- Events  none
 -- include keys clock begin marks bytes payload body names cut
 local REPLY_BYTES = 1024 * 1024
--- Data that is left out was read all the same, which blocks Redis meanwhile.
+-- Data that is left out has been read too, and Redis is blocked for that time.
 local READ_BYTES = 4 * 1024 * 1024
 local most, read = tonumber(ARGV[4] or ''), 0
 

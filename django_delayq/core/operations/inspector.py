@@ -51,8 +51,8 @@ class Inspector:
 
     def counts(self, queue: str) -> Counts:
         """Return the numbers of jobs of a queue by place; all zero for a queue that does not exist."""
-        opened = self._broker.known_queue(queue)
-        return self._count([opened])[0] if opened else Counts(queue)
+        existing = self._broker.known_queue(queue)
+        return self._count([existing])[0] if existing else Counts(queue)
 
     def all_counts(
         self, *, horizon: Sequence[int] = (), by_shard: bool = False, queues: Sequence[Queue] | None = None
@@ -106,17 +106,17 @@ class Inspector:
             info: dict[str, Any] = self._broker.client.info(**where)
         return [info] if "redis_version" in info else list(info.values())
 
-    def last_ticks(self, wanted: Sequence[tuple[Queue, str]]) -> list[int | None]:
+    def last_ticks(self, ids: Sequence[tuple[Queue, str]]) -> list[int | None]:
         """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
-        if not wanted:
+        if not ids:
             return []
         pipeline = self._broker.client.pipeline(transaction=False)
         owners = []
-        for place, (queue, ident) in enumerate(wanted):
+        for place, (queue, ident) in enumerate(ids):
             for number in queue.homes(ident):
                 pipeline.hget(queue.shard(number).names["meta"], f"tick:{ident}")
                 owners.append(place)
-        latest: list[int | None] = [None] * len(wanted)
+        latest: list[int | None] = [None] * len(ids)
         with clear_errors():
             for place, tick in zip(owners, pipeline.execute(), strict=True):
                 if tick is not None:
@@ -127,11 +127,11 @@ class Inspector:
 
     def get(self, queue: str, ident: str, *, most_bytes: int | None = None) -> JobView | None:
         """Return the live job of an id, else the one buried last, else None; ``most_bytes`` as for :meth:`page`."""
-        opened = self._broker.known_queue(queue)
-        if opened is None:
+        existing = self._broker.known_queue(queue)
+        if existing is None:
             return None
-        for number in opened.homes(ident):
-            for live in self._reader.live(opened, number, [ident], most_bytes):
+        for number in existing.homes(ident):
+            for live in self._reader.live(existing, number, [ident], most_bytes):
                 return live
         return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
 
@@ -140,8 +140,8 @@ class Inspector:
         view = self.get(queue, ident)
         if view is not None and view.state != "morgue":
             place = view.place_of(generation)
-            if not place and generation.digest and (opened := self._broker.known_queue(queue)) is not None:
-                place = opened.locate(ident, generation)
+            if not place and generation.digest and (existing := self._broker.known_queue(queue)) is not None:
+                place = existing.locate(ident, generation)
             if place:
                 return view.behind() if place == "gated" else view
         keys = set(generation.keys)
@@ -173,14 +173,14 @@ class Inspector:
             InvalidJob: the cursor is not valid.
         """
         after = unpack_cursor(cursor)
-        opened = self._broker.known_queue(queue)
-        if opened is None:
+        existing = self._broker.known_queue(queue)
+        if existing is None:
             return Page([])
-        left = [entry for entry in self._reader.burials(opened, ident) if after is None or entry < after]
+        left = [entry for entry in self._reader.burials(existing, ident) if after is None or entry < after]
         last = left[min(limit, len(left)) - 1] if left else None
         found: list[JobView] = []
         size = 0
-        for entry, view in self._reader.records(opened, left[:limit], most_bytes):
+        for entry, view in self._reader.records(existing, left[:limit], most_bytes):
             found.append(view)
             size += view.bytes_here
             if size >= page_bytes:
@@ -188,13 +188,13 @@ class Inspector:
                 break
         return Page(found, pack_cursor(last) if last is not None and last is not left[-1] else "")
 
-    def leases(self, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
+    def leases(self, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
         """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
 
         Args:
-            wanted: queues of this broker, and ids.
+            jobs: queues of this broker, and ids.
         """
-        return leases(self._broker, wanted)
+        return leases(self._broker, jobs)
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
         """Return the next jobs, in the order of their due times."""
@@ -205,13 +205,13 @@ class Inspector:
 
         They are read in pieces, so for a job that changes meanwhile the result is not an atomic snapshot.
         """
-        opened = self._broker.known_queue(queue)
-        if opened is None:
+        existing = self._broker.known_queue(queue)
+        if existing is None:
             return
-        for number in opened.homes(ident):
+        for number in existing.homes(ident):
             after, some = b"", False
             while True:
-                after, frame = self._reader.call(opened, number, "payloads", ident.encode(), after, _PAGE)
+                after, frame = self._reader.call(existing, number, "payloads", ident.encode(), after, _PAGE)
                 for record in framed(frame):
                     some = True
                     yield unpack_payload(record)
@@ -223,7 +223,7 @@ class Inspector:
     def search(
         self,
         queue: str,
-        wanted: str | Callable[[JobView], bool],
+        condition: str | Callable[[JobView], bool],
         *,
         places: Iterable[str] = SEARCHED,
         limit: int | None = None,
@@ -231,7 +231,7 @@ class Inspector:
         """Yield the jobs of a queue that match; see :mod:`.search`.
 
         Args:
-            wanted: a text to find, in upper or lower case, in the id, the task's name, the arguments or payloads as
+            condition: a text to find, in upper or lower case, in the id, the task's name, the arguments or payloads as
                 they are stored (canonical JSON), the context or the last error; or a function that returns True for a
                 match.
             places: where to search: waiting, reserved, failed (a part of waiting), morgue.
@@ -242,7 +242,7 @@ class Inspector:
         """
         from .search import search
 
-        return search(self._broker, queue, wanted, tuple(places), limit)
+        return search(self._broker, queue, condition, tuple(places), limit)
 
     def views(
         self, queue: Queue, number: int, place: str, members: Sequence[bytes], most_bytes: int | None = None
@@ -288,12 +288,12 @@ class Inspector:
         by = by or next(iter(orders))
         if by not in orders:
             raise InvalidJob(f"jobs in {place!r} are not ordered by {by!r}; use one of {', '.join(orders)}")
-        wanted, after = Range(by, low, high), unpack_cursor(cursor)
-        opened = self._broker.known_queue(queue)
-        if opened is None:
+        bounds, after = Range(by, low, high), unpack_cursor(cursor)
+        existing = self._broker.known_queue(queue)
+        if existing is None:
             return Page([])
         limit = max(1, min(limit, _PAGE))
         # One entry more than requested shows if there is a next page.
-        entries = self._reader.first_entries(opened, orders[by], after, limit + 1, reverse, wanted)
-        views = self._reader.entries(opened, place, entries[:limit], most_bytes)
+        entries = self._reader.first_entries(existing, orders[by], after, limit + 1, reverse, bounds)
+        views = self._reader.entries(existing, place, entries[:limit], most_bytes)
         return Page(views, pack_cursor(entries[limit - 1]) if len(entries) > limit else "")

@@ -27,14 +27,14 @@ class JobReader:
         self._broker = broker
 
     def first_entries(
-        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, wanted: Range
+        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, bounds: Range
     ) -> list[Entry]:
         """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
         """
         score, member = (after.text, after.member) if after else ("", b"")
-        range_ = wanted.arguments()
+        range_ = bounds.arguments()
         calls: list[Call] = [
             (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
             for number in queue.numbers

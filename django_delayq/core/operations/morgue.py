@@ -19,6 +19,7 @@ from ..errors import InvalidJob
 from ..records.frames import encode_id, pack_generation, pack_named, take_u8, take_u16, take_u32, unpack_names
 from ..records.keys import MAX_SHARDS, number_of
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
+from .job_reader import JobReader
 
 if TYPE_CHECKING:
     from ..job import Generation
@@ -98,7 +99,7 @@ class Kick(Action):
         self._replace = b"1" if replace else b"0"
 
     def call(self, queue: Queue, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
-        """See :meth:`Action.call`; the next call continues at the pace."""
+        """Kick packed entries of a shard (:meth:`Action.call`); the next call continues at the pace."""
         pace = self._pace
         self.arguments = (pace.ms, b"1" if pace.relative else b"0", pace.step, self._replace)
         outcomes = super().call(queue, number, entries, request)
@@ -106,7 +107,7 @@ class Kick(Action):
         return outcomes
 
     def in_shard(self, queue: Queue, number: int, names: Sequence[Name]) -> list[str]:
-        """See :meth:`Action.in_shard`; a job that belongs to another shard is put there."""
+        """Kick jobs of a shard (:meth:`Action.in_shard`); a job that belongs to another shard is put there."""
         # An id that is live in an older epoch is put back there, so these are kicked one by one.
         older = live_in_older(queue, number, [ident for ident, _ in names])
         here = iter(super().in_shard(queue, number, [name for name in names if name[0] not in older]))
@@ -119,7 +120,10 @@ class Kick(Action):
     def anywhere(
         self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
-        """See :meth:`Action.anywhere`; ``request`` has no effect while the queue has old epochs."""
+        """Kick one job wherever it is (:meth:`Action.anywhere`).
+
+        ``request`` has no effect while the queue has old epochs.
+        """
         return self._anywhere(queue, encode_id(ident), pack_generation(generation)[0], request)
 
     def _anywhere(self, queue: Queue, ident: bytes, key: bytes, request: bytes | None = None) -> str:
@@ -170,7 +174,7 @@ class Discard(Action):
     def anywhere(
         self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
-        """See :meth:`Action.anywhere`."""
+        """Delete one morgue record wherever it is; see :meth:`Action.anywhere`."""
         encoded, key = encode_id(ident), pack_generation(generation)[0]
         while True:
             if not key and len(queue.epochs) > 1:
@@ -200,11 +204,7 @@ def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
 
 def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
     """Return shard and name of each record of an id, the latest first."""
-    found = []
-    for number in queue.homes(ident):
-        answer = queue.call("burials", number, ident.encode(), request=b"")
-        found += [(float(at), number, name) for name, at in zip(answer[::2], answer[1::2], strict=True)]
-    return [(number, name) for _, number, name in sorted(found, reverse=True)]
+    return [(entry.shard, entry.member) for entry in JobReader(queue.broker).burials(queue, ident)]
 
 
 def _unpack(number: int, frame: bytes) -> _Grave | None:

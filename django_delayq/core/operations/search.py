@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 def search(
-    broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str], limit: int | None
+    broker: Broker, queue: str, condition: str | Callable[[JobView], bool], places: Iterable[str], limit: int | None
 ) -> Iterator[JobView]:
     """Search jobs; see :meth:`Inspector.search`. Errors are raised at the call, not at the first job."""
     unknown = [place for place in places if place not in INDEXES]
     if unknown:
         raise InvalidJob(f"{unknown[0]!r} is no place to search; use some of {', '.join(INDEXES)}")
-    if isinstance(wanted, str) and not wanted:
-        raise InvalidJob("search for what? The text is empty")
-    opened = broker.known_queue(queue)
-    matches = _Text(broker, queue, wanted) if isinstance(wanted, str) else _Predicate(broker, queue, wanted)
-    return _found(broker, opened, matches, tuple(dict.fromkeys(places)), limit) if opened else iter(())
+    if isinstance(condition, str) and not condition:
+        raise InvalidJob("search for what? The text is empty; give a part of an id, a task or the arguments")
+    existing = broker.known_queue(queue)
+    matches = _Text(broker, queue, condition) if isinstance(condition, str) else _Predicate(broker, queue, condition)
+    return _search(broker, existing, matches, tuple(dict.fromkeys(places)), limit) if existing else iter(())
 
 
-def _found(
+def _search(
     broker: Broker, queue: Queue, matches: Callable[[JobView], bool], places: Sequence[str], limit: int | None
 ) -> Iterator[JobView]:
-    told: set[tuple[str, bytes]] = set()
+    seen: set[tuple[str, bytes]] = set()
     for place in places:
         for view in _jobs(broker, queue, place):
-            if limit is not None and len(told) >= limit:
+            if limit is not None and len(seen) >= limit:
                 return
             name = view.id, view.job.key if place == "morgue" else b""
-            if name not in told and matches(view):
-                told.add(name)
+            if name not in seen and matches(view):
+                seen.add(name)
                 yield view
 
 
@@ -64,7 +64,7 @@ class _Text:
         self._broker = broker
         self._queue = queue
         # Quotes, backslashes and line ends are stored escaped.
-        self._needles = {text.casefold(), json.dumps(text, ensure_ascii=False)[1:-1].casefold()}
+        self._texts = {text.casefold(), json.dumps(text, ensure_ascii=False)[1:-1].casefold()}
 
     def __call__(self, view: JobView) -> bool:
         return any(map(self._is_in, _texts(view))) or (
@@ -77,7 +77,7 @@ class _Text:
 
     def _is_in(self, text: str) -> bool:
         text = text.casefold()
-        return any(needle in text for needle in self._needles)
+        return any(searched in text for searched in self._texts)
 
 
 def _texts(view: JobView) -> Iterator[str]:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: called with the number of jobs checked so far, and the number at the start
 Progress = Callable[[int, int], None]
 #: an id (its generation that was buried last), or an id and the key of a generation
-Wanted = str | tuple[str, bytes]
+Selected = str | tuple[str, bytes]
 
 #: ids read from an iterable before they are processed
 _AT_ONCE: Final = 10_000
@@ -59,23 +59,23 @@ def shard_snapshots(queue: Queue) -> dict[int, ShardSnapshot]:
 # -- selections ------------------------------------------------------------------------------------------------------
 
 
-def named(wanted: Iterable[Wanted]) -> Iterator[list[Name]]:
+def named(selected: Iterable[Selected]) -> Iterator[list[Name]]:
     """Yield the names of jobs that a caller named, in chunks.
 
     Raises:
         InvalidJob: an invalid id.
     """
-    pending = iter(wanted)
+    pending = iter(selected)
     return iter(lambda: [name_of(one) for one in islice(pending, _AT_ONCE)], [])
 
 
-def name_of(wanted: Wanted) -> Name:
+def name_of(selected: Selected) -> Name:
     """Return the name that a script takes.
 
     Raises:
         InvalidJob: an invalid id.
     """
-    ident, key = (wanted, b"") if isinstance(wanted, str) else wanted
+    ident, key = (selected, b"") if isinstance(selected, str) else selected
     return encode_id(ident), key
 
 

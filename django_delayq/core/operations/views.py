@@ -72,7 +72,7 @@ class JobView:
                 out.
         """
         if self.cut:
-            raise Undecodable(f"{self.left_out} bytes of arguments were left out; ask for the job without most_bytes")
+            raise Undecodable(f"{self.left_out} bytes of arguments were left out; read the job without most_bytes")
         return decode_args(self.job.args)
 
     @property

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from ... import connections
 from ...core import bulk
 from ...core.operations.inspector import JobView
-from ...core.operations.selection import Progress, Wanted
+from ...core.operations.selection import Progress, Selected
 from ...core.queue import Queue
 from ...masking import Mask
 from ...status.formatting import moment, printable, table
@@ -80,7 +80,7 @@ class Command(DelayQCommand):
         if action == "discard" and options["all"]:
             self.ask(queues, options)
         counts: Counter[str] = Counter()
-        chosen: dict[str, list[Wanted]] = {}
+        chosen: dict[str, list[Selected]] = {}
         if options["ids"] or options["limit"]:
             for queue, view in _chosen(queues, options["ids"], options["limit"]):
                 chosen.setdefault(queue.name, []).append((view.id, view.job.key))
@@ -104,7 +104,7 @@ class Command(DelayQCommand):
             )
 
     def act_on(
-        self, queue: Queue, wanted: list[Wanted], action: str, options: dict[str, Any], progress: Progress
+        self, queue: Queue, wanted: list[Selected], action: str, options: dict[str, Any], progress: Progress
     ) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
         if action == "discard":

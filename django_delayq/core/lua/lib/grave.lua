@@ -54,7 +54,7 @@ local function mark_live(key)
   end
 end
 
--- Deletes a record for good: its job cannot be brought back any more.
+-- Deletes a record: its job can no longer be kicked.
 local function throw_out(grave)
   each_in_grave(grave, function(key)
     mark_end(key, 'done')

@@ -1,12 +1,12 @@
 -- Completions: how generations ended whose end a component outside Redis waits for. A *durable* key, of a plain job or
 -- of a payload, has its first bit set (job.new_key). MARKS: durable key -> '<B end><d stamp us>', end 1 done, 2
--- buried, 3 live. A completion stays until it is taken (marks.lua), and no two completions of a key have the same
+-- buried, 3 live. A completion stays until it is acknowledged (marks.lua), and no two completions of a key have the same
 -- stamp.
 -- Order of the writes: a script writes its completions last. If it breaks off, a generation may have ended without one:
 -- a component that waits for it checks (known.lua), finds that it is unknown, and sends the job once more. With the
 -- opposite order a completion might name a job that is still live: it would be forgotten outside, and lost with the
 -- next loss of Redis. LIVE is different: it makes a job watched again, and so it is written first (mark_live).
--- Few functions, because every operation creates them anew in every call.
+-- Few functions, because every call of a script creates them again.
 local ends = {}
 -- Payloads are read for their keys only where one with a durable key was ever stored.
 local has_durable_payloads = meta[7] == '1'

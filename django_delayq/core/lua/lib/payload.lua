@@ -262,7 +262,7 @@ local function each_twin(taken, twins, each)
   end
 end
 
--- Ends an attempt whose payloads are done: twins that arrived meanwhile take their places.
+-- Ends an attempt whose payloads are done: equal payloads that arrived since take their places.
 local function finish_payloads(id, taken, gated)
   local members, fields, twins = in_hand(id, taken)
   remove_all('ZREM', ORDER, members)

@@ -1,6 +1,6 @@
 -- Ranks, counted from 0, in a sorted set in the order of (score, member). Includes: bytes.
 
--- Return how many entries are before this place, or up to it if it is `included`; its member need not exist any more.
+-- Return how many entries are before this place, or up to it if it is `included`; its member may have been removed.
 local function rank_of(key, score, member, included)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', key, score, score)

@@ -195,7 +195,7 @@ local function reserve(limit, worker)
   return frame_of_batch(token, next_due, jobs), token
 end
 
--- Returns the same batch for a retried call: what that token still holds. The lease begins anew, since its holder only
+-- Returns the same batch for a retried call: what that token still holds. The lease starts again, because its holder only
 -- learns of it now.
 local function reserve_again(token)
   local jobs, deadline = {}, text(now_ms + ttr_ms)

@@ -5,7 +5,7 @@
 -- quarantine from now on; 8 its process died under it (release: the lease was lost, and with it perhaps a start that
 -- nobody recorded); 16 bury only the first payload (fail: the crash surely was the job's own; release: the run could not
 -- begin, the job is postponed); 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
--- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2, and 4 = the
+-- 2 first, 3 last) between a returned payload and an equal one that arrived since. Acks have 1 and 2, and 4 = the
 -- job's key, or one of its payloads', is durable.
 -- One table, since a script has no more than 200 local names.
 local MARK = {
@@ -112,7 +112,7 @@ local function mark_run(id, taken)
 end
 
 -- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
--- inbox and morgue take it for another job; nobody waits for it, so it is not durable.
+-- inbox and morgue treat it as another job; its end is not awaited, so it is not durable.
 local function put_rest(id, body, gated)
   local key = digest_of_bytes(key_of(body))
   body = with_quarantine(with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2)), false)
@@ -127,7 +127,7 @@ local function put_rest(id, body, gated)
   put_due(body, score_at(now_ms), id)
 end
 
--- The run is over for good, and so are the payloads that it had; those that were too many for it get a run of their own.
+-- The attempt and its payloads are done; payloads beyond its limit get an attempt of their own.
 local function finish_run(id, taken, gated)
   finish_payloads(id, taken, gated)
   if left_some(taken) and has_payloads(id) then
