@@ -375,7 +375,7 @@ def test_the_backlog_is_divided_by_when_it_falls_due(make_stand: Make) -> None:
     assert [number for number, _ in by_shard.shards] == list(stand.queue.numbers)
     assert [sum(bins) for bins in zip(*(one.backlog for _, one in by_shard.shards), strict=True)] == [2, 3, 3, 2]
     for wrong in ([0], [5, 5], [2, 1], [1.5]):
-        with pytest.raises(InvalidJob, match="a horizon is whole milliseconds"):
+        with pytest.raises(InvalidJob, match="a horizon is a list of increasing whole milliseconds"):
             inspector.all_counts(horizon=wrong)  # type: ignore[arg-type]
 
 
