@@ -69,7 +69,7 @@ def _untag(value: dict[str, Any]) -> Any:
     if read is None and key[:2] == MARK:
         return _own_value(key, inner)
     if read is None:
-        raise Undecodable(f"the tag {short_key(key)} is unknown to this release; was it written by a newer one?")
+        raise Undecodable(f"the tag {short_key(key)} is not known here; was it written by a newer release?")
     return read(inner)
 
 

@@ -46,7 +46,7 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
         raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
     flags = body[0]
     if flags >> 5 & 3 != BODY_VERSION:
-        raise Undecodable(f"body version {flags >> 5 & 3} is unknown to this release; was it written by a newer one?")
+        raise Undecodable(f"body version {flags >> 5 & 3} is not known here; was it written by a newer release?")
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
