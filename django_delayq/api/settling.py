@@ -17,7 +17,7 @@ from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.operations.views import unpack_views
 from ..core.queue import Queue
-from ..core.records.frames import pack_id
+from ..core.records.schedule_frames import pack_id
 from ..core.redis.gather import gather
 from ..core.task import registry
 from ..pull import ends

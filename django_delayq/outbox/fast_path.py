@@ -20,7 +20,7 @@ from django.db import DatabaseError
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
 from ..core.outcome import Outcome
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
 from . import rows
 from .producer import SendingTime, ask
 from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.broker import Broker
 from ..core.records import layout as layouts
 from ..core.records.keys import number_of
-from ..core.records.run_frames import KEY_BYTES
+from ..core.records.schedule_frames import KEY_BYTES
 from ..core.redis.scripts import clear_errors
 from ..core.sending.run_limits import memory_of
 from ..core.sending.runs import Run

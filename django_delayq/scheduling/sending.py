@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from .. import connections
 from ..core.job import NewJob
 from ..core.outcome import Outcome
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result

@@ -1,4 +1,4 @@
-"""Conversion of the replies of ``lua/columns.lua`` into columns of values. Broken jobs never raise an error here."""
+"""Conversion of replies with many jobs into columns of values. Broken jobs never raise an error here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from ..job import Undecodable, unpack_body
-from .frames import take_u8, take_u16, take_u32, unpack_names, unpack_state
+from .column_reply import FARTHEST, Reply
+from .fields import take_u8, take_u16, take_u32
+from .reserve_frames import unpack_state
+from .schedule_frames import KEY_BYTES
 
 #: columns of every job besides its queue, shard and place; times are Unix ms
 NAMES: Final = (
@@ -35,12 +37,7 @@ NAMES: Final = (
 )
 
 _COUNTED: Final = ("failures", "reserves", "crashes")
-_HEAD: Final = struct.Struct("<BII")
-_MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
-_GRAVE: Final = struct.Struct("<ddHHH")
-_KEY_BYTES: Final = 16
-#: doubles are exact up to this value
-_FARTHEST: Final = 2.0**53
+_MORGUE_RECORD: Final = struct.Struct("<ddHHH")
 _BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
 _UNREADABLE: Final = "Undecodable"
 
@@ -96,74 +93,6 @@ def default_of(name: str) -> int | None:
     return 0 if name in _COUNTED else None
 
 
-@dataclass(slots=True)
-class Reply:
-    """Reply of ``columns.lua``: ids and scores in packed form, the rest only if it was requested.
-
-    ``states`` and ``counts`` are empty if no job of the shard has one.
-    """
-
-    more: bool
-    looked_at: int
-    n: int
-    scores: bytes
-    lengths: bytes
-    ids: bytes
-    tasks: Mapping[int, str]
-    bodies: Sequence[bytes] = ()
-    states: Sequence[bytes] = ()
-    counts: Sequence[int] = ()
-
-    def members(self) -> list[bytes]:
-        """Return the ids; of the morgue with their keys."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
-
-    def numbers(self) -> tuple[float, ...]:
-        """Return the scores."""
-        return struct.unpack(f"<{self.n}d", self.scores)
-
-    def last(self) -> tuple[bytes, bytes]:
-        """Return score and member after which the next page begins."""
-        (score,) = struct.unpack("<d", self.scores[-8:])
-        size = int.from_bytes(self.lengths[-4:], "little")
-        return text_of(score), self.ids[len(self.ids) - size :]
-
-
-def text_of(score: float | None) -> bytes:
-    """Return a score in the form that Redis reads; empty for None."""
-    if score is None:
-        return b""
-    exact = abs(score) < _FARTHEST and score == int(score)
-    return b"%d" % score if exact else repr(score).encode()
-
-
-def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
-    """Return the reply split into parts, as far as that needs no work per job."""
-    marks, looked_at, n = _HEAD.unpack_from(frame)
-    more = bool(marks & _MORE)
-    tasks, at = unpack_names(frame, _HEAD.size)
-    scores = frame[at : at + 8 * n]
-    at += 8 * n
-    lengths = frame[at : at + 4 * n]
-    at += 4 * n
-    if not with_bodies:
-        return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
-    end = at + sum(struct.unpack(f"<{n}I", lengths))
-    reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
-    reply.bodies, at = _texts(frame, end, n)
-    if marks & _WITH_STATES:
-        reply.states, at = _texts(frame, at, n)
-    if marks & _WITH_COUNTS:
-        reply.counts = struct.unpack_from(f"<{n}I", frame, at)
-    return reply
-
-
-def _texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
-    ends = list(accumulate(struct.unpack_from(f"<{n}I", frame, at), initial=at + 4 * n))
-    return [frame[a:b] for a, b in pairwise(ends)], ends[-1]
-
-
 def decoded(texts: Iterable[bytes]) -> list[str]:
     """Return texts decoded from bytes that may be invalid UTF-8."""
     return [text.decode(errors="replace") for text in texts]
@@ -171,13 +100,13 @@ def decoded(texts: Iterable[bytes]) -> list[str]:
 
 def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
     """Return scores as ms; None for an impossible time. ``unit``: how many of theirs make a ms (1000 for µs)."""
-    if scores and max(scores) < _FARTHEST and min(scores) > -_FARTHEST:
+    if scores and max(scores) < FARTHEST and min(scores) > -FARTHEST:
         return [int(score // unit) for score in scores]
     return [_ms(score, unit) for score in scores]
 
 
 def _ms(score: float, unit: int = 1000) -> int | None:
-    return int(score // unit) if abs(score) < _FARTHEST else None
+    return int(score // unit) if abs(score) < FARTHEST else None
 
 
 # -- live jobs ---------------------------------------------------------------------------------------------------------
@@ -249,19 +178,19 @@ def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) ->
     try:
         state = unpack_state(packed)
     except _BROKEN as error:
-        _tell(found, place, _UNREADABLE, f"the job's state cannot be read: {error}")
+        _put_error(found, place, _UNREADABLE, f"the job's state cannot be read: {error}")
         return
     for name, count in zip(_COUNTED, (state.failures, state.reserves, state.crashes), strict=True):
         values[name][place] = count
-    values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < _FARTHEST else None
+    values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < FARTHEST else None
     if reserved:
         values["due"][place] = _ms(state.due_us)
         values["worker"][place] = _clean(state.worker)
     if state.error:
-        _tell(found, place, *_error_of(state.error))
+        _put_error(found, place, *_error_of(state.error))
 
 
-def _tell(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
+def _put_error(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
     """Store an error, unless the more serious one is there: that the body cannot be read."""
     values = found.values
     if values["error"][place] is None:
@@ -274,34 +203,34 @@ def _tell(found: Columns, place: int, error_class: str | None, error: str | None
 def buried_columns(part: Part, reply: Reply) -> Columns:
     """Return the columns of jobs in the morgue."""
     members = reply.members()
-    found = Columns(part, reply.n, {"id": decoded(member[: -_KEY_BYTES - 1] for member in members)})
-    graves = [_grave(record) for record in reply.bodies]
-    *columns, classes, errors, bodies, payloads, wrong = map(list, zip(*graves, strict=True))
+    found = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})
+    records = [_read_morgue_record(record) for record in reply.bodies]
+    *columns, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
     names = ("due", "buried_at", *_COUNTED, "reason")
     merged = _put_contents(found, [_content(body, reply.tasks) for body in bodies])
     found.values.update(zip(names, columns, strict=True))
-    found.values["key"] = [member[-_KEY_BYTES:].hex() for member in members]
+    found.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
     found.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
     for name in ("error_class", "error"):
         found.values[name] = found.column(name)
-    for place, told in enumerate(wrong):
-        if told is not None:
-            found.values["error_class"][place], found.values["error"][place] = _UNREADABLE, told
+    for place, problem in enumerate(wrong):
+        if problem is not None:
+            found.values["error_class"][place], found.values["error"][place] = _UNREADABLE, problem
         elif errors[place] or classes[place]:
             named, message = _error_of(errors[place]) if errors[place] else (None, None)
-            _tell(found, place, classes[place] or named, message)
+            _put_error(found, place, classes[place] or named, message)
     return found
 
 
-def _grave(record: bytes) -> tuple[Any, ...]:
+def _read_morgue_record(record: bytes) -> tuple[Any, ...]:
     """Return the fields of a morgue record.
 
     These are due, buried at, failures, reserves, crashes, reason, error class, error, body, number of payloads, and the
     error text of an unreadable record.
     """
     try:
-        due, buried, failures, reserves, crashes = _GRAVE.unpack_from(record)
-        outcome, at = take_u8(record, _GRAVE.size)
+        due, buried, failures, reserves, crashes = _MORGUE_RECORD.unpack_from(record)
+        outcome, at = take_u8(record, _MORGUE_RECORD.size)
         reason, at = take_u8(record, at)
         error_class, at = take_u8(record, at)
         error, at = take_u16(record, at)

@@ -17,17 +17,24 @@ from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import MAX_ID_BYTES, NewJob
 from ..sending.runs import CHUNK, key_of
-from .frames import CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
+from .schedule_frames import (
+    CONFLICT,
+    DUE_POLICY,
+    KEEP_RETRIES,
+    KEY_BYTES,
+    MERGED,
+    NEW_HEAD,
+    SCORE_IS_NOW,
+    SCORE_POLICY,
+    bad_id,
+    pack_new,
+)
 
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
-_FRONT: Final = struct.Struct("<BBBBdB")  # of an entry of schedule.lua
-_KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 2, 4, 8
 NO_CODE: Final = b"\0\0"
-#: length of the keys of a body and of a payload
-KEY_BYTES: Final = 16
 #: suffixes that distinguish the keys of one chunk
 _PLACES: Final = tuple(struct.pack(">I", place) for place in range(CHUNK))
 
@@ -72,8 +79,8 @@ class Shape:
         check_choice("score_policy", score_policy, tuple(SCORE_POLICY))
         if on_conflict == "merge" and not merged:
             raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
-        marks = (0 if reset_retries else _KEEP_RETRIES) | (_MERGED if merged else 0)
-        marks |= _SCORE_IS_NOW if score_is_now else 0
+        marks = (0 if reset_retries else KEEP_RETRIES) | (MERGED if merged else 0)
+        marks |= SCORE_IS_NOW if score_is_now else 0
         name = check_task_name(task).encode()
         return cls(
             _HEAD.pack(
@@ -98,23 +105,26 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
     """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
-        InvalidJob: see :func:`~.frames.pack_new`. Also if it has no due time of its own, or is merged and has no keys
-            (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which only the
-            outbox supports.
+        InvalidJob: see :func:`~.schedule_frames.pack_new`. Also if it has no due time of its own, or is merged and has
+            no keys (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which
+            only the outbox supports.
     """
     if new.durable:
         raise InvalidJob("a bulk write takes no durable jobs: their rows are in the database, so schedule them there")
     keyed = bool(new.key or new.payload)
     if keyed and not len(new.key) == KEY_BYTES == len(new.payload.key if new.payload else new.key):
         raise InvalidJob(
-            f"a bulk write needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
-            "by chance would be another in a second try; make it with key_of()"
+            f"a bulk write needs the key of job {new.id!r}, and of its payload, 16 bytes each: a random key would "
+            "differ in a second try; make it with key_of()"
         )
     if new.due_ms is None:
-        raise InvalidJob("a bulk write needs the moment when a job is due: a delay would mean another in a second try")
+        raise InvalidJob(
+            "a bulk write needs the moment when a job is due, because a delay would end at another moment in a second "
+            "try; give due_ms"
+        )
     packed = pack_new(new)
-    conflict, due_policy, score_policy, marks, _, size = _FRONT.unpack_from(packed)
-    at = _FRONT.size
+    conflict, due_policy, score_policy, marks, _, size = NEW_HEAD.unpack_from(packed)
+    at = NEW_HEAD.size
     ident, at = packed[at : at + size], at + size
     task, at = packed[at + 1 : at + 1 + packed[at]], at + 1 + packed[at]
     (length,) = _U32.unpack_from(packed, at)
@@ -134,9 +144,9 @@ def with_keys(run_id: str, new: NewJob) -> NewJob:
     if payload is None or (new.key and payload.key):
         return new
     ident = new.id.encode()
-    said = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
-    payload = replace(payload, key=payload.key or key_of(run_id, ident + b"\1" + said))
-    return replace(new, key=new.key or key_of(run_id, ident + b"\0" + said), payload=payload)
+    content = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
+    payload = replace(payload, key=payload.key or key_of(run_id, ident + b"\1" + content))
+    return replace(new, key=new.key or key_of(run_id, ident + b"\0" + content), payload=payload)
 
 
 @dataclass(slots=True)
@@ -175,10 +185,10 @@ class Rows:
         """Return the rows at these places."""
         if not places:
             return Rows()
-        taken: Callable[[list[bytes]], Sequence[bytes]] = (
+        pick: Callable[[list[bytes]], Sequence[bytes]] = (
             itemgetter(*places) if len(places) > 1 else (lambda column: (column[places[0]],))
         )
-        return Rows(*(list(taken(column)) if column else [] for column in self._columns()))
+        return Rows(*(list(pick(column)) if column else [] for column in self._columns()))
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return the rows from ``start`` to before ``stop``."""

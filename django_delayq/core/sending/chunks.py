@@ -12,8 +12,8 @@ from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
 from ..operations.resharding import Patience
 from ..outcome import MOVED_LETTER
-from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
+from ..records.schedule_frames import pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for

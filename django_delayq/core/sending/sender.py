@@ -14,8 +14,8 @@ from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
 from ..operations.resharding import Patience
 from ..outcome import MOVED_LETTER, OF_LETTER, Outcome, count_outcomes
-from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS, Shard, number_of
+from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
 from ..shards import Shards
 from .chunks import ChunkSender
