@@ -12,13 +12,13 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 
 from .errors import InvalidJob
+from .moments import ms_of, ms_of_span
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
 MAX_DUE_MS: Final = 9_000_000_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
 _HINT_MS: Final = "is it in milliseconds? Seconds are expected"
 _HINT_FAR: Final = "if it is meant, the setting ALLOW_FAR allows it"
 
@@ -60,7 +60,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
             ``what``.
     """
     if isinstance(delay, timedelta):
-        ms = _rounded_up(delay)
+        ms = ms_of_span(delay)
     else:
         ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
     if ms < 0:
@@ -76,7 +76,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
 
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = _rounded_up(_aware(at, use_tz, tz) - _EPOCH)
+        ms = ms_of(_aware(at, use_tz, tz))
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -107,11 +107,6 @@ def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
         return at.replace(tzinfo=None).astimezone()
     except (OverflowError, OSError, ValueError):  # outside the range of the system's clock functions
         return at.replace(tzinfo=UTC)
-
-
-def _rounded_up(span: timedelta) -> int:
-    ms, rest = divmod(span, _MS)
-    return ms + bool(rest)
 
 
 def _ms_of_number(value: object, what: str, wanted: str) -> int:

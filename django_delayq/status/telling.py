@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from ..core.moments import iso_of
 from ..core.timings import Histogram
 from .change import NOTHING, Change, Rates, by_queue, united
 from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
@@ -29,7 +29,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
     ran = by_queue(snapshot.figures.run)
     told: dict[str, Any] = {
-        "now": iso(snapshot.now_ms),
+        "now": iso_of(snapshot.now_ms),
         "totals": totals,
         "queues": [
             _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
@@ -123,8 +123,8 @@ def _recurring(one: RecurringStatus) -> dict[str, Any]:
         "schedule": one.schedule,
         "timezone": one.timezone or None,
         "missed": one.missed,
-        "last_tick": None if one.last_tick_ms is None else iso(one.last_tick_ms),
-        "next_tick": None if one.next_tick_ms is None else iso(one.next_tick_ms),
+        "last_tick": iso_of(one.last_tick_ms),
+        "next_tick": iso_of(one.next_tick_ms),
     }
 
 
@@ -139,8 +139,3 @@ def human_bytes(size: float) -> str:
         return f"{size:.0f}B"
     power = min(4, int(math.log(size, 1024)))
     return f"{size / 1024**power:.2f}{'KMGT'[power - 1]}"
-
-
-def iso(unix_ms: float) -> str:
-    """Return a time as ISO 8601 text in UTC."""
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
