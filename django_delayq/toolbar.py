@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from .core.errors import InvalidJob
 from .core.redis.scripts import Scripts
-from .outbox import verbs as outbox_verbs
+from .outbox import row_verbs
 from .scheduling import verbs
 from .scheduling.handle import JobHandle
 from .transactions import in_transaction
@@ -249,8 +249,8 @@ def _wrap_verbs() -> None:
         (verbs, "_schedule", schedule),
         (verbs, "send_many", many),
         (verbs, "send_many_durable", many),
-        (outbox_verbs, "cancel", cancel),
-        (outbox_verbs, "move", move),
+        (row_verbs, "cancel", cancel),
+        (row_verbs, "move", move),
     )
     for module, name, describe in patches:
         setattr(module, name, _watched(getattr(module, name), describe))

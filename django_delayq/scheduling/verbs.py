@@ -20,7 +20,7 @@ from ..core.inputs import short
 from ..core.job_options import OPTIONS, check_option_names
 from ..core.outcome import Outcome
 from ..core.task import Task
-from ..outbox import durability, verbs
+from ..outbox import durability, row_verbs
 from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
@@ -203,7 +203,7 @@ def cancel(
         QueueUnavailable: Redis cannot be reached.
     """
     _mind_event_loop("cancel")
-    return verbs.cancel(find_job(target, id, task, queue, using_db))
+    return row_verbs.cancel(find_job(target, id, task, queue, using_db))
 
 
 def reschedule(
@@ -238,7 +238,7 @@ def reschedule(
         left = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
         return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), tell)
+    return row_verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), tell)
 
 
 def run_now(
@@ -263,7 +263,7 @@ def run_now(
         live = broker.existing(job.queue)
         return live is not None and live.run_now(job.id, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "run_now", NOW, tell)
+    return row_verbs.move(job, "run_now", NOW, tell)
 
 
 def get_job(
