@@ -15,10 +15,11 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
+from .client_source import source_of_client
 from .config import RedisConfig
 from .link import within
 from .pool import BoundedPool
-from .sources import Source, source_of, source_of_client
+from .sources import Source, source_of
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 

@@ -1,0 +1,133 @@
+"""Options of a Redis deployment: their names and the checks of their values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from ..errors import Misconfigured
+
+Address = tuple[str, int]
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise Misconfigured(f"{name.upper()} must be a text, not {type(value).__name__}")
+
+
+def _flag(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise Misconfigured(f"{name.upper()} must be True or False, not {value!r:.40}")
+    return found
+
+
+def _whole(least: int, most: int) -> Callable[[str, object], int]:
+    def check(name: str, value: object) -> int:
+        number = -1
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = value
+        elif isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
+            number = int(value)
+        if least <= number <= most:
+            return number
+        # In a URL the number may be part of a password that was not escaped.
+        actual = f", not {value!r:.20}" if isinstance(value, int) else ""
+        raise Misconfigured(f"{name.upper()} must be a whole number from {least} to {most}{actual}")
+
+    return check
+
+
+def _seconds(most: int) -> Callable[[str, object], float]:
+    def check(name: str, value: object) -> float:
+        try:
+            seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if 0 < seconds <= most:
+            return seconds
+        raise Misconfigured(f"{name.upper()} must be a number of seconds above 0, at most {most}")
+
+    return check
+
+
+def _verification(name: str, value: object) -> object:
+    # URLs for other programs use "CERT_NONE".
+    text = value.lower().removeprefix("cert_") if isinstance(value, str) else value
+    if isinstance(text, str) and text not in ("none", "optional", "required"):
+        raise Misconfigured(f"{name.upper()} must be 'required', 'optional' or 'none'")
+    return text
+
+
+def _addresses(name: str, value: object) -> tuple[Address, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        raise Misconfigured(f"{_SETTING_OF.get(name, name.upper())} must be a list like [['10.0.0.1', 6379], …]")
+    addresses = tuple(_address(name, item) for item in value)
+    if not addresses:
+        raise Misconfigured(f"{_SETTING_OF.get(name, name.upper())} is an empty list; name at least one address")
+    return addresses
+
+
+def _address(name: str, item: object) -> Address:
+    if isinstance(item, str):
+        host, _, port = item.strip().rpartition(":")
+        item = (host.strip("[]"), port)
+    if isinstance(item, Iterable):
+        pair = tuple(item)
+        if len(pair) == 2 and isinstance(pair[0], str) and pair[0]:
+            return pair[0], _PORT("port", pair[1])
+    raise Misconfigured(f"an address in {_SETTING_OF.get(name, name.upper())} is ['10.0.0.1', 6379] or '10.0.0.1:6379'")
+
+
+def _any(_name: str, value: Any) -> Any:
+    return value
+
+
+_PORT: Final = _whole(1, 65535)
+_SETTING_OF: Final = {"cluster_nodes": "CLUSTER", "sentinel_master": "MASTER"}
+#: other names of options -> ours
+ALIASES: Final = {
+    "cluster": "cluster_nodes",
+    "master": "sentinel_master",
+    "socket_connect_timeout": "connect_timeout",
+    "user": "username",
+    "ssl_ca_cert": "ssl_ca_certs",
+}
+#: option -> check of its value, which returns it or raises Misconfigured
+CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "host": _text,
+    "port": _PORT,
+    "path": _text,
+    "sentinels": _addresses,
+    "sentinel_master": _text,
+    "cluster_nodes": _addresses,
+    "db": _whole(0, 65535),
+    "username": _text,
+    "password": _text,
+    "sentinel_username": _text,
+    "sentinel_password": _text,
+    "ssl": _flag,
+    "ssl_ca_certs": _text,
+    "ssl_ca_path": _text,
+    "ssl_ca_data": _text,
+    "ssl_certfile": _text,
+    "ssl_keyfile": _text,
+    "ssl_password": _text,
+    "ssl_cert_reqs": _verification,
+    "ssl_check_hostname": _flag,
+    "ssl_ciphers": _text,
+    "ssl_min_version": _any,
+    "socket_timeout": _seconds(3600),
+    "connect_timeout": _seconds(3600),
+    "retries": _whole(0, 10),
+    "max_connections": _whole(1, 10_000),
+    "max_connection_age": _seconds(30 * 86_400),
+}
