@@ -17,10 +17,10 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
-from .core.errors import Misconfigured
-from .core.redis.config import RedisConfig
-from .core.redis.config_values import Address
-from .settings.conf import SETTING, Conf
+from ..core.errors import Misconfigured
+from ..core.redis.config import RedisConfig
+from ..core.redis.config_values import Address
+from ..settings.conf import SETTING, Conf
 
 #: address of a server and number of a database
 Place: TypeAlias = tuple[str, int]
@@ -29,14 +29,14 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://"
 _VALKEY: Final = re.compile(r"\Avalkey")
 
 
-def shared_caches(config: Conf) -> Iterator[CheckMessage]:
+def check_caches(config: Conf) -> Iterator[CheckMessage]:
     """Find the caches whose ``clear()`` would delete the jobs.
 
     The alias in ``REDIS`` is dedicated to the jobs, so it is not reported unless it is the default cache.
     """
-    jobs = set(_places_of_jobs(config))
+    jobs = set(_databases_of_jobs(config))
     for alias, cache in settings.CACHES.items():
-        found = sorted(jobs.intersection(_places_of_cache(cache)))
+        found = sorted(jobs.intersection(_databases_of_cache(cache)))
         if found and (alias != config.redis or alias == "default"):
             where, number = found[0]
             yield Error(
@@ -48,31 +48,31 @@ def shared_caches(config: Conf) -> Iterator[CheckMessage]:
             )
 
 
-def _places_of_jobs(config: Conf) -> Iterator[Place]:
+def _databases_of_jobs(config: Conf) -> Iterator[Place]:
     redis = config.redis
     if redis is None:
-        from .connections import embedded_directory
+        from ..connections import embedded_directory
 
         with contextlib.suppress(Misconfigured):  # reported as delayq.E003
             yield _socket(str(embedded_directory(config) / "redis.sock"), 0)
     elif isinstance(redis, str) and "://" not in redis:
-        yield from _places_of_cache(settings.CACHES.get(redis, {}))
+        yield from _databases_of_cache(settings.CACHES.get(redis, {}))
     else:
         with contextlib.suppress(Misconfigured):  # reported as delayq.E002
-            yield from _places_of_config(RedisConfig.parse(redis))
+            yield from _databases_of_config(RedisConfig.parse(redis))
 
 
-def _places_of_config(redis: RedisConfig) -> Iterator[Place]:
+def _databases_of_config(redis: RedisConfig) -> Iterator[Place]:
     if redis.path:
         yield _socket(redis.path, redis.db)
     elif redis.sentinels:
-        yield from _behind_sentinels(redis.sentinel_master, redis.sentinels, redis.db)
+        yield from _database_of_master(redis.sentinel_master, redis.sentinels, redis.db)
     else:
         for address in redis.cluster_nodes or ((redis.host, redis.port),):
             yield _server(address), redis.db
 
 
-def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
+def _databases_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
     given, options = cache.get("LOCATION") or (), cache.get("OPTIONS") or {}
     for location in re.split("[;,]", given) if isinstance(given, str) else given:
         url = str(location).strip()
@@ -87,7 +87,7 @@ def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
         if parts.get("path"):
             yield _socket(parts["path"], number)
         elif options.get("SENTINELS"):
-            yield from _behind_sentinels(host, options["SENTINELS"], number)
+            yield from _database_of_master(host, options["SENTINELS"], number)
         else:
             yield _server((host, int(parts.get("port") or 6379))), number
 
@@ -100,7 +100,7 @@ def _number_in(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _behind_sentinels(master: str, sentinels: Any, number: int) -> Iterator[Place]:
+def _database_of_master(master: str, sentinels: Any, number: int) -> Iterator[Place]:
     for host, port in sentinels:
         yield f"{master} of the sentinel {_server((host, int(port)))}", number
 
