@@ -83,18 +83,18 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
         config = conf()
     except Misconfigured:
         return []  # reported as delayq.E001
-    found: list[CheckMessage] = []
+    messages: list[CheckMessage] = []
     if config.redis is None:
-        found.append(
+        messages.append(
             Warning(
                 "The embedded Redis is used: it runs on this machine only, and ends with the processes that use it.",
                 hint=f"Run a Redis of its own and set {SETTING}['REDIS'] to its URL.",
                 id="delayq.W101",
             )
         )
-    found += check_password(config)
+    messages += check_password(config)
     if declared(config):
-        found += [
+        messages += [
             Warning(
                 f"The outbox of durable jobs is in SQLite (the database {alias!r}), where a writer makes others wait.",
                 hint="Use PostgreSQL, MySQL or MariaDB for it.",
@@ -103,13 +103,13 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
             for alias in config.outbox.databases
             if is_sqlite(settings.DATABASES.get(alias, {}))
         ]
-    return found
+    return messages
 
 
 def _check_middleware(config: Conf) -> Iterator[CheckMessage]:
     for path in config.middleware:
         try:
-            found = import_string(path)
+            middleware = import_string(path)
         except ImportError as error:
             yield Error(
                 f"{SETTING}['MIDDLEWARE']: {path} cannot be imported: {error}",
@@ -117,7 +117,7 @@ def _check_middleware(config: Conf) -> Iterator[CheckMessage]:
                 id="delayq.E005",
             )
         else:
-            if not callable(found):
+            if not callable(middleware):
                 yield Error(
                     f"{SETTING}['MIDDLEWARE']: {path} is not callable.",
                     hint="A middleware takes the next call and returns a call.",

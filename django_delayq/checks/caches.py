@@ -36,9 +36,9 @@ def check_caches(config: Conf) -> Iterator[CheckMessage]:
     """
     jobs = set(_databases_of_jobs(config))
     for alias, cache in settings.CACHES.items():
-        found = sorted(jobs.intersection(_databases_of_cache(cache)))
-        if found and (alias != config.redis or alias == "default"):
-            where, number = found[0]
+        shared = sorted(jobs.intersection(_databases_of_cache(cache)))
+        if shared and (alias != config.redis or alias == "default"):
+            where, number = shared[0]
             yield Error(
                 f"The cache {alias!r} is in the Redis database of the jobs ({where}, database {number}): "
                 f"cache.clear() would delete all jobs, whatever its KEY_PREFIX is.",
@@ -113,7 +113,7 @@ def _server(address: Address) -> str:
     host, port = address
     name = host.strip("[]").rstrip(".").lower()
     with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(name)
-        if found.is_loopback or found.is_unspecified:
+        ip = ipaddress.ip_address(name)
+        if ip.is_loopback or ip.is_unspecified:
             name = "localhost"
     return f"{name or 'localhost'}:{port}"

@@ -67,13 +67,13 @@ def rules_of(queue: QueueStatus) -> str:
     return ", ".join(filter(None, (words, *limits)))
 
 
-def outbox_line(kept: Stock) -> str:
+def outbox_line(stock: Stock) -> str:
     """Return the numbers of durable jobs in the database in one line."""
-    age = kept["oldest_waiting_seconds"]
+    age = stock["oldest_waiting_seconds"]
     since = "" if age is None else f" (for {duration(age)})"
     return (
-        f"outbox: {kept['waiting']} waiting{since}, {kept['sent']} sent, {kept['buried']} buried, "
-        f"{kept['refused']} refused"
+        f"outbox: {stock['waiting']} waiting{since}, {stock['sent']} sent, {stock['buried']} buried, "
+        f"{stock['refused']} refused"
     )
 
 

@@ -27,12 +27,12 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
     totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
-    ran = by_queue(snapshot.figures.run)
-    told: dict[str, Any] = {
+    attempts = by_queue(snapshot.figures.run)
+    values: dict[str, Any] = {
         "now": iso_of(snapshot.now_ms),
         "totals": totals,
         "queues": [
-            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
+            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING))
             for queue in snapshot.queues
         ],
         "workers": [_worker(worker) for worker in snapshot.workers],
@@ -40,18 +40,18 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
         "redis": _redis(snapshot.redis),
     }
     if snapshot.outbox is not None:
-        told["outbox"] = snapshot.outbox
+        values["outbox"] = snapshot.outbox
     if change is not None:
-        told["seconds"] = round(change.seconds, 3)
+        values["seconds"] = round(change.seconds, 3)
         totals["rates"] = _rates(change.total)
-        for queue in told["queues"]:
+        for queue in values["queues"]:
             queue["rates"] = _rates(change.queues.get(queue["name"], Rates()))
-    return told
+    return values
 
 
 def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
     counts = queue.counts
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "name": queue.name,
         **{place: getattr(counts, place) for place in _PLACES},
         "quarantine": counts.quarantine,
@@ -72,9 +72,9 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         "run_so_far": lengths(run),
     }
     if len(counts.backlog) > 2:
-        told["backlog"] = list(counts.backlog)
+        values["backlog"] = list(counts.backlog)
     if counts.shards:
-        told["by_shard"] = [
+        values["by_shard"] = [
             {
                 "shard": number,
                 **{place: getattr(one, place) for place in _PLACES},
@@ -82,18 +82,18 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
             }
             for number, one in counts.shards
         ]
-    return told
+    return values
 
 
 def lengths(histogram: Histogram) -> dict[str, Any]:
     """Return count, mean and quantiles of a histogram of durations, in ms; None for missing values."""
     count = histogram.count
-    found = {
+    statistics = {
         "mean_ms": histogram.sum_ms / count if count else None,
         "p50_ms": histogram.quantile(0.5),
         "p99_ms": histogram.quantile(0.99),
     }
-    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in found.items()}}
+    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in statistics.items()}}
 
 
 def _rates(rates: Rates) -> dict[str, Any]:

@@ -75,16 +75,16 @@ class Columns:
 
     def column(self, name: str) -> list[Any]:
         """Return a value for each job, of one of :data:`NAMES`."""
-        found = self.values.get(name)
-        return [default_of(name)] * self.n if found is None else found
+        values = self.values.get(name)
+        return [default_of(name)] * self.n if values is None else values
 
     def bounded(self) -> Columns:
         """Return the jobs that are due within the bounds of the part."""
-        kept = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
-        if len(kept) == self.n:
+        places = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
+        if len(places) == self.n:
             return self
         return Columns(
-            self.part, len(kept), {name: [values[place] for place in kept] for name, values in self.values.items()}
+            self.part, len(places), {name: [values[place] for place in places] for name, values in self.values.items()}
         )
 
 
@@ -114,18 +114,18 @@ def _ms(score: float, unit: int = 1000) -> int | None:
 
 def live_columns(part: Part, reply: Reply) -> Columns:
     """Return the columns of jobs that wait, are reserved or gated."""
-    found = Columns(part, reply.n, {"id": decoded(reply.members())})
+    columns = Columns(part, reply.n, {"id": decoded(reply.members())})
     if part.place == "reserved":
-        found.values["lease_until"] = ms_of(reply.numbers(), 1)
+        columns.values["lease_until"] = ms_of(reply.numbers(), 1)
     else:
-        found.values["due"] = ms_of(reply.numbers())
-    merged = _put_contents(found, [_content(body, reply.tasks) for body in reply.bodies])
+        columns.values["due"] = ms_of(reply.numbers())
+    merged = _put_contents(columns, [_content(body, reply.tasks) for body in reply.bodies])
     if part.place != "gated" and any(reply.states):  # the state stored under a gated id belongs to the attempt
-        _read_states(found, reply.states)
+        _read_states(columns, reply.states)
     if any(merged):
         counts = [_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
-        found.values["payloads"] = counts
-    return found
+        columns.values["payloads"] = counts
+    return columns
 
 
 def _payloads(part: Part, reply: Reply, place: int) -> int:
@@ -150,35 +150,35 @@ def _content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
     return task, priority, None if merged else args, context, key.hex(), merged, None
 
 
-def _put_contents(found: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
+def _put_contents(columns: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
     """Fill the columns that come from bodies; return True for each merged job."""
     merged: Sequence[bool]
     task, priority, args, context, key, merged, wrong = map(list, zip(*contents, strict=True))
-    found.values.update(task=task, priority=priority, args=args, key=key)
+    columns.values.update(task=task, priority=priority, args=args, key=key)
     if any(context):
-        found.values["context"] = context
+        columns.values["context"] = context
     if any(wrong):
-        found.values["error"] = wrong
-        found.values["error_class"] = [text and _UNREADABLE for text in wrong]
+        columns.values["error"] = wrong
+        columns.values["error_class"] = [text and _UNREADABLE for text in wrong]
     return merged
 
 
-def _read_states(found: Columns, states: Sequence[bytes]) -> None:
-    reserved = found.part.place == "reserved"
+def _read_states(columns: Columns, states: Sequence[bytes]) -> None:
+    reserved = columns.part.place == "reserved"
     names = (*_COUNTED, "failed_at", "error_class", "error", *(("due", "worker") if reserved else ()))
     for name in names:
-        found.values[name] = found.column(name)
+        columns.values[name] = columns.column(name)
     for place, packed in enumerate(states):
         if packed:
-            _read_state(found, place, packed, reserved=reserved)
+            _read_state(columns, place, packed, reserved=reserved)
 
 
-def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) -> None:
-    values = found.values
+def _read_state(columns: Columns, place: int, packed: bytes, *, reserved: bool) -> None:
+    values = columns.values
     try:
         state = unpack_state(packed)
     except _BROKEN as error:
-        _put_error(found, place, _UNREADABLE, f"the job's state cannot be read: {error}")
+        _put_error(columns, place, _UNREADABLE, f"the job's state cannot be read: {error}")
         return
     for name, count in zip(_COUNTED, (state.failures, state.reserves, state.crashes), strict=True):
         values[name][place] = count
@@ -187,12 +187,12 @@ def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) ->
         values["due"][place] = _ms(state.due_us)
         values["worker"][place] = _clean(state.worker)
     if state.error:
-        _put_error(found, place, *_error_of(state.error))
+        _put_error(columns, place, *_error_of(state.error))
 
 
-def _put_error(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
+def _put_error(columns: Columns, place: int, error_class: str | None, error: str | None) -> None:
     """Store an error, unless the more serious one is there: that the body cannot be read."""
-    values = found.values
+    values = columns.values
     if values["error"][place] is None:
         values["error_class"][place], values["error"][place] = error_class, error
 
@@ -203,23 +203,23 @@ def _put_error(found: Columns, place: int, error_class: str | None, error: str |
 def buried_columns(part: Part, reply: Reply) -> Columns:
     """Return the columns of jobs in the morgue."""
     members = reply.members()
-    found = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})
+    columns = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})
     records = [_read_morgue_record(record) for record in reply.bodies]
-    *columns, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
+    *values, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
     names = ("due", "buried_at", *_COUNTED, "reason")
-    merged = _put_contents(found, [_content(body, reply.tasks) for body in bodies])
-    found.values.update(zip(names, columns, strict=True))
-    found.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
-    found.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
+    merged = _put_contents(columns, [_content(body, reply.tasks) for body in bodies])
+    columns.values.update(zip(names, values, strict=True))
+    columns.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
+    columns.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
     for name in ("error_class", "error"):
-        found.values[name] = found.column(name)
+        columns.values[name] = columns.column(name)
     for place, problem in enumerate(wrong):
         if problem is not None:
-            found.values["error_class"][place], found.values["error"][place] = _UNREADABLE, problem
+            columns.values["error_class"][place], columns.values["error"][place] = _UNREADABLE, problem
         elif errors[place] or classes[place]:
             named, message = _error_of(errors[place]) if errors[place] else (None, None)
-            _put_error(found, place, classes[place] or named, message)
-    return found
+            _put_error(columns, place, classes[place] or named, message)
+    return columns
 
 
 def _read_morgue_record(record: bytes) -> tuple[Any, ...]:
@@ -258,12 +258,12 @@ def _context(options: bytes) -> str | None:
 def _error_of(stored: bytes) -> tuple[str | None, str | None]:
     """Return class and message of a last error; an unreadable one becomes the message."""
     try:
-        known = json.loads(stored)
+        error = json.loads(stored)
     except (ValueError, RecursionError):
-        known = None
-    if not isinstance(known, dict):
+        error = None
+    if not isinstance(error, dict):
         return None, stored.decode(errors="replace")
-    texts = (known.get("class"), known.get("message"))
+    texts = (error.get("class"), error.get("message"))
     name, message = (None if text is None else _clean(str(text)) for text in texts)
     return name or None, message
 

@@ -154,11 +154,11 @@ def words_of(entries: Iterable[Entry]) -> list[bytes]:
 def between(entries: Sequence[Entry], after: str, until: str | None = None) -> list[Entry]:
     """Return the events after a position and up to another, where an entry may begin or end in the middle."""
     ms, number = parts(after)
-    kept = [_after(entry, number) if entry.ms == ms else entry for entry in entries]
+    selected = [_after(entry, number) if entry.ms == ms else entry for entry in entries]
     if until is not None:
         ms, number = parts(until)
-        kept = [_until(entry, number) if entry.ms == ms else entry for entry in kept if entry.ms <= ms]
-    return [entry for entry in kept if entry.events]
+        selected = [_until(entry, number) if entry.ms == ms else entry for entry in selected if entry.ms <= ms]
+    return [entry for entry in selected if entry.events]
 
 
 def _after(entry: Entry, number: int) -> Entry:
@@ -170,8 +170,8 @@ def _until(entry: Entry, number: int) -> Entry:
     extra = entry.last - number
     if extra <= 0:
         return entry
-    left = max(0, entry.size - extra)
-    return entry._replace(last=number, events=_pack(words_of([entry])[: left * WIDTH]))
+    size = max(0, entry.size - extra)
+    return entry._replace(last=number, events=_pack(words_of([entry])[: size * WIDTH]))
 
 
 def _pack(words: list[bytes]) -> bytes:

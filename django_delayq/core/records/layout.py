@@ -83,8 +83,8 @@ def published(layout: Layout) -> Layout:
 
 def with_lost(layout: Layout, shards: int) -> Layout:
     """Return the layout for a next epoch that was used before: it becomes old, and the epoch after it is the next."""
-    epoch, wanted = layout["next"]
-    return {**layout, "old": [*layout.get("old", ()), [epoch, shards]], "next": [epoch + 1, wanted]}
+    epoch, shards_of_next = layout["next"]
+    return {**layout, "old": [*layout.get("old", ()), [epoch, shards]], "next": [epoch + 1, shards_of_next]}
 
 
 def without_epoch(layout: Layout, epoch: int) -> Layout:

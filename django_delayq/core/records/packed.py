@@ -80,19 +80,19 @@ def unpack_job(record: bytes) -> NewJob:
             if record
             else "an empty record is no job"
         )
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     try:
         for tag, value in _fields(record):
             if tag in _JOB:
                 name, kind = _JOB[tag]
-                said[name] = kind.unpack(value)
+                fields[name] = kind.unpack(value)
             elif tag in _PAYLOAD:
                 name, kind = _PAYLOAD[tag]
                 payload[name] = kind.unpack(value)
             elif tag < _MAY_BE_OVERLOOKED:
                 raise Undecodable(f"field {tag} of a record is not known here; was it written by a newer release?")
-        return NewJob(**{"id": "", "task": "", **said}, payload=Payload(**payload) if payload else None)
+        return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(**payload) if payload else None)
     except (TypeError, ValueError) as error:
         if isinstance(error, Undecodable):
             raise
@@ -104,7 +104,7 @@ def _field(tag: int, value: bytes) -> bytes:
 
 
 def _fields(record: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 1
+    fields, at = [], 1
     while at < len(record):
         if at + _FIELD.size > len(record):
             raise Undecodable("a record is cut off between its fields")
@@ -112,6 +112,6 @@ def _fields(record: bytes) -> list[tuple[int, bytes]]:
         at += _FIELD.size
         if at + length > len(record):
             raise Undecodable("a record is cut off inside a field")
-        found.append((tag, record[at : at + length]))
+        fields.append((tag, record[at : at + length]))
         at += length
-    return found
+    return fields

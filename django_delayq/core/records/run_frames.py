@@ -130,8 +130,8 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
     (length,) = _U32.unpack_from(packed, at)
     body, extra = packed[at + 4 : at + 4 + length], packed[at + 4 + length :]
     head = _HEAD.pack(conflict, due_policy, score_policy, marks, body[0], len(task)) + task
-    kept = body[1:] if keyed else body[1 + KEY_BYTES :]
-    return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, kept, extra)
+    stored_body = body[1:] if keyed else body[1 + KEY_BYTES :]
+    return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, stored_body, extra)
 
 
 def with_keys(run_id: str, new: NewJob) -> NewJob:
@@ -201,8 +201,8 @@ class Rows:
 
     def keyed(self, run_id: str, digest: bytes) -> Rows:
         """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
-        made = hashlib.blake2b(run_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
-        base = bytes((made[0] & 0x7F,)) + made[1:]
+        hashed = hashlib.blake2b(run_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
+        base = bytes((hashed[0] & 0x7F,)) + hashed[1:]
         places = _PLACES[: len(self)]
         bodies = [base + place + body for place, body in zip(places, self.bodies, strict=True)]
         return Rows(self.ids, self.dues, bodies, self.extras)
@@ -251,11 +251,11 @@ class Frame:
             origin: distinguishes it from other chunks of the same bytes: the digest of the chunk of which it is the
                 remainder, or the number of times its sender has sent such a chunk.
         """
-        made = hashlib.sha1(origin + self.front, usedforsecurity=False)
-        made.update(struct.pack(f"<{len(bodies)}I", *map(len, bodies)))
-        made.update(b"".join(bodies))
-        made.update(self.tail)
-        return made.digest()
+        hashed = hashlib.sha1(origin + self.front, usedforsecurity=False)
+        hashed.update(struct.pack(f"<{len(bodies)}I", *map(len, bodies)))
+        hashed.update(b"".join(bodies))
+        hashed.update(self.tail)
+        return hashed.digest()
 
     def packed(self, bodies: list[bytes], code: bytes) -> bytes:
         """Return the chunk in the form that ``bulk.lua`` reads.

@@ -33,32 +33,36 @@ def source_of_client(client: Any) -> Source:
             f"{type(client).__module__}.{type(client).__qualname__} is no synchronous redis-py client; "
             "use a URL, or a django-redis cache with the default client class"
         )
-    given = pool.connection_kwargs
-    options, config = _adopt(given, tcp="path" not in given)
+    settings = pool.connection_kwargs
+    options, config = _adopt(settings, tcp="path" not in settings)
     if isinstance(pool, SentinelConnectionPool):
         return _sentinels_of_pool(pool, options, config)
     options["connection_class"] = pool.connection_class
-    where = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
-    scheme = "unix" if "path" in given else "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
-    return Server(options, limits_of(config), f"{scheme}://{_user_of(given)}{where}?db={given.get('db') or 0}")
+    where = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    scheme = "unix" if "path" in settings else "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
+    return Server(
+        options,
+        limits_of(config),
+        f"{scheme}://{_user_of(settings)}{where}?db={settings.get('db') or 0}",
+    )
 
 
-def _adopt(given: dict[str, Any], *, tcp: bool = True) -> tuple[dict[str, Any], RedisConfig]:
+def _adopt(settings: dict[str, Any], *, tcp: bool = True) -> tuple[dict[str, Any], RedisConfig]:
     """Return the options that identify the server, with our settings, and the configuration that these come from."""
-    if given.get("decode_responses"):
+    if settings.get("decode_responses"):
         logger.warning(
             "the given Redis client decodes responses; django_delayq needs bytes, so it makes connections of its own"
         )
     config = RedisConfig()
-    options = {name: value for name, value in given.items() if name in _ADOPTED or name.startswith("ssl")}
+    options = {name: value for name, value in settings.items() if name in _ADOPTED or name.startswith("ssl")}
     return {**options, **common_settings(config, tcp=tcp)}, config
 
 
 def _sentinels_of_pool(pool: SentinelConnectionPool, options: dict[str, Any], config: RedisConfig) -> Sentinels:
     if not pool.is_master:
         raise Misconfigured("the Redis client connects to replicas; a queue needs the master: set is_master=True")
-    given = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
-    addresses = [(str(kwargs["host"]), int(kwargs["port"])) for kwargs in given]
+    settings = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    addresses = [(str(kwargs["host"]), int(kwargs["port"])) for kwargs in settings]
     own = {**pool.sentinel_manager.sentinel_kwargs, **sentinel_settings(config)}
     options["connection_class"] = pool.connection_class
     for name in ("host", "port"):

@@ -167,14 +167,14 @@ def _of_query(query: str) -> dict[str, Any]:
     return values
 
 
-def _of_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
+def _of_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in options.items():
         name = str(key).lower()
         name = ALIASES.get(name, name)
         if name != "url" and name not in CHECKS:
-            known = [option.upper() for option in ("url", "cluster", "master", *CHECKS)]
-            raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), known)}")
+            names = [option.upper() for option in ("url", "cluster", "master", *CHECKS)]
+            raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), names)}")
         values[name] = value
     url = values.pop("url", None)
     present = {"URL": url is not None, "SENTINELS": "sentinels" in values, "CLUSTER": "cluster_nodes" in values}

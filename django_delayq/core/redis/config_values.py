@@ -21,11 +21,11 @@ def _text(name: str, value: object) -> str:
 def _flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    found = known.get(str(value).lower())
-    if found is None:
+    flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    flag = flags.get(str(value).lower())
+    if flag is None:
         raise Misconfigured(f"{name.upper()} must be True or False, not {value!r:.40}")
-    return found
+    return flag
 
 
 def _whole(least: int, most: int) -> Callable[[str, object], int]:

@@ -117,9 +117,9 @@ def classify(error: BaseException) -> Fault:
 
 
 def _of_text(text: str) -> Fault:
-    found = _CODE_IN_SCRIPT.search(text) if _IN_SCRIPT.match(text) else _CODE.match(text)
-    if found and found[1] in _CODES:
-        return _CODES[found[1]]
+    match = _CODE_IN_SCRIPT.search(text) if _IN_SCRIPT.match(text) else _CODE.match(text)
+    if match and match[1] in _CODES:
+        return _CODES[match[1]]
     return Fault.CONFIG if _NEEDS_A_PERSON.search(text) else Fault.BUG
 
 

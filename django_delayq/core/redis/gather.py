@@ -52,7 +52,7 @@ class _Gathering:
             for start in range(0, len(places), PIPELINE):
                 self._ask_node(pool, places[start : start + PIPELINE], sha)
         return [
-            self._alone(place) if isinstance(found, Exception) else found for place, found in enumerate(self._found)
+            self._alone(place) if isinstance(reply, Exception) else reply for place, reply in enumerate(self._found)
         ]
 
     def _by_node(self) -> dict[BoundedPool, list[int]]:

@@ -87,8 +87,8 @@ def _check_version(info: dict[str, Any], where: str) -> None:
     said = str(info.get("redis_version", ""))
     version = tuple(int(part) for part in said.split(".")[:2] if part.isdigit())
     if version and version < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {wanted} or newer (or Valkey): upgrade it")
+        minimum = ".".join(map(str, OLDEST))
+        raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {minimum} or newer (or Valkey): upgrade it")
 
 
 def _explained(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
@@ -115,9 +115,9 @@ def _of_the_line(
         return Misconfigured(
             f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
         )
-    told = _told_by_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
-    if told is not None:
-        return told
+    fault = _fault_of_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
+    if fault is not None:
+        return fault
     if "Permission denied" in text:
         return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
     if isinstance(error, redis_errors.BusyLoadingError):
@@ -137,7 +137,7 @@ def _of_the_line(
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
 
 
-def _told_by_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
+def _fault_of_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
     """Return the error that the reply to a plain PING shows: TLS on the wrong side, protected mode, not a Redis."""
     if pool is None or "host" not in pool.connection_kwargs:  # not for a Sentinel's master or a unix socket
         return None

@@ -199,11 +199,11 @@ class Scripts:
         with suppress(*REDIS_ERRORS):
             sha, _ = self.loaded(name)
             pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
-        left = until - time.monotonic()
+        remaining = until - time.monotonic()
 
         def finish(until: float | None = None) -> Any:
             if until is None:
-                until = time.monotonic() + left  # time that the caller spends meanwhile does not count
+                until = time.monotonic() + remaining  # time that the caller spends meanwhile does not count
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)

@@ -30,8 +30,8 @@ _RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redi
 
 def _keepalive_options() -> dict[int, int]:
     """Return options by which TCP detects a silently lost peer after 45 s, also in a read without a time limit."""
-    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
+    options = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in options.items() if hasattr(socket, name)}
 
 
 def common_settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:

@@ -142,12 +142,12 @@ class _Cluster(RedisCluster):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
-        found = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
-        if found is None and node_name:
+        node = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
+        if node is None and node_name:
             address, _, number = node_name.rpartition(":")
-            known = self.__dict__.setdefault("_newcomers", {})
-            found = known.setdefault(node_name, ClusterNode(address, int(number)))
-        return found
+            newcomers = self.__dict__.setdefault("_newcomers", {})
+            node = newcomers.setdefault(node_name, ClusterNode(address, int(number)))
+        return node
 
     def close(self) -> None:
         for node in self.__dict__.pop("_newcomers", {}).values():
@@ -208,10 +208,10 @@ class Cluster(Source):
 
 def _of_pool(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a client as those of a pool."""
-    found = dict(options)
-    if found.pop("ssl", False):
-        found["connection_class"] = SSLConnection
-    return found
+    options_of_pool = dict(options)
+    if options_of_pool.pop("ssl", False):
+        options_of_pool["connection_class"] = SSLConnection
+    return options_of_pool
 
 
 def source_of(config: RedisConfig) -> Source:
