@@ -33,7 +33,7 @@ RETRY_AFTER: Final = 5
 PROBLEM: Final = "application/problem+json"
 #: detail for all methods; the second sentence does not concern requests that only read
 UNAVAILABLE: Final = (
-    "the queue does not answer now; ask again. A request that changes something may have been carried out: send it "
+    "the queue does not answer now; retry. A request that changes something may have been carried out: send it "
     "with the same Idempotency-Key, if it had one"
 )
 #: how the core names the option for Python and the command line → how the API names it
@@ -130,8 +130,8 @@ def problem_of(error: Exception) -> Problem | None:
     if isinstance(error, Problem):
         return error
     if isinstance(error, exceptions.ValidationError):
-        found = list(_flat("", error.detail))
-        return invalid("; ".join(_line(*one) for one in found[:3]), *found[:50])
+        lines = list(_flat("", error.detail))
+        return invalid("; ".join(_line(*one) for one in lines[:3]), *lines[:50])
     if isinstance(error, exceptions.APIException):
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
         return Problem(error.status_code, code, str(error.detail), retry_after=getattr(error, "wait", None))

@@ -94,8 +94,8 @@ class EmbeddedRedis:
     @property
     def pid(self) -> int | None:
         """Process id of the server, or None if no server replies."""
-        found = self._info("process_id")
-        return None if found is None else int(found)
+        number = self._info("process_id")
+        return None if number is None else int(number)
 
     @property
     def running(self) -> bool:

@@ -156,12 +156,12 @@ def check_queues(names: Sequence[str], settings: Conf) -> None:
     """
     declared = declared_queues(settings)
     unknown = [name for name in names if name not in declared]
-    stored = connections.broker().queue_names() if unknown else ()
+    in_redis = connections.broker().queue_names() if unknown else ()
     for name in unknown:
-        if name not in stored:
+        if name not in in_redis:
             raise Misconfigured(
                 f"there is no queue {name!r}: no task and no setting names it, and Redis has no such queue."
-                f"{suggest(name, {*declared, *stored})} If jobs will come into it later, name it in "
+                f"{suggest(name, {*declared, *in_redis})} If jobs will come into it later, name it in "
                 f"{SETTING}['QUEUES']: {{{name!r}: {{}}}}."
             )
 

@@ -83,7 +83,7 @@ def parts(position: str) -> tuple[int, int]:
         InvalidJob: the text is not a position.
     """
     if not isinstance(position, str) or not _POSITION.fullmatch(position):
-        raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; one looks like '1700000000000-1'")
+        raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; give one like '1700000000000-1'")
     ms, _, number = position.partition("-")
     return int(ms), int(number)
 

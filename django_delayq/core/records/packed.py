@@ -76,7 +76,7 @@ def unpack_job(record: bytes) -> NewJob:
     """
     if not record or record[0] != VERSION:
         raise Undecodable(
-            f"record version {record[0]} is not known here; was it written by a newer release?"
+            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
             if record
             else "an empty record is no job"
         )
@@ -91,7 +91,7 @@ def unpack_job(record: bytes) -> NewJob:
                 name, kind = _PAYLOAD[tag]
                 payload[name] = kind.unpack(value)
             elif tag < _MAY_BE_OVERLOOKED:
-                raise Undecodable(f"field {tag} of a record is not known here; was it written by a newer release?")
+                raise Undecodable(f"this release cannot read field {tag} of a record; upgrade django_delayq here")
         return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(**payload) if payload else None)
     except (TypeError, ValueError) as error:
         if isinstance(error, Undecodable):

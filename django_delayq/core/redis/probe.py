@@ -84,11 +84,11 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
 
 
 def _check_version(info: dict[str, Any], where: str) -> None:
-    said = str(info.get("redis_version", ""))
-    version = tuple(int(part) for part in said.split(".")[:2] if part.isdigit())
+    release = str(info.get("redis_version", ""))
+    version = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
     if version and version < OLDEST:
         minimum = ".".join(map(str, OLDEST))
-        raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {minimum} or newer (or Valkey): upgrade it")
+        raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
 
 def _explained(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
@@ -125,13 +125,9 @@ def _of_the_line(
     if "refused" in text or "No such file" in text:
         return QueueUnavailable(f"nothing listens at {where}; start Redis, or correct the address in {_SETTING}")
     if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
-        return QueueUnavailable(
-            f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or look at DNS"
-        )
+        return QueueUnavailable(f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or check DNS")
     if isinstance(error, redis_errors.TimeoutError):
-        return QueueUnavailable(
-            f"Redis at {where} does not answer in time; is a firewall between, or is it overloaded?"
-        )
+        return QueueUnavailable(f"Redis at {where} does not answer in time; check for a firewall between, and its load")
     if classify(error) is Fault.CONFIG:
         return Misconfigured(f"Redis at {where} refuses this client: {text}")
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
@@ -153,7 +149,7 @@ def _fault_of_greeting(pool: ConnectionPool | None, where: str, *, silent: bool)
     if greeting.startswith((b"+", b"-")):
         return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://") if tried_tls else None
     if greeting:
-        return Misconfigured(f"what answers at {where} is no Redis server; correct the host or port in {_SETTING}")
+        return Misconfigured(f"the program at {where} is no Redis server; correct the host or port in {_SETTING}")
     return None
 
 

@@ -235,11 +235,11 @@ class Scripts:
 
     def loaded(self, name: str) -> tuple[str, str]:
         """Return ``(sha, source)`` of a script in the form that this server needs."""
-        known = self._loaded.get(name)
-        if known is None:
+        script = self._loaded.get(name)
+        if script is None:
             source = compose(name, flags=self._server_knows_flags(), test_clock=self._test_clock)
-            known = self._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)  # noqa: S324 (Redis's own id)
-        return known
+            script = self._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)  # noqa: S324 (Redis's own id)
+        return script
 
     def _server_knows_flags(self) -> bool:
         if self._flags is None:

@@ -109,7 +109,7 @@ def _rates(rates: Rates) -> dict[str, Any]:
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
     """Return the complete heartbeat payload of a worker of any release, with derived values."""
     return {
-        **worker.said,
+        **worker.payload,
         "seen_seconds_ago": round(worker.seconds_ago, 1),
         "lost": worker.lost,
         "jobs": [asdict(job) for job in worker.jobs],

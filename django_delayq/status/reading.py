@@ -86,7 +86,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
         started_ms=_whole(payload.get("started")),
         rss_mib=_whole(payload.get("rss_mib")),
         jobs=tuple(_jobs(payload.get("jobs"))),
-        said=payload,
+        payload=payload,
     )
 
 
