@@ -26,7 +26,7 @@ _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
 #: brokers with a shorter timeout, by their timeout in seconds
 _hurried: Final[dict[float, DjangoBroker]] = {}
-#: broker that tests substitute for the process's broker, which is kept meanwhile; see :func:`stand_in`
+#: broker that tests substitute for the process's broker, which is set aside; see :func:`stand_in`
 _stand_in: DjangoBroker | None = None
 _kept: DjangoBroker | None = None
 

@@ -14,10 +14,10 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from .core.inputs import CONTROL
+from .core.moments import iso_of
 from .settings.conf import mask
 from .worker.current import current_job
 
@@ -106,7 +106,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": iso_of(record.created * 1000),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),

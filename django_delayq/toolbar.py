@@ -132,7 +132,7 @@ class Call:
         self.task = task
         self.queue = queue
         self.id = ident
-        self.where = _caller()
+        self.where = _find_caller()
         self.in_transaction = _is_in_transaction(using)
         self.result: Any = None
         self.error = ""
@@ -163,7 +163,7 @@ class Call:
         }
 
 
-def _caller() -> str:
+def _find_caller() -> str:
     """Return the innermost line of code outside this package; "" for a coroutine, whose caller is not on the stack."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_infrastructure(frame.f_code.co_filename):

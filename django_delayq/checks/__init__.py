@@ -128,24 +128,26 @@ def _check_middleware(config: Conf) -> Iterator[CheckMessage]:
 def _check_paths(config: Conf) -> Iterator[CheckMessage]:
     """Check the remaining dotted paths in the settings."""
     for name, path in config.context.items():
-        yield from _check_load(context_links.link, name, path, ident="delayq.E008")
+        yield from _check_loads(context_links.link, name, path, ident="delayq.E008")
     for path in config.schedule_middleware:
-        yield from _check_load(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
+        yield from _check_loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
-        yield from _check_load(load_function, f"{SETTING}['HOOKS'][{name!r}]", path, ident="delayq.E010")
+        yield from _check_loads(load_function, f"{SETTING}['HOOKS'][{name!r}]", path, ident="delayq.E010")
     if config.worker.splitter not in SPLITTERS:
-        yield from _check_load(
+        yield from _check_loads(
             load_function, f"{SETTING}['WORKER']['splitter']", config.worker.splitter, ident="delayq.E012"
         )
     for path in config.api.authentication or ():
-        yield from _check_load(load_function, f"{SETTING}['API']['authentication']", path, ident="delayq.E016")
+        yield from _check_loads(load_function, f"{SETTING}['API']['authentication']", path, ident="delayq.E016")
     if config.api.allow is not None:
-        yield from _check_load(load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016")
+        yield from _check_loads(
+            load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016"
+        )
     if config.codec_types:
-        yield from _check_load(codec_types.install, config, ident="delayq.E011")
+        yield from _check_loads(codec_types.install, config, ident="delayq.E011")
 
 
-def _check_load(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:
+def _check_loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:
     try:
         load(*args)
     except Misconfigured as error:

@@ -69,7 +69,7 @@ def _databases_of_config(redis: RedisConfig) -> Iterator[Place]:
         yield from _database_of_master(redis.sentinel_master, redis.sentinels, redis.db)
     else:
         for address in redis.cluster_nodes or ((redis.host, redis.port),):
-            yield _server(address), redis.db
+            yield _normal_address(address), redis.db
 
 
 def _databases_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
@@ -89,7 +89,7 @@ def _databases_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
         elif options.get("SENTINELS"):
             yield from _database_of_master(host, options["SENTINELS"], number)
         else:
-            yield _server((host, int(parts.get("port") or 6379))), number
+            yield _normal_address((host, int(parts.get("port") or 6379))), number
 
 
 def _number_in(options: Mapping[str, Any]) -> int:
@@ -102,14 +102,14 @@ def _number_in(options: Mapping[str, Any]) -> int:
 
 def _database_of_master(master: str, sentinels: Any, number: int) -> Iterator[Place]:
     for host, port in sentinels:
-        yield f"{master} of the sentinel {_server((host, int(port)))}", number
+        yield f"{master} of the sentinel {_normal_address((host, int(port)))}", number
 
 
 def _socket(path: str, number: int) -> Place:
     return f"unix:{os.path.realpath(path)}", number
 
 
-def _server(address: Address) -> str:
+def _normal_address(address: Address) -> str:
     host, port = address
     name = host.strip("[]").rstrip(".").lower()
     with contextlib.suppress(ValueError):

@@ -119,7 +119,7 @@ class WithDatabase:
             hygiene.before_job()
             rest = self._duty.run()
         except DatabaseError as error:
-            rest = self._rest_after(error)
+            rest = self._pause_after(error)
         except Exception:
             self.close()
             raise
@@ -135,7 +135,7 @@ class WithDatabase:
         """Close the connections of this thread."""
         hygiene.thread_end()
 
-    def _rest_after(self, error: DatabaseError) -> float:
+    def _pause_after(self, error: DatabaseError) -> float:
         missing = self._missing_tables()
         self.close()
         if missing:

@@ -71,14 +71,14 @@ def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
         return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
     end = at + sum(struct.unpack(f"<{n}I", lengths))
     reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
-    reply.bodies, at = _texts(frame, end, n)
+    reply.bodies, at = _unpack_texts(frame, end, n)
     if flags & _WITH_STATES:
-        reply.states, at = _texts(frame, at, n)
+        reply.states, at = _unpack_texts(frame, at, n)
     if flags & _WITH_COUNTS:
         reply.counts = struct.unpack_from(f"<{n}I", frame, at)
     return reply
 
 
-def _texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
+def _unpack_texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
     ends = list(accumulate(struct.unpack_from(f"<{n}I", frame, at), initial=at + 4 * n))
     return [frame[a:b] for a, b in pairwise(ends)], ends[-1]

@@ -99,7 +99,7 @@ def decoded(texts: Iterable[bytes]) -> list[str]:
 
 
 def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
-    """Return scores as ms; None for an impossible time. ``unit``: how many of theirs make a ms (1000 for µs)."""
+    """Return scores as ms; None for an impossible time. ``unit``: the scores per ms (1000 for µs)."""
     if scores and max(scores) < FARTHEST and min(scores) > -FARTHEST:
         return [int(score // unit) for score in scores]
     return [_ms(score, unit) for score in scores]
@@ -119,16 +119,16 @@ def live_columns(part: Part, reply: Reply) -> Columns:
         columns.values["lease_until"] = ms_of(reply.numbers(), 1)
     else:
         columns.values["due"] = ms_of(reply.numbers())
-    merged = _put_contents(columns, [_content(body, reply.tasks) for body in reply.bodies])
+    merged = _put_contents(columns, [_read_content(body, reply.tasks) for body in reply.bodies])
     if part.place != "gated" and any(reply.states):  # the state stored under a gated id belongs to the attempt
         _read_states(columns, reply.states)
     if any(merged):
-        counts = [_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
+        counts = [_count_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
         columns.values["payloads"] = counts
     return columns
 
 
-def _payloads(part: Part, reply: Reply, place: int) -> int:
+def _count_payloads(part: Part, reply: Reply, place: int) -> int:
     """Return the number of payloads of an id; for gated content, without the payloads of the attempt."""
     count = reply.counts[place] if reply.counts else 0
     if part.place != "gated" or not reply.states:
@@ -139,14 +139,14 @@ def _payloads(part: Part, reply: Reply, place: int) -> int:
         return count
 
 
-def _content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
+def _read_content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
     """Return task, priority, arguments, context, key, True if merged, and the error text of an unreadable body."""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
     except Undecodable as error:
         # The priority under which the scripts file it.
         return None, body[0] & 7 if body else 4, body, None, body[3:19].hex() or None, False, str(error)
-    context = _context(options) if options else None
+    context = _read_context(options) if options else None
     return task, priority, None if merged else args, context, key.hex(), merged, None
 
 
@@ -185,9 +185,9 @@ def _read_state(columns: Columns, place: int, packed: bytes, *, reserved: bool) 
     values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < FARTHEST else None
     if reserved:
         values["due"][place] = _ms(state.due_us)
-        values["worker"][place] = _clean(state.worker)
+        values["worker"][place] = _replace_surrogates(state.worker)
     if state.error:
-        _put_error(columns, place, *_error_of(state.error))
+        _put_error(columns, place, *_read_error(state.error))
 
 
 def _put_error(columns: Columns, place: int, error_class: str | None, error: str | None) -> None:
@@ -207,7 +207,7 @@ def buried_columns(part: Part, reply: Reply) -> Columns:
     records = [_read_morgue_record(record) for record in reply.bodies]
     *values, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
     names = ("due", "buried_at", *_COUNTED, "reason")
-    merged = _put_contents(columns, [_content(body, reply.tasks) for body in bodies])
+    merged = _put_contents(columns, [_read_content(body, reply.tasks) for body in bodies])
     columns.values.update(zip(names, values, strict=True))
     columns.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
     columns.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
@@ -217,7 +217,7 @@ def buried_columns(part: Part, reply: Reply) -> Columns:
         if problem is not None:
             columns.values["error_class"][place], columns.values["error"][place] = _UNREADABLE, problem
         elif errors[place] or classes[place]:
-            named, message = _error_of(errors[place]) if errors[place] else (None, None)
+            named, message = _read_error(errors[place]) if errors[place] else (None, None)
             _put_error(columns, place, classes[place] or named, message)
     return columns
 
@@ -246,16 +246,18 @@ def _read_morgue_record(record: bytes) -> tuple[Any, ...]:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _context(options: bytes) -> str | None:
+def _read_context(options: bytes) -> str | None:
     """Return the context of the schedule call as JSON; None without one, or if it cannot be read."""
     try:
         context = json.loads(options).get("context")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return None if context is None else _clean(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+    return (
+        None if context is None else _replace_surrogates(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+    )
 
 
-def _error_of(stored: bytes) -> tuple[str | None, str | None]:
+def _read_error(stored: bytes) -> tuple[str | None, str | None]:
     """Return class and message of a last error; an unreadable one becomes the message."""
     try:
         error = json.loads(stored)
@@ -264,10 +266,10 @@ def _error_of(stored: bytes) -> tuple[str | None, str | None]:
     if not isinstance(error, dict):
         return None, stored.decode(errors="replace")
     texts = (error.get("class"), error.get("message"))
-    name, message = (None if text is None else _clean(str(text)) for text in texts)
+    name, message = (None if text is None else _replace_surrogates(str(text)) for text in texts)
     return name or None, message
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can express and UTF-8 cannot."""
     return text if text.isascii() else text.encode(errors="replace").decode()

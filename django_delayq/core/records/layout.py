@@ -118,7 +118,7 @@ def again(stone: Layout, shards: int = 0, kind: str = "") -> Layout:
 
 
 def revived(layout: Layout) -> Layout:
-    """Return the layout after the registry was lost, but not the shards, and their present epoch was found closed."""
+    """Return the layout after a loss of the registry only, where the shards show that the present epoch is closed."""
     former = restored(layout)
     old = [*former.get("old", ()), [layout["epoch"], layout["shards"]]]
     return {**former, "epoch": layout["epoch"] + 1, "old": old}

@@ -62,9 +62,9 @@ def pack_job(new: NewJob) -> bytes:
     for tag, (name, kind) in _JOB.items():
         value = getattr(new, name)
         if value != getattr(_USUAL, name):
-            parts.append(_field(tag, kind.pack(value)))
+            parts.append(_pack_field(tag, kind.pack(value)))
     if new.payload is not None:
-        parts += [_field(tag, kind.pack(getattr(new.payload, name))) for tag, (name, kind) in _PAYLOAD.items()]
+        parts += [_pack_field(tag, kind.pack(getattr(new.payload, name))) for tag, (name, kind) in _PAYLOAD.items()]
     return b"".join(parts)
 
 
@@ -83,7 +83,7 @@ def unpack_job(record: bytes) -> NewJob:
     fields: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     try:
-        for tag, value in _fields(record):
+        for tag, value in _unpack_fields(record):
             if tag in _JOB:
                 name, kind = _JOB[tag]
                 fields[name] = kind.unpack(value)
@@ -99,11 +99,11 @@ def unpack_job(record: bytes) -> NewJob:
         raise Undecodable(f"a record cannot be read: {error}") from None
 
 
-def _field(tag: int, value: bytes) -> bytes:
+def _pack_field(tag: int, value: bytes) -> bytes:
     return _FIELD.pack(tag, len(value)) + value
 
 
-def _fields(record: bytes) -> list[tuple[int, bytes]]:
+def _unpack_fields(record: bytes) -> list[tuple[int, bytes]]:
     fields, at = [], 1
     while at < len(record):
         if at + _FIELD.size > len(record):

@@ -137,7 +137,7 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
 def with_keys(run_id: str, new: NewJob) -> NewJob:
     """Return a merged job with keys derived for this bulk load where it has none: the same keys in every try.
 
-    Payloads are told apart by their content, so that a payload given again in another chunk is recognised. A plain job
+    Payloads are distinguished by their content, so that the same payload in another chunk is recognised. A plain job
     is returned unchanged, because its chunk gives it a key.
     """
     payload = new.payload

@@ -68,9 +68,9 @@ class RedisConfig:
         if isinstance(value, RedisConfig):
             return value
         if isinstance(value, str):
-            return _check_patience(cls(**_checked(_of_url(value))))
+            return _check_patience(cls(**_check_options(_parse_url(value))))
         if isinstance(value, Mapping):
-            return _check_patience(cls(**_checked(_of_mapping(value))))
+            return _check_patience(cls(**_check_options(_parse_mapping(value))))
         raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
 
     @property
@@ -99,7 +99,7 @@ def _join(addresses: Iterable[Address]) -> str:
 # --- reading
 
 
-def _of_url(url: str) -> dict[str, Any]:
+def _parse_url(url: str) -> dict[str, Any]:
     scheme, separator, _ = url.strip().partition("://")
     scheme = scheme.lower()
     if not separator:
@@ -118,7 +118,7 @@ def _of_url(url: str) -> dict[str, Any]:
             "the Redis URL cannot be read: the port is no number, or a password holds one of / ? # [ ] unescaped; "
             "percent-encode it with urllib.parse.quote(password, safe='')"
         )
-    values = _of_query(parts.query)
+    values = _parse_query(parts.query)
     if parts.username:
         values["username"] = unquote(parts.username)
     if parts.password:
@@ -153,7 +153,7 @@ _FIXED: Final = frozenset(
 )
 
 
-def _of_query(query: str) -> dict[str, Any]:
+def _parse_query(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         name = ALIASES.get(name.lower(), name.lower())
@@ -167,7 +167,7 @@ def _of_query(query: str) -> dict[str, Any]:
     return values
 
 
-def _of_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
+def _parse_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in options.items():
         name = str(key).lower()
@@ -184,7 +184,7 @@ def _of_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     if url is not None:
         if not isinstance(url, str):
             raise Misconfigured(f"URL must be a text like {EXAMPLE}, not {type(url).__name__}")
-        return {**_of_url(url), **{name: value for name, value in values.items() if value is not None}}
+        return {**_parse_url(url), **{name: value for name, value in values.items() if value is not None}}
     if not ways and not values.keys() & {"host", "path"}:
         raise Misconfigured(
             f"no address of Redis is given; give URL (like {EXAMPLE}), SENTINELS with MASTER, or CLUSTER"
@@ -195,7 +195,7 @@ def _of_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
 # --- checking
 
 
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
+def _check_options(values: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
     ssl_options: dict[str, Any] = {}
     for name, value in values.items():
@@ -218,7 +218,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_patience(config: RedisConfig) -> RedisConfig:
-    """Return ``config`` if every retry of a command comes within two minutes, before Redis forgets its request id."""
+    """Return ``config`` if all retries of a command end while Redis still remembers its request id."""
     if config.patience > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "

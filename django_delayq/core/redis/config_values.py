@@ -12,13 +12,13 @@ from ..errors import Misconfigured
 Address = tuple[str, int]
 
 
-def _text(name: str, value: object) -> str:
+def _check_text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     raise Misconfigured(f"{name.upper()} must be a text, not {type(value).__name__}")
 
 
-def _flag(name: str, value: object) -> bool:
+def _check_flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -28,7 +28,7 @@ def _flag(name: str, value: object) -> bool:
     return flag
 
 
-def _whole(least: int, most: int) -> Callable[[str, object], int]:
+def _whole_number_check(least: int, most: int) -> Callable[[str, object], int]:
     def check(name: str, value: object) -> int:
         number = -1
         if isinstance(value, int) and not isinstance(value, bool):
@@ -44,7 +44,7 @@ def _whole(least: int, most: int) -> Callable[[str, object], int]:
     return check
 
 
-def _seconds(most: int) -> Callable[[str, object], float]:
+def _seconds_check(most: int) -> Callable[[str, object], float]:
     def check(name: str, value: object) -> float:
         try:
             seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
@@ -57,7 +57,7 @@ def _seconds(most: int) -> Callable[[str, object], float]:
     return check
 
 
-def _verification(name: str, value: object) -> object:
+def _check_verification(name: str, value: object) -> object:
     # URLs for other programs use "CERT_NONE".
     text = value.lower().removeprefix("cert_") if isinstance(value, str) else value
     if isinstance(text, str) and text not in ("none", "optional", "required"):
@@ -65,18 +65,18 @@ def _verification(name: str, value: object) -> object:
     return text
 
 
-def _addresses(name: str, value: object) -> tuple[Address, ...]:
+def _check_addresses(name: str, value: object) -> tuple[Address, ...]:
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, Iterable) or isinstance(value, Mapping):
         raise Misconfigured(f"{_SETTING_OF.get(name, name.upper())} must be a list like [['10.0.0.1', 6379], …]")
-    addresses = tuple(_address(name, item) for item in value)
+    addresses = tuple(_check_address(name, item) for item in value)
     if not addresses:
         raise Misconfigured(f"{_SETTING_OF.get(name, name.upper())} is an empty list; name at least one address")
     return addresses
 
 
-def _address(name: str, item: object) -> Address:
+def _check_address(name: str, item: object) -> Address:
     if isinstance(item, str):
         host, _, port = item.strip().rpartition(":")
         item = (host.strip("[]"), port)
@@ -87,11 +87,11 @@ def _address(name: str, item: object) -> Address:
     raise Misconfigured(f"an address in {_SETTING_OF.get(name, name.upper())} is ['10.0.0.1', 6379] or '10.0.0.1:6379'")
 
 
-def _any(_name: str, value: Any) -> Any:
+def _accept_any(_name: str, value: Any) -> Any:
     return value
 
 
-_PORT: Final = _whole(1, 65535)
+_PORT: Final = _whole_number_check(1, 65535)
 _SETTING_OF: Final = {"cluster_nodes": "CLUSTER", "sentinel_master": "MASTER"}
 #: other names of options -> ours
 ALIASES: Final = {
@@ -103,31 +103,31 @@ ALIASES: Final = {
 }
 #: option -> check of its value, which returns it or raises Misconfigured
 CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "host": _text,
+    "host": _check_text,
     "port": _PORT,
-    "path": _text,
-    "sentinels": _addresses,
-    "sentinel_master": _text,
-    "cluster_nodes": _addresses,
-    "db": _whole(0, 65535),
-    "username": _text,
-    "password": _text,
-    "sentinel_username": _text,
-    "sentinel_password": _text,
-    "ssl": _flag,
-    "ssl_ca_certs": _text,
-    "ssl_ca_path": _text,
-    "ssl_ca_data": _text,
-    "ssl_certfile": _text,
-    "ssl_keyfile": _text,
-    "ssl_password": _text,
-    "ssl_cert_reqs": _verification,
-    "ssl_check_hostname": _flag,
-    "ssl_ciphers": _text,
-    "ssl_min_version": _any,
-    "socket_timeout": _seconds(3600),
-    "connect_timeout": _seconds(3600),
-    "retries": _whole(0, 10),
-    "max_connections": _whole(1, 10_000),
-    "max_connection_age": _seconds(30 * 86_400),
+    "path": _check_text,
+    "sentinels": _check_addresses,
+    "sentinel_master": _check_text,
+    "cluster_nodes": _check_addresses,
+    "db": _whole_number_check(0, 65535),
+    "username": _check_text,
+    "password": _check_text,
+    "sentinel_username": _check_text,
+    "sentinel_password": _check_text,
+    "ssl": _check_flag,
+    "ssl_ca_certs": _check_text,
+    "ssl_ca_path": _check_text,
+    "ssl_ca_data": _check_text,
+    "ssl_certfile": _check_text,
+    "ssl_keyfile": _check_text,
+    "ssl_password": _check_text,
+    "ssl_cert_reqs": _check_verification,
+    "ssl_check_hostname": _check_flag,
+    "ssl_ciphers": _check_text,
+    "ssl_min_version": _accept_any,
+    "socket_timeout": _seconds_check(3600),
+    "connect_timeout": _seconds_check(3600),
+    "retries": _whole_number_check(0, 10),
+    "max_connections": _whole_number_check(1, 10_000),
+    "max_connection_age": _seconds_check(30 * 86_400),
 }

@@ -155,7 +155,7 @@ class Connection:
             pool.disconnect()
         client = self.__dict__.get("client")
         if client is not None:
-            # The client is being discarded, so errors of a dead peer do not matter.
+            # The client is being discarded, so errors of its peer do not matter.
             with suppress(redis_errors.RedisError, OSError):
                 client.close()
 

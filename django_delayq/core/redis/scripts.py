@@ -203,7 +203,7 @@ class Scripts:
 
         def finish(until: float | None = None) -> Any:
             if until is None:
-                until = time.monotonic() + remaining  # time that the caller spends meanwhile does not count
+                until = time.monotonic() + remaining  # time that the caller spends before the read does not count
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)

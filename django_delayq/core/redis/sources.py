@@ -174,12 +174,12 @@ class Cluster(Source):
     def client(self) -> RedisCluster:
         with self._lock:
             if self._client is None:
-                self._client = self._make()
+                self._client = self._create_client()
             return self._client
 
-    def _make(self) -> RedisCluster:
+    def _create_client(self) -> RedisCluster:
         (host, port), *others = self.nodes
-        options = {name: value for name, value in _of_pool(self.options).items() if name != "retry_on_error"}
+        options = {name: value for name, value in _pool_options(self.options).items() if name != "retry_on_error"}
         try:
             with within(time.monotonic() + self.limits.patience):
                 # One silent node must not stop the queues of the others.
@@ -203,10 +203,10 @@ class Cluster(Source):
         if node is None:
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
-        return BoundedPool(limits=waiting_limits(self.limits), **_of_pool(options))
+        return BoundedPool(limits=waiting_limits(self.limits), **_pool_options(options))
 
 
-def _of_pool(options: dict[str, Any]) -> dict[str, Any]:
+def _pool_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a client as those of a pool."""
     options_of_pool = dict(options)
     if options_of_pool.pop("ssl", False):
