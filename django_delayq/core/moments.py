@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from .errors import InvalidJob
 from .inputs import short
+from .times import ms_of_span
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
 _LONGEST_TEXT: Final = 64
 
 
@@ -21,12 +21,6 @@ def datetime_of(ms: float) -> datetime:
 def ms_of(moment: datetime) -> int:
     """Return an aware ``datetime`` as Unix ms, rounded up, so that no job is early."""
     return ms_of_span(moment - _EPOCH)
-
-
-def ms_of_span(span: timedelta) -> int:
-    """Return a span in ms, rounded up."""
-    ms, rest = divmod(span, _MS)
-    return ms + bool(rest)
 
 
 def iso_of(ms: float | None) -> str | None:

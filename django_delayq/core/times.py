@@ -12,13 +12,13 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 
 from .errors import InvalidJob
-from .moments import ms_of, ms_of_span
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
 MAX_DUE_MS: Final = 9_000_000_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _HINT_MS: Final = "is it in milliseconds? Seconds are expected"
 _HINT_FAR: Final = "if it is meant, the setting ALLOW_FAR allows it"
 
@@ -76,7 +76,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
 
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = ms_of(_aware(at, use_tz, tz))
+        ms = ms_of_span(_aware(at, use_tz, tz) - _EPOCH)
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -118,6 +118,12 @@ def _ms_of_number(value: object, what: str, wanted: str) -> int:
         raise InvalidJob(f"{what} is {value}; give {wanted}")
     # 0.07 * 1000 is 70.00000000000001: rounding noise of binary fractions must not round up a millisecond.
     return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
+
+
+def ms_of_span(span: timedelta) -> int:
+    """Return a span in ms, rounded up."""
+    ms, rest = divmod(span, _MS)
+    return ms + bool(rest)
 
 
 def _show(ms: int) -> str:
