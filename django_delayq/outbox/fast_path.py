@@ -19,8 +19,8 @@ from django.db import DatabaseError
 
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
-from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
+from ..core.schedule_outcome import ScheduleOutcome
 from . import rows
 from .producer import SendingTime, ask
 from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write
@@ -67,11 +67,11 @@ class OutgoingJob:
 class Result:
     """Result of sending a job: its outcome, and the error if Redis did not accept it."""
 
-    outcome: Outcome
+    outcome: ScheduleOutcome
     error: Exception | None = None
 
     @classmethod
-    def of(cls, queue: Queue, new: NewJob, outcome: Outcome) -> Result:
+    def of(cls, queue: Queue, new: NewJob, outcome: ScheduleOutcome) -> Result:
         """Return the result of a job without a row."""
         return cls(outcome, queue.refusal(outcome, new) if outcome.is_refusal else None)
 
@@ -109,7 +109,7 @@ class _SendBatch:
             ask(self._deliver, kept=len(self.keys) == len(self.jobs))
         except Exception as error:
             for place, job in enumerate(self.jobs):
-                lost = Result(Outcome.NOT_SENT, error) if job.key is None else Result(Outcome.OUTBOX)
+                lost = Result(ScheduleOutcome.NOT_SENT, error) if job.key is None else Result(ScheduleOutcome.OUTBOX)
                 self.results.setdefault(place, lost)
             if not isinstance(error, DelayQError):
                 logger.exception("jobs of queue %s were not sent after the commit", self.queue)
@@ -160,7 +160,7 @@ class _SendBatch:
         if plain:  # these have no deadline of their own
             self._call(live, plain, None)
         for place in late:
-            self.results.setdefault(place, Result(Outcome.OUTBOX))
+            self.results.setdefault(place, Result(ScheduleOutcome.OUTBOX))
 
     def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
         """Send one call. Return the positions of the jobs for which it came too late."""
@@ -171,16 +171,16 @@ class _SendBatch:
             return []
         late = []
         for place, new, outcome in zip(going, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
-            if outcome is Outcome.LATE:
+            if outcome is ScheduleOutcome.LATE:
                 late.append(place)
                 continue
             result, key = Result.of(live, new, outcome), self.jobs[place].key
             if key is not None:
                 self.row_results[key] = row_result_of(outcome)
                 if outcome.is_refusal_for_now:
-                    result = Result(Outcome.OUTBOX)
-                elif outcome is Outcome.KNOWN:  # a relay was faster
-                    result = Result(Outcome.CREATED)
+                    result = Result(ScheduleOutcome.OUTBOX)
+                elif outcome is ScheduleOutcome.KNOWN:  # a relay was faster
+                    result = Result(ScheduleOutcome.CREATED)
             self.results[place] = result
         return late
 
@@ -234,11 +234,11 @@ def _one(live: Queue, new: NewJob) -> Result:
     except DelayQError as error:
         if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
             raise
-        return Result(Outcome.NOT_SENT, error)
+        return Result(ScheduleOutcome.NOT_SENT, error)
 
 
-def _of_state(state: str | None) -> Outcome:
+def _of_state(state: str | None) -> ScheduleOutcome:
     """Return the outcome of a job whose row must not be sent by this process."""
     if state is None or state == "cancelled":
-        return Outcome.IGNORED
-    return Outcome.OUTBOX if state in ("unsent", "moved") else Outcome.CREATED
+        return ScheduleOutcome.IGNORED
+    return ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from django.db import transaction
 
 from ..core.errors import DelayQError, IdTaken
-from ..core.outcome import Outcome
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import registry
 from ..models import OutboxJob
 from ..settings.conf import Conf
@@ -141,21 +141,25 @@ class Relay:
                 "%s of queue %s was not scheduled: %s",
                 row.job_id,
                 row.queue,
-                GONE[Outcome(result.reply)],
+                GONE[ScheduleOutcome(result.reply)],
                 extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
             )
-            if result.reply != Outcome.IGNORED:
+            if result.reply != ScheduleOutcome.IGNORED:
                 emit(
                     job_not_sent,
                     task,
                     verb="schedule",
                     id=row.job_id,
                     queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[Outcome(result.reply)]}"),
+                    error=IdTaken(f"id {row.job_id!r}: {GONE[ScheduleOutcome(result.reply)]}"),
                 )
         elif result.reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
-        elif result.outcome is RowOutcome.SENT and result.reply not in ("", Outcome.KNOWN) and row.sent_at is None:
+        elif (
+            result.outcome is RowOutcome.SENT
+            and result.reply not in ("", ScheduleOutcome.KNOWN)
+            and row.sent_at is None
+        ):
             emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=result.reply, due=row.due)
 
 

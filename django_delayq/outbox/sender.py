@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob, QueueFull
 from ..core.job import is_durable
-from ..core.outcome import Outcome
 from ..core.redis.faults import Fault, classify
+from ..core.schedule_outcome import ScheduleOutcome
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime
@@ -86,7 +86,7 @@ class OutboxSender:
             opened = self._broker.queue(queue)
             outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=batch.deadline_ms)
         except QueueFull:  # Redis is out of memory
-            yield from ((row, _later(row, LATER[Outcome.FULL])) for row, _ in jobs)
+            yield from ((row, _later(row, LATER[ScheduleOutcome.FULL])) for row, _ in jobs)
         except Exception as error:
             if classify(error) is not Fault.BUG:
                 raise
@@ -99,7 +99,7 @@ class OutboxSender:
         else:
             behind: list[tuple[OutboxJob, NewJob]] = []
             for (row, job), outcome in zip(jobs, outcomes, strict=True):
-                if outcome is Outcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
+                if outcome is ScheduleOutcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
                     job.on_conflict, job.due_policy, job.reset_retries = "replace", "replace", True
                     behind.append((row, job))
                 else:
@@ -114,10 +114,10 @@ class OutboxSender:
             return RowResult(RowOutcome.REFUSED, said, tries)
         return RowResult(RowOutcome.LATER, said, tries)
 
-    def _answered(self, row: OutboxJob, job: NewJob, outcome: Outcome) -> RowResult:
+    def _answered(self, row: OutboxJob, job: NewJob, outcome: ScheduleOutcome) -> RowResult:
         if outcome in LATER:
             return _later(row, LATER[outcome])
-        if outcome is Outcome.KNOWN and job.payload is None and row.moved_by is not None and self._waits(row):
+        if outcome is ScheduleOutcome.KNOWN and job.payload is None and row.moved_by is not None and self._waits(row):
             return RowResult(RowOutcome.MOVED)
         return row_result_of(outcome)
 

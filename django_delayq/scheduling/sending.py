@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core.job import NewJob
-from ..core.outcome import Outcome
 from ..core.records.frames import generation_of
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result
@@ -123,7 +123,7 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
             log_refused(what, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
 
         now_or_on_commit(deliver, what, using=using)
-        counts[Outcome.OUTBOX] += len(chunk)
+        counts[ScheduleOutcome.OUTBOX] += len(chunk)
     return dict(counts)
 
 
@@ -154,7 +154,7 @@ class LateJob(OnCommitCall):
     def failed(self, error: Exception) -> None:
         """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
         handle = self._job.handle
-        handle.outcome, handle.error = Outcome.NOT_SENT, error
+        handle.outcome, handle.error = ScheduleOutcome.NOT_SENT, error
         super().failed(error)
 
 
@@ -162,7 +162,7 @@ def _send_beside_row(job: Prepared) -> None:
     (result,) = _send_durable(job.handle.alias, job.handle.queue, [job.new])
     _settle(job, result)
     if result.error is not None:
-        job.handle.outcome = Outcome.NOT_SENT
+        job.handle.outcome = ScheduleOutcome.NOT_SENT
         raise result.error
 
 
@@ -171,7 +171,7 @@ def _send_after_commit(job: Prepared) -> None:
     outgoing = _outgoing(handle.queue, new, durable=handle.durable)
     handle.generation = generation_of(new)
     if handle.durable:
-        handle.outcome = Outcome.OUTBOX
+        handle.outcome = ScheduleOutcome.OUTBOX
         rows.insert(handle.alias, handle.queue, [new])
     LateJob(job, outgoing).wait(handle.using_db)
 
@@ -183,7 +183,7 @@ def _send_durable(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result
     # This very request has written them before. A row that is gone by now was sent.
     left = rows.states(alias, [job.key for job in outgoing if job.key is not None])
     results = iter(fast_path.send(alias, [job for job in outgoing if job.key in left]))
-    return [next(results) if job.key in left else Result(Outcome.CREATED) for job in outgoing]
+    return [next(results) if job.key in left else Result(ScheduleOutcome.CREATED) for job in outgoing]
 
 
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
@@ -213,5 +213,5 @@ def _nothing() -> None:
 
 
 def _notify(handle: JobHandle) -> None:
-    if job_scheduled.receivers and handle.outcome != Outcome.OUTBOX:
+    if job_scheduled.receivers and handle.outcome != ScheduleOutcome.OUTBOX:
         emit(job_scheduled, handle.task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)

@@ -18,7 +18,7 @@ from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job_options import OPTIONS, check_option_names
-from ..core.outcome import Outcome
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, verbs
 from ..outbox.due import NOW, DueTime
@@ -175,7 +175,7 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     reader = EntryReader(plan, options)
     way = send_many_durable if plan.durable else send_many
     counts = way(found, plan.queue, reader.read(jobs), options.get("using_db"))
-    return counts | {Outcome.SKIPPED: reader.skipped} if reader.skipped else counts
+    return counts | {ScheduleOutcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
 def cancel(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
 from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
+from ..schedule_outcome import MOVED_LETTER
 
 if TYPE_CHECKING:
     from .sender import Sender

@@ -12,11 +12,11 @@ from zlib import crc32
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
 from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER, OF_LETTER, Outcome
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..redis.ordered import in_order
 from ..redis.scripts import clear_errors
+from ..schedule_outcome import MOVED_LETTER, OF_LETTER, ScheduleOutcome
 from .chunks import CHUNK_BYTES, IN_FLIGHT
 from .run_limits import Limits, RunStopped, Throttle, Wait
 from .runs import OPEN, Run, epochs_of, groups_of, ledger_key, read_run
@@ -396,7 +396,7 @@ class RunWriter:
             outcome = OF_LETTER[letter]
             if outcome.is_refusal_for_now:
                 refused.append(place)
-            elif outcome is Outcome.MOVED:
+            elif outcome is ScheduleOutcome.MOVED:
                 moved.append(place)
             else:
                 self._count(rows.ids[place], outcome)
@@ -404,7 +404,7 @@ class RunWriter:
             self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, rows.pick(moved), sent)
         return rows.pick(refused)
 
-    def _count(self, ident: bytes, outcome: Outcome) -> None:
+    def _count(self, ident: bytes, outcome: ScheduleOutcome) -> None:
         self.written.counts[outcome] += 1
         if outcome.is_final_refusal and len(self.written.refused) < MOST_NAMED:
             self.written.refused.append((ident.decode(errors="replace"), outcome))
@@ -426,9 +426,9 @@ class RunWriter:
                 patience = patience or Patience()
                 self._broker.epochs.meet(self._queue, epoch, patience, create=True)
 
-    def _refusal(self, outcome: Outcome) -> DelayQError:
+    def _refusal(self, outcome: ScheduleOutcome) -> DelayQError:
         waited = f"run {self.run.id!r} waited {self._limits.patience:g} s"
-        if outcome is Outcome.PAUSED:
+        if outcome is ScheduleOutcome.PAUSED:
             return QueuePaused(
                 f"queue {self.run.queue!r} is paused for new jobs, and {waited} for it; resume it and "
                 "go on with the run"

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
 from ..inputs import check_int, short
-from ..outcome import OF_LETTER
 from ..records import layout as layouts
 from ..records.keys import number_of, runs_key
 from ..redis.scripts import clear_errors
+from ..schedule_outcome import OF_LETTER
 
 if TYPE_CHECKING:
     from ..broker import Broker
