@@ -44,7 +44,7 @@ from ..core.options import (
     SCORE_POLICIES,
 )
 from ..core.records.keys import MAX_SHARDS
-from ..core.sending.runs import CHUNK, MOST_ID
+from ..core.sending.bulk_loads import CHUNK, MOST_ID
 from .errors import PipelineError
 from .redis_door import check_names
 

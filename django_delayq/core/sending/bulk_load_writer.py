@@ -12,25 +12,25 @@ from zlib import crc32
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
 from ..operations.resharding import Patience
+from ..records.bulk_load_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..records.keys import MAX_SHARDS, number_of
-from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..redis.ordered import in_order
 from ..redis.scripts import clear_errors
 from ..schedule_outcome import MOVED_LETTER, OF_LETTER, ScheduleOutcome
+from .bulk_load_limits import BulkLoadStopped, Limits, Throttle, Wait
+from .bulk_loads import OPEN, BulkLoad, epochs_of, groups_of, ledger_key, read_load
 from .chunks import CHUNK_BYTES, IN_FLIGHT
-from .run_limits import Limits, RunStopped, Throttle, Wait
-from .runs import OPEN, Run, epochs_of, groups_of, ledger_key, read_run
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 __all__ = [
+    "BulkLoadClosed",
+    "BulkLoadStopped",
+    "BulkLoadWriter",
     "Entry",
     "Limits",
     "Rows",
-    "RunClosed",
-    "RunStopped",
-    "RunWriter",
     "Shape",
     "Written",
     "entry_of",
@@ -46,7 +46,7 @@ MOST_WAITING: Final = 64 << 20
 MOST_SHAPES: Final = 64
 
 
-class RunClosed(DelayQError):
+class BulkLoadClosed(DelayQError):
     """Refusal because the bulk load was closed during this sender's work; nothing of this chunk was written."""
 
 
@@ -108,7 +108,7 @@ class _Sent:
     unpaid: bool = False
 
 
-class RunWriter:
+class BulkLoadWriter:
     """Sender of a bulk load. Pass entries, then call :meth:`finish`; not to be shared between threads.
 
     A sender that raised cannot be used again, and has written part of its input. Resume the bulk load with a new
@@ -116,7 +116,7 @@ class RunWriter:
 
     Args:
         broker: the target.
-        run: an open bulk load.
+        load: an open bulk load.
         limits: see there.
         stop: called during waits; true = give up waiting (:class:`RunStopped`).
 
@@ -125,21 +125,21 @@ class RunWriter:
     """
 
     def __init__(
-        self, broker: Broker, run: Run, limits: Limits | None = None, stop: Callable[[], bool] = lambda: False
+        self, broker: Broker, load: BulkLoad, limits: Limits | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
-        if run.state != OPEN:
-            raise self._closed(run)
+        if load.state != OPEN:
+            raise self._closed(load)
         self._broker = broker
-        self.run = run
+        self.load = load
         self._limits = limits or Limits()
-        self._brakes = Throttle(broker, run, self._limits, stop)
+        self._brakes = Throttle(broker, load, self._limits, stop)
         self._stop = stop
         self._in_order = in_order(broker.scripts, broker.connection)
-        self._queue = broker.queue(run.queue)
+        self._queue = broker.queue(load.queue)
         self._queue.reload()  # this process may have an old layout
         #: epochs that a chunk may have to visit, the oldest first
-        self._epochs = run.epochs
-        self._groups = groups_of(run)
+        self._epochs = load.epochs
+        self._groups = groups_of(load)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
         self._shape: Shape | None = None
         self._table: dict[int, _Chunk] = {}
@@ -175,7 +175,7 @@ class RunWriter:
                 self._dispatch(shape, group)
             chunk = self._table[group] = _Chunk()
         self._waiting += chunk.add(entry)
-        if len(chunk.rows) >= self.run.chunk or chunk.size >= CHUNK_BYTES:
+        if len(chunk.rows) >= self.load.chunk or chunk.size >= CHUNK_BYTES:
             self._dispatch(shape, group)
         elif self._waiting >= MOST_WAITING:
             self._dispatch_all()
@@ -195,9 +195,9 @@ class RunWriter:
         for place, ident in enumerate(rows.ids):
             by_group.setdefault(crc32(ident) % self._groups, []).append(place)
         parts = [(group, rows.pick(places)) for group, places in by_group.items()]
-        for start in range(0, max(map(len, by_group.values()), default=0), self.run.chunk):
+        for start in range(0, max(map(len, by_group.values()), default=0), self.load.chunk):
             for group, part in parts:
-                self._add_part(shape, group, part.cut(start, start + self.run.chunk))
+                self._add_part(shape, group, part.cut(start, start + self.load.chunk))
 
     def _add_part(self, shape: Shape, group: int, rows: Rows) -> None:
         """Add rows of one group, at most as many as fit into a chunk."""
@@ -205,7 +205,7 @@ class RunWriter:
             chunk = self._table.get(group)
             if chunk is None:
                 chunk = self._table[group] = _Chunk()
-            room = self.run.chunk - len(chunk.rows)
+            room = self.load.chunk - len(chunk.rows)
             some, rows = rows.cut(0, room), rows.cut(room, len(rows))
             size = some.size
             if chunk.size + size >= CHUNK_BYTES or not chunk.extend(some, size):
@@ -276,7 +276,7 @@ class RunWriter:
     def _whole(self) -> Iterator[None]:
         """Mark the sender as broken if the block fails: jobs are lost then, so no later ones may follow."""
         if self._broken:
-            raise DelayQError("this sender broke off; go on with the run with a new one, and with all of its input")
+            raise DelayQError("this sender failed; resume the bulk load with a new sender and with the complete input")
         try:
             yield
         except BaseException:
@@ -306,7 +306,7 @@ class RunWriter:
         frame = Frame.of(shape, rows)
         digest = self._fresh_digest(frame, rows) if origin is None else frame.digest(rows.bodies, origin.digest)
         if not shape.keyed:
-            shape, rows = replace(shape, keyed=True), rows.keyed(self.run.id, digest)
+            shape, rows = replace(shape, keyed=True), rows.keyed(self.load.id, digest)
         return _Sent(number, shape, group, rows, frame, digest, bytes, origin is None or origin.unpaid)
 
     def _fresh_digest(self, frame: Frame, rows: Rows) -> bytes:
@@ -322,7 +322,7 @@ class RunWriter:
     def _call(self, sent: _Sent, begin: Callable[..., Callable[[], bytes]]) -> None:
         ledger = self._ledgers.get(sent.number)
         if ledger is None:
-            ledger = self._ledgers[sent.number] = ledger_key(self._broker, self.run, sent.number)
+            ledger = self._ledgers[sent.number] = ledger_key(self._broker, self.load, sent.number)
         if sent.number // MAX_SHARDS not in dict(self._queue.epochs):
             # A retired epoch, to which no chunk is written any more, whatever became of its tombstone.
             sent.reply = lambda: self._look(ledger, sent.digest)
@@ -334,7 +334,7 @@ class RunWriter:
             sent.unpaid = False
         shard = self._queue.shard(sent.number)
         frame = sent.frame.packed(sent.rows.bodies, self._code_of(sent.number, sent.shape.task))
-        sent.reply = begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, sent.digest, self.run.id)
+        sent.reply = begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, sent.digest, self.load.id)
 
     def _code_of(self, number: int, task: bytes) -> bytes:
         code = self._codes.get((number, task))
@@ -377,7 +377,7 @@ class RunWriter:
             return "f", error
         letters = MOVED_LETTER if reply is None else reply.decode()
         if letters == _CLOSED:
-            raise self._closed(self.run)
+            raise self._closed(self.load)
         return letters, None
 
     def _sort_out(self, sent: _Sent, letters: str) -> Rows:
@@ -415,43 +415,43 @@ class RunWriter:
             later = next((pair for pair in self._epochs if pair[0] > epoch), None)
             if later is not None:
                 return later
-            known, self._epochs = self._epochs, epochs_of(self._broker, self.run)
+            known, self._epochs = self._epochs, epochs_of(self._broker, self.load)
             if self._epochs != known:
                 # The closing caller reads the layout after it wrote the record: it sees this epoch, or this sender sees
                 # its record.
-                record = read_run(self._broker, self.run.id)
-                if record is None or record.state != OPEN or record.opened_ms != self.run.opened_ms:
-                    raise self._closed(self.run)
+                record = read_load(self._broker, self.load.id)
+                if record is None or record.state != OPEN or record.opened_ms != self.load.opened_ms:
+                    raise self._closed(self.load)
             else:
                 patience = patience or Patience()
                 self._broker.epochs.meet(self._queue, epoch, patience, create=True)
 
     def _refusal(self, outcome: ScheduleOutcome) -> DelayQError:
-        waited = f"run {self.run.id!r} waited {self._limits.patience:g} s"
+        waited = f"bulk load {self.load.id!r} waited {self._limits.patience:g} s"
         if outcome is ScheduleOutcome.PAUSED:
             return QueuePaused(
-                f"queue {self.run.queue!r} is paused for new jobs, and {waited} for it; resume it and "
-                "go on with the run"
+                f"queue {self.load.queue!r} is paused for new jobs, and {waited} for it; resume the queue "
+                "and then the bulk load"
             )
         return QueueFull(
-            f"queue {self.run.queue!r} has reached its max_length, or a merged job its max_payloads, and "
-            f"{waited} for room; let the workers catch up, or raise the limit, and go on with the "
-            "run"
+            f"queue {self.load.queue!r} has reached its max_length, or a merged job its max_payloads, and "
+            f"{waited} for room; let the workers catch up, or raise the limit, and resume the "
+            "bulk load"
         )
 
     @staticmethod
-    def _closed(run: Run) -> RunClosed:
-        return RunClosed(
-            f"run {run.id!r} was closed or forgotten, so nothing more is written for it; begin a new run "
-            "for what is missing"
+    def _closed(load: BulkLoad) -> BulkLoadClosed:
+        return BulkLoadClosed(
+            f"bulk load {load.id!r} was closed or forgotten, so nothing more is written for it; begin a new "
+            "bulk load for the missing rows"
         )
 
 
-def write_all(writer: RunWriter, news: Iterable[NewJob]) -> Written:
+def write_all(writer: BulkLoadWriter, news: Iterable[NewJob]) -> Written:
     """Write jobs and finish. Jobs without a key get the one derived for them in this bulk load."""
     try:
         for new in news:
-            writer.add(*entry_of(with_keys(writer.run.id, new)))
+            writer.add(*entry_of(with_keys(writer.load.id, new)))
     except BaseException:
         writer.abandon()
         raise

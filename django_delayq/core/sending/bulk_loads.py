@@ -1,6 +1,6 @@
 """Resumable bulk loads: chunks that were written are not written again, whichever process resumes the load and when.
 
-A bulk load (*run* in code) is identified by an id that its author chose. Its record describes the input, so that the
+A bulk load is identified by an id that its author chose. Its record describes the input, so that the
 load is resumed only with the same input; and how chunks are made, so that a second try makes the same ones. The
 *ledger*, a hash beside each shard that the load writes to (``lua/bulk.lua``), records the written chunks: digest of a
 chunk -> its outcomes. Checking that a job exists would not be enough: a job that was written, ran and is gone would be
@@ -15,8 +15,8 @@ ledger. A sender that reaches an epoch missing in its record reads the record be
 the load closing, or its epoch is in that layout. Forgetting a load works the same way.
 
 Closing, forgetting and opening may run concurrently. A record is changed only by a caller that has read its present
-value (``lua/swap_run.lua``), so it never goes back, neither to an earlier state nor from one load to an earlier one of
-the same id. A caller that finds a step done does the next one; a caller that finds the load gone, or replaced by
+value (``lua/swap_bulk_load.lua``), so it never goes back, neither to an earlier state nor from one load to an earlier
+one of the same id. A caller that finds a step done does the next one; a caller that finds the load gone, or replaced by
 another one, leaves it alone. Ledgers belong to one load only (its id and opening time), and may be closed any number of
 times.
 
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import InvalidJob
 from ..inputs import check_int, short
 from ..records import layout as layouts
-from ..records.keys import number_of, runs_key
+from ..records.keys import bulk_loads_key, number_of
 from ..redis.scripts import clear_errors
 from ..schedule_outcome import OF_LETTER
 
@@ -61,12 +61,12 @@ CLOSED_MS: Final = 86_400_000
 _COUNTED: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
 
 
-class RunDiffers(InvalidJob):
+class BulkLoadDiffers(InvalidJob):
     """Mismatch of input, queue or chunks between a resumed bulk load and its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BulkLoad:
     """Bulk load. Times are Unix ms on Redis's clock."""
 
     id: str
@@ -91,14 +91,14 @@ class Run:
         return self.state == CLOSED
 
 
-def open_run(
-    broker: Broker, run_id: str, queue: str, *, source: Mapping[str, object] | None = None, chunk: int = CHUNK
-) -> Run:
+def open_load(
+    broker: Broker, load_id: str, queue: str, *, source: Mapping[str, object] | None = None, chunk: int = CHUNK
+) -> BulkLoad:
     """Open a bulk load, or resume the one of this id.
 
     Args:
         broker: the deployment of its queue.
-        run_id: 1 to 200 bytes, without spaces.
+        load_id: 1 to 200 bytes, without spaces.
         queue: created if there is none.
         source: identifies the input: names, sizes, partitions.
         chunk: most jobs of one script call, 1 … 250.
@@ -110,13 +110,13 @@ def open_run(
         InvalidJob: an invalid id or chunk size.
         RunDiffers: it was opened with another input, queue or chunk size.
     """
-    _check(run_id, chunk)
+    _check(load_id, chunk)
     told = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
-    wanted = Run(run_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, told, form=FORM)
+    wanted = BulkLoad(load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, told, form=FORM)
     while True:
         with clear_errors():
-            fresh = broker.client.hsetnx(runs_key(broker.prefix), run_id, _encode(wanted))
-        found = wanted if fresh else read_run(broker, run_id)
+            fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(wanted))
+        found = wanted if fresh else read_load(broker, load_id)
         if found is None:
             continue  # it was forgotten at this moment
         if found.state == FORGETTING or (fresh and _is_closed_beside(broker, found)):
@@ -127,37 +127,37 @@ def open_run(
             continue
         differences = list(_differences(found, wanted))
         if differences:
-            raise RunDiffers(
-                f"run {run_id!r} was begun with other things: {'; '.join(differences)}. Give it what it "
-                "was begun with, or begin a new run under another id"
+            raise BulkLoadDiffers(
+                f"bulk load {load_id!r} was begun with other input or options: {'; '.join(differences)}. Repeat it as "
+                "it was begun, or begin a new bulk load under another id"
             )
         if found.state != CLOSING:
             return found
-        close_run(broker, found)  # the caller that began to close it may never finish
+        close_load(broker, found)  # the caller that began to close it may never finish
 
 
-def read_run(broker: Broker, run_id: str) -> Run | None:
+def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
     """Return the bulk load of this id; None if there is none."""
     with clear_errors():
-        stored = broker.client.hget(runs_key(broker.prefix), run_id)
-    return None if stored is None else _decode(run_id, stored)
+        stored = broker.client.hget(bulk_loads_key(broker.prefix), load_id)
+    return None if stored is None else _decode(load_id, stored)
 
 
-def runs(broker: Broker) -> list[Run]:
+def list_loads(broker: Broker) -> list[BulkLoad]:
     """Return all recorded bulk loads, the oldest first."""
     with clear_errors():
-        stored = broker.client.hgetall(runs_key(broker.prefix))
+        stored = broker.client.hgetall(bulk_loads_key(broker.prefix))
     return sorted(
-        (_decode(name.decode(), record) for name, record in stored.items()), key=lambda run: (run.opened_ms, run.id)
+        (_decode(name.decode(), record) for name, record in stored.items()), key=lambda load: (load.opened_ms, load.id)
     )
 
 
-def progress(broker: Broker, run: Run) -> Counter[str]:
+def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
     """Return the number of rows by outcome so far, as Redis counted them: each once, however often it was sent.
 
     Byte-identical chunks of two senders count as one chunk that was sent twice.
     """
-    known = next((record for _, record in _stages(broker, run)), run)
+    known = next((record for _, record in _stages(broker, load)), load)
     if known.closed:
         return Counter(dict(known.counts))
     names = [f"\0{letter}" for letter in _COUNTED]
@@ -170,55 +170,55 @@ def progress(broker: Broker, run: Run) -> Counter[str]:
     return counts
 
 
-def close_run(broker: Broker, run: Run) -> Run:
+def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
     """Close a bulk load: forget its chunks and keep its counts in its record. Closing it again changes nothing.
 
     Returns:
         The load as recorded, the same for all callers that close it. If it was forgotten, no counts exist, a later load
         of the same id is left alone, and the given load is returned as closed.
     """
-    for stored, known in _stages(broker, run):
+    for stored, known in _stages(broker, load):
         if known.closed:
             return known
         if known.state == FORGETTING:
             break
         if known.state == OPEN:
-            _swap(broker, run.id, stored, replace(known, state=CLOSING))
+            _swap(broker, load.id, stored, replace(known, state=CLOSING))
             continue
         # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
         counts = _close_ledgers(broker, known)
         _swap(
             broker,
-            run.id,
+            load.id,
             stored,
             replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items()))),
         )
-    return replace(run, state=CLOSED)
+    return replace(load, state=CLOSED)
 
 
-def forget_run(broker: Broker, run_id: str) -> bool:
+def forget_load(broker: Broker, load_id: str) -> bool:
     """Delete a bulk load with all its records; its jobs stay. Return False if there was none.
 
     An open load that is forgotten cannot be resumed, because its written chunks are no longer recorded. Its active
     senders are rejected.
     """
-    run = read_run(broker, run_id)
-    if run is not None:
-        _forget(broker, run)
-    return run is not None
+    load = read_load(broker, load_id)
+    if load is not None:
+        _forget(broker, load)
+    return load is not None
 
 
-def _forget(broker: Broker, run: Run) -> None:
-    for stored, known in _stages(broker, run):
+def _forget(broker: Broker, load: BulkLoad) -> None:
+    for stored, known in _stages(broker, load):
         if known.state == FORGETTING:
             _close_ledgers(broker, known)
-            _swap(broker, run.id, stored, None)
+            _swap(broker, load.id, stored, None)
         else:
-            _swap(broker, run.id, stored, replace(known, state=FORGETTING))
+            _swap(broker, load.id, stored, replace(known, state=FORGETTING))
 
 
 def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
-    """Forget (:func:`forget_run`) loads closed this long ago, and open ones opened this long ago.
+    """Forget (:func:`forget_load`) loads closed this long ago, and open ones opened this long ago.
 
     The record of a closed load is small. The ledgers of loads that were interrupted and never resumed take the space.
     Choose an age at which no load is still active or will be resumed.
@@ -233,63 +233,63 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
         InvalidJob: an invalid age.
     """
     before = round(broker.now_ms()) - check_int("older_than_ms", older_than_ms, 0, 1 << 53)
-    old = [run for run in runs(broker) if (run.closed_ms or run.opened_ms) <= before]
-    for run in old:
-        _forget(broker, run)
-    return [run.id for run in old]
+    old = [load for load in list_loads(broker) if (load.closed_ms or load.opened_ms) <= before]
+    for load in old:
+        _forget(broker, load)
+    return [load.id for load in old]
 
 
-def ledger_key(broker: Broker, run: Run, number: int) -> bytes:
+def ledger_key(broker: Broker, load: BulkLoad, number: int) -> bytes:
     """Return the key of the ledger of a load beside one shard, in the shard's slot.
 
     A later load under the id of a forgotten one has other ledgers, so senders of the first do not interfere.
     """
-    stem = broker.shard(run.queue, number).names["body"].removesuffix(b"body")
-    return stem + b"run:%b:%d" % (run.id.encode(), run.opened_ms)
+    stem = broker.shard(load.queue, number).names["body"].removesuffix(b"body")
+    return stem + b"load:%b:%d" % (load.id.encode(), load.opened_ms)
 
 
-def key_of(run_id: str, ident: bytes) -> bytes:
+def key_of(load_id: str, ident: bytes) -> bytes:
     """Return the key of the generation that a load makes of an id: the same in every try.
 
     If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
     the id, otherwise they are taken for one.
     """
-    key = hashlib.blake2b(ident, digest_size=16, key=_salt(run_id)).digest()
+    key = hashlib.blake2b(ident, digest_size=16, key=_salt(load_id)).digest()
     return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
 
 
 @lru_cache(maxsize=64)
-def _salt(run_id: str) -> bytes:
-    return hashlib.sha256(run_id.encode()).digest()
+def _salt(load_id: str) -> bytes:
+    return hashlib.sha256(load_id.encode()).digest()
 
 
-def epochs_of(broker: Broker, run: Run) -> layouts.Epochs:
+def epochs_of(broker: Broker, load: BulkLoad) -> layouts.Epochs:
     """Return ``(epoch, shards)`` of every epoch that the load may have reached, oldest first, retired ones included."""
-    _, layout = broker.read_layout(run.queue)
-    epochs = dict(run.epochs)
+    _, layout = broker.read_layout(load.queue)
+    epochs = dict(load.epochs)
     if layout is not None:
         known = [*layout.get("past", ()), *layout.get("old", ()), *layouts.epochs_of(layout)]
-        epochs |= {epoch: shards for epoch, shards in known if epoch >= run.epochs[0][0]}
+        epochs |= {epoch: shards for epoch, shards in known if epoch >= load.epochs[0][0]}
     return tuple(sorted(epochs.items()))
 
 
-def groups_of(run: Run) -> int:
+def groups_of(load: BulkLoad) -> int:
     """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
 
     Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
     only for the younger epochs, which get most of the jobs.
     """
     groups = 1
-    for _, shards in reversed(run.epochs):
+    for _, shards in reversed(load.epochs):
         if lcm(groups, shards) <= MOST_GROUPS:
             groups = lcm(groups, shards)
     return groups
 
 
-def _is_closed_beside(broker: Broker, run: Run) -> bool:
+def _is_closed_beside(broker: Broker, load: BulkLoad) -> bool:
     """Return True if the ledgers of a load are those of another, forgotten one."""
     with clear_errors():
-        return bool(broker.client.hexists(ledger_key(broker, run, number_of(run.epochs[0][0], 0)), "\0closed"))
+        return bool(broker.client.hexists(ledger_key(broker, load, number_of(load.epochs[0][0], 0)), "\0closed"))
 
 
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
@@ -304,15 +304,15 @@ def _add(counts: Counter[str], found: Iterable[tuple[str, bytes | None]]) -> Non
     counts.update({OF_LETTER[letter]: int(times) for letter, times in found if times})
 
 
-def _check(run_id: str, chunk: int) -> None:
-    size = len(run_id.encode(errors="surrogatepass"))
-    if not 0 < size <= MOST_ID or any(one.isspace() or not one.isprintable() for one in run_id):
-        raise InvalidJob(f"a run id has 1 to {MOST_ID} bytes, none of them a space, not {short(run_id)}")
+def _check(load_id: str, chunk: int) -> None:
+    size = len(load_id.encode(errors="surrogatepass"))
+    if not 0 < size <= MOST_ID or any(one.isspace() or not one.isprintable() for one in load_id):
+        raise InvalidJob(f"the id of a bulk load has 1 to {MOST_ID} bytes, none of them a space, not {short(load_id)}")
     if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk <= CHUNK:
         raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
 
 
-def _differences(found: Run, wanted: Run) -> list[str]:
+def _differences(found: BulkLoad, wanted: BulkLoad) -> list[str]:
     pairs = [("queue", found.queue, wanted.queue), ("chunk", str(found.chunk), str(wanted.chunk))]
     if not found.closed:
         pairs.append(("the form of its chunks", str(found.form), str(wanted.form)))
@@ -321,45 +321,45 @@ def _differences(found: Run, wanted: Run) -> list[str]:
     return [f"{name} was {short(old)} and is {short(new)}" for name, old, new in pairs if old != new]
 
 
-def _numbers(broker: Broker, run: Run) -> list[int]:
+def _numbers(broker: Broker, load: BulkLoad) -> list[int]:
     """Return every shard that may have a ledger of the load."""
-    return [number_of(epoch, place) for epoch, shards in epochs_of(broker, run) for place in range(shards)]
+    return [number_of(epoch, place) for epoch, shards in epochs_of(broker, load) for place in range(shards)]
 
 
-def _stages(broker: Broker, run: Run) -> Iterator[tuple[bytes, Run]]:
+def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
     """Yield the record of a load as stored and decoded, read again at each iteration, for as long as it exists."""
     while True:
         with clear_errors():
-            stored = broker.client.hget(runs_key(broker.prefix), run.id)
-        known = None if stored is None else _decode(run.id, stored)
-        if stored is None or known is None or known.opened_ms != run.opened_ms:
+            stored = broker.client.hget(bulk_loads_key(broker.prefix), load.id)
+        known = None if stored is None else _decode(load.id, stored)
+        if stored is None or known is None or known.opened_ms != load.opened_ms:
             return
         yield stored, known
 
 
-def _swap(broker: Broker, run_id: str, stored: bytes, wanted: Run | None) -> None:
+def _swap(broker: Broker, load_id: str, stored: bytes, wanted: BulkLoad | None) -> None:
     """Change a record, unless it changed since ``stored`` was read; None deletes it."""
-    key = runs_key(broker.prefix).encode()
-    broker.scripts.call("swap_run", (key,), run_id, stored, b"" if wanted is None else _encode(wanted))
+    key = bulk_loads_key(broker.prefix).encode()
+    broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if wanted is None else _encode(wanted))
 
 
-def _close_ledgers(broker: Broker, run: Run) -> Counter[str]:
+def _close_ledgers(broker: Broker, load: BulkLoad) -> Counter[str]:
     """Close the ledgers and return their counts, whichever caller closed them first."""
     counts: Counter[str] = Counter()
-    for number in _numbers(broker, run):
-        found = broker.scripts.call("close_run", (ledger_key(broker, run, number),), CLOSED_MS)
+    for number in _numbers(broker, load):
+        found = broker.scripts.call("close_ledger", (ledger_key(broker, load, number),), CLOSED_MS)
         _add(counts, zip((letter.decode() for letter in found[::2]), found[1::2], strict=True))
     return counts
 
 
-def _encode(run: Run) -> bytes:
-    return json.dumps({name: value for name, value in asdict(run).items() if name != "id"}).encode()
+def _encode(load: BulkLoad) -> bytes:
+    return json.dumps({name: value for name, value in asdict(load).items() if name != "id"}).encode()
 
 
-def _decode(run_id: str, stored: bytes) -> Run:
+def _decode(load_id: str, stored: bytes) -> BulkLoad:
     told: dict[str, Any] = json.loads(stored)
     # A newer release may store more fields.
-    known = {field.name: told[field.name] for field in fields(Run) if field.name in told}
+    known = {field.name: told[field.name] for field in fields(BulkLoad) if field.name in told}
     for name in ("epochs", "source", "counts"):
         known[name] = tuple(tuple(pair) for pair in known.get(name, ()))
-    return Run(run_id, **known)
+    return BulkLoad(load_id, **known)
