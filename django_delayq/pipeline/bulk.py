@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
+from ..core.records.frames import CHUNK
 from ..core.sending import bulk_loads
-from ..core.sending.bulk_loads import CHUNK, BulkLoad
+from ..core.sending.bulk_loads import BulkLoad
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user

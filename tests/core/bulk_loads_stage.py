@@ -12,8 +12,10 @@ from django_delayq.core.operations.resharding import Epochs
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, Limits, Written, write_all
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.sending.ledger_calls import Written
 
 from .epochs_stage import take_all
 from .stage import Stage

@@ -9,11 +9,13 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, InvalidJob
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.records.bulk_load_frames import entry_of, key_of, with_keys
 from django_delayq.core.records.keys import bulk_loads_key
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadClosed, BulkLoadWriter, write_all
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.sending.bulk_loads import BulkLoadDiffers
+from django_delayq.core.sending.ledger_calls import BulkLoadClosed
+from django_delayq.core.sending.ledgers import CLOSED_MS
 
 from .bulk_loads_stage import counted, ledgers, live, open_ledgers, row, rows, write
 from .epochs_stage import Killed, kill_after, other
@@ -127,7 +129,7 @@ def test_a_closed_run_keeps_its_counts_and_forgets_its_chunks(broker: Broker) ->
     )
     assert bulk_loads.open_load(broker, "a", "q") == closed
     assert all(set(broker.client.hkeys(key)) <= {b"\0closed", b"\0c", b"\0i"} for key in ledgers(broker))
-    assert all(0 < broker.client.pttl(key) <= bulk_loads.CLOSED_MS for key in ledgers(broker))
+    assert all(0 < broker.client.pttl(key) <= CLOSED_MS for key in ledgers(broker))
 
 
 def test_who_was_left_behind_is_turned_away_and_writes_nothing(broker: Broker) -> None:
@@ -282,8 +284,8 @@ def test_old_runs_are_forgotten_closed_or_open(broker: Broker) -> None:
 
 
 def test_the_key_of_a_generation_is_the_same_in_every_try_and_never_durable() -> None:
-    keys = {bulk_loads.key_of(load, b"%d" % number) for load in ("a", "b") for number in range(200)}
+    keys = {key_of(load, b"%d" % number) for load in ("a", "b") for number in range(200)}
     assert len(keys) == 400
     assert all(len(key) == 16 and key < b"\x80" for key in keys)
     # A bulk load may be under way while this is released.
-    assert bulk_loads.key_of("a", b"7").hex() == "469089f7eedf83eda8fb83d8184c4ef8"
+    assert key_of("a", b"7").hex() == "469089f7eedf83eda8fb83d8184c4ef8"

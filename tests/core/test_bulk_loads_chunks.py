@@ -119,22 +119,22 @@ def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
 
 
 def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load_writer, "MOST_WAITING", 20_000)
+    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 20_000)
     broker.queue("q", shards=64)
     load = bulk_loads.open_load(broker, "a", "q")
     writer = BulkLoadWriter(broker, load)
     news = rows(2000)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
-        assert writer._waiting < 20_000
-        assert writer._waiting == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
+        assert writer._waiting_bytes < 20_000
+        assert writer._waiting_bytes == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
     assert writer.finish().counts == {"created": 2000}
     with unchanged(broker):
         assert write(broker, load, news).counts == {"created": 2000}
 
 
 def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load_writer, "MOST_SHAPES", 5)
+    monkeypatch.setattr(bulk_load_writer, "MAX_SHAPES", 5)
     load = bulk_loads.open_load(broker, "a", "q")
     news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
     writer = BulkLoadWriter(broker, load)

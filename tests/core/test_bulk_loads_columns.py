@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core.errors import InvalidJob, QueueFull
 from django_delayq.core.job import NewJob
 from django_delayq.core.records.bulk_load_frames import Rows, Shape, entry_of, with_keys
 from django_delayq.core.sending import bulk_load_writer, bulk_loads
@@ -75,7 +75,7 @@ def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
     queue = broker.queue("q")
     broker.limit("q", max_length=30)
     load = bulk_loads.open_load(broker, "a", "q")
-    with pytest.raises(bulk_load_writer.QueueFull):
+    with pytest.raises(QueueFull):
         write(broker, load, rows(50))
     some = keys(broker)
     assert 0 < len(some) < 50
@@ -120,7 +120,7 @@ def test_columns_make_the_chunks_that_rows_make(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, news: list[NewJob], cuts: list[int], chunk: int, shards: int
 ) -> None:
     monkeypatch.setattr(bulk_load_writer, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(bulk_load_writer, "MOST_WAITING", 4000)
+    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 4000)
     name = f"q{next(_names)}"
     broker.queue(name, shards=shards)
     load = bulk_loads.open_load(broker, name, name, chunk=chunk)

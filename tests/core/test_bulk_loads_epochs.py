@@ -15,7 +15,8 @@ from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadClosed, BulkLoadWriter
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core.sending.ledger_calls import BulkLoadClosed
 
 from .bulk_loads_stage import (
     FAR,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import NewJob, Payload, ack, bury, fail
-from django_delayq.core.records.bulk_load_frames import with_keys
+from django_delayq.core.records.bulk_load_frames import key_of, with_keys
 from django_delayq.core.sending import bulk_loads
 
 from .bulk_loads_stage import counted, write
@@ -70,9 +70,7 @@ def world(stage: Stage) -> list[dict[str, Any]]:
 def with_own_key(load_id: str, new: NewJob) -> NewJob:
     """Give a job a key, plain jobs included, because ``schedule_many`` does not know the keys derived by chunks."""
     said = b"%d\0%b\0%b" % (new.due_ms or 0, new.options, new.args)
-    return (
-        with_keys(load_id, new) if new.payload else replace(new, key=bulk_loads.key_of(load_id, new.id.encode() + said))
-    )
+    return with_keys(load_id, new) if new.payload else replace(new, key=key_of(load_id, new.id.encode() + said))
 
 
 def outcomes_of(stage: Stage, news: list[NewJob]) -> Counter[str]:

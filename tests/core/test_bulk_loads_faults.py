@@ -14,7 +14,8 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, Limits
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 

@@ -12,8 +12,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.records.keys import bulk_loads_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadClosed, BulkLoadWriter, write_all
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.sending.ledger_calls import BulkLoadClosed
 
 from .bulk_loads_stage import counted, ledgers, live, open_ledgers, rows, write
 from .epochs_stage import other

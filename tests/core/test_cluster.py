@@ -28,7 +28,8 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, Limits, write_all
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox

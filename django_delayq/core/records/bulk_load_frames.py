@@ -10,14 +10,14 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeAlias
 
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import MAX_ID_BYTES, NewJob
-from ..sending.bulk_loads import CHUNK, key_of
-from .frames import CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
+from .frames import CHUNK, CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
 
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
@@ -124,19 +124,34 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
     return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, kept, extra)
 
 
+def key_of(load_id: str, ident: bytes) -> bytes:
+    """Return the key of the generation that a bulk load makes of an id: the same in every try.
+
+    If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
+    the id, otherwise they are taken for one.
+    """
+    key = hashlib.blake2b(ident, digest_size=KEY_BYTES, key=_salt(load_id)).digest()
+    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
+
+
+@lru_cache(maxsize=64)
+def _salt(load_id: str) -> bytes:
+    return hashlib.sha256(load_id.encode()).digest()
+
+
 def with_keys(load_id: str, new: NewJob) -> NewJob:
     """Return a merged job with keys derived for this bulk load where it has none: the same keys in every try.
 
-    Payloads are told apart by their content, so that a payload given again in another chunk is recognised. A plain job
-    is returned unchanged, because its chunk gives it a key.
+    Payloads are distinguished by their content, so that a payload given again in another chunk is recognised. A plain
+    job is returned unchanged, because its chunk gives it a key.
     """
     payload = new.payload
     if payload is None or (new.key and payload.key):
         return new
     ident = new.id.encode()
-    said = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
-    payload = replace(payload, key=payload.key or key_of(load_id, ident + b"\1" + said))
-    return replace(new, key=new.key or key_of(load_id, ident + b"\0" + said), payload=payload)
+    content = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
+    payload = replace(payload, key=payload.key or key_of(load_id, ident + b"\1" + content))
+    return replace(new, key=new.key or key_of(load_id, ident + b"\0" + content), payload=payload)
 
 
 @dataclass(slots=True)

@@ -25,21 +25,19 @@ A load that is never closed keeps its ledgers (about half a byte for each job): 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
-from math import lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
 from ..inputs import check_int, short
 from ..records import layout as layouts
-from ..records.keys import bulk_loads_key, number_of
+from ..records.frames import CHUNK
+from ..records.keys import bulk_loads_key
 from ..redis.scripts import clear_errors
-from ..schedule_outcome import OF_LETTER
+from . import ledgers
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -49,16 +47,9 @@ CLOSING: Final = "closing"
 CLOSED: Final = "closed"
 #: being removed: it is to be treated as gone
 FORGETTING: Final = "forgetting"
-CHUNK: Final = 250
 #: version of the format of chunks and their digests; loads begun with another one cannot be resumed
 FORM: Final = 2
-MOST_ID: Final = 200
-#: maximum number of groups of ids that stay together in all epochs
-MOST_GROUPS: Final = 4096
-#: how long a closed ledger rejects senders that were left behind
-CLOSED_MS: Final = 86_400_000
-#: letters of final outcomes: each row of a load gets one of them, once
-_COUNTED: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
+MAX_ID_BYTES: Final = 200
 
 
 class BulkLoadDiffers(InvalidJob):
@@ -111,15 +102,15 @@ def open_load(
         RunDiffers: it was opened with another input, queue or chunk size.
     """
     _check(load_id, chunk)
-    told = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
-    wanted = BulkLoad(load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, told, form=FORM)
+    described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
+    wanted = BulkLoad(load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, described, form=FORM)
     while True:
         with clear_errors():
             fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(wanted))
         found = wanted if fresh else read_load(broker, load_id)
         if found is None:
             continue  # it was forgotten at this moment
-        if found.state == FORGETTING or (fresh and _is_closed_beside(broker, found)):
+        if found.state == FORGETTING or (fresh and ledgers.is_closed(broker, found)):
             # The caller that is forgetting it may never finish; or a load opened in the same ms was forgotten
             # meanwhile.
             _forget(broker, found)
@@ -160,14 +151,7 @@ def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
     known = next((record for _, record in _stages(broker, load)), load)
     if known.closed:
         return Counter(dict(known.counts))
-    names = [f"\0{letter}" for letter in _COUNTED]
-    counts: Counter[str] = Counter()
-    with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
-        for number in _numbers(broker, known):
-            pipe.hmget(ledger_key(broker, known, number), names)
-        for found in pipe.execute():
-            _add(counts, zip(_COUNTED, found, strict=True))
-    return counts
+    return ledgers.counts_of(broker, known)
 
 
 def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
@@ -186,7 +170,7 @@ def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
             _swap(broker, load.id, stored, replace(known, state=CLOSING))
             continue
         # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
-        counts = _close_ledgers(broker, known)
+        counts = ledgers.close(broker, known)
         _swap(
             broker,
             load.id,
@@ -211,7 +195,7 @@ def forget_load(broker: Broker, load_id: str) -> bool:
 def _forget(broker: Broker, load: BulkLoad) -> None:
     for stored, known in _stages(broker, load):
         if known.state == FORGETTING:
-            _close_ledgers(broker, known)
+            ledgers.close(broker, known)
             _swap(broker, load.id, stored, None)
         else:
             _swap(broker, load.id, stored, replace(known, state=FORGETTING))
@@ -239,59 +223,6 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
     return [load.id for load in old]
 
 
-def ledger_key(broker: Broker, load: BulkLoad, number: int) -> bytes:
-    """Return the key of the ledger of a load beside one shard, in the shard's slot.
-
-    A later load under the id of a forgotten one has other ledgers, so senders of the first do not interfere.
-    """
-    stem = broker.shard(load.queue, number).names["body"].removesuffix(b"body")
-    return stem + b"load:%b:%d" % (load.id.encode(), load.opened_ms)
-
-
-def key_of(load_id: str, ident: bytes) -> bytes:
-    """Return the key of the generation that a load makes of an id: the same in every try.
-
-    If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
-    the id, otherwise they are taken for one.
-    """
-    key = hashlib.blake2b(ident, digest_size=16, key=_salt(load_id)).digest()
-    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
-
-
-@lru_cache(maxsize=64)
-def _salt(load_id: str) -> bytes:
-    return hashlib.sha256(load_id.encode()).digest()
-
-
-def epochs_of(broker: Broker, load: BulkLoad) -> layouts.Epochs:
-    """Return ``(epoch, shards)`` of every epoch that the load may have reached, oldest first, retired ones included."""
-    _, layout = broker.read_layout(load.queue)
-    epochs = dict(load.epochs)
-    if layout is not None:
-        known = [*layout.get("past", ()), *layout.get("old", ()), *layouts.epochs_of(layout)]
-        epochs |= {epoch: shards for epoch, shards in known if epoch >= load.epochs[0][0]}
-    return tuple(sorted(epochs.items()))
-
-
-def groups_of(load: BulkLoad) -> int:
-    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
-
-    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
-    only for the younger epochs, which get most of the jobs.
-    """
-    groups = 1
-    for _, shards in reversed(load.epochs):
-        if lcm(groups, shards) <= MOST_GROUPS:
-            groups = lcm(groups, shards)
-    return groups
-
-
-def _is_closed_beside(broker: Broker, load: BulkLoad) -> bool:
-    """Return True if the ledgers of a load are those of another, forgotten one."""
-    with clear_errors():
-        return bool(broker.client.hexists(ledger_key(broker, load, number_of(load.epochs[0][0], 0)), "\0closed"))
-
-
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
     while True:
         queue = broker.queue(name)
@@ -300,14 +231,10 @@ def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
             return queue.epochs
 
 
-def _add(counts: Counter[str], found: Iterable[tuple[str, bytes | None]]) -> None:
-    counts.update({OF_LETTER[letter]: int(times) for letter, times in found if times})
-
-
 def _check(load_id: str, chunk: int) -> None:
     size = len(load_id.encode(errors="surrogatepass"))
-    if not 0 < size <= MOST_ID or any(one.isspace() or not one.isprintable() for one in load_id):
-        raise InvalidJob(f"the id of a bulk load has 1 to {MOST_ID} bytes, none of them a space, not {short(load_id)}")
+    if not 0 < size <= MAX_ID_BYTES or any(one.isspace() or not one.isprintable() for one in load_id):
+        raise InvalidJob(f"a bulk load's id has 1 to {MAX_ID_BYTES} bytes, none of them a space, not {short(load_id)}")
     if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk <= CHUNK:
         raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
 
@@ -319,11 +246,6 @@ def _differences(found: BulkLoad, wanted: BulkLoad) -> list[str]:
     before, now = dict(found.source), dict(wanted.source)
     pairs += [(name, before.get(name, "nothing"), now.get(name, "nothing")) for name in sorted({*before, *now})]
     return [f"{name} was {short(old)} and is {short(new)}" for name, old, new in pairs if old != new]
-
-
-def _numbers(broker: Broker, load: BulkLoad) -> list[int]:
-    """Return every shard that may have a ledger of the load."""
-    return [number_of(epoch, place) for epoch, shards in epochs_of(broker, load) for place in range(shards)]
 
 
 def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
@@ -343,23 +265,14 @@ def _swap(broker: Broker, load_id: str, stored: bytes, wanted: BulkLoad | None) 
     broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if wanted is None else _encode(wanted))
 
 
-def _close_ledgers(broker: Broker, load: BulkLoad) -> Counter[str]:
-    """Close the ledgers and return their counts, whichever caller closed them first."""
-    counts: Counter[str] = Counter()
-    for number in _numbers(broker, load):
-        found = broker.scripts.call("close_ledger", (ledger_key(broker, load, number),), CLOSED_MS)
-        _add(counts, zip((letter.decode() for letter in found[::2]), found[1::2], strict=True))
-    return counts
-
-
 def _encode(load: BulkLoad) -> bytes:
     return json.dumps({name: value for name, value in asdict(load).items() if name != "id"}).encode()
 
 
 def _decode(load_id: str, stored: bytes) -> BulkLoad:
-    told: dict[str, Any] = json.loads(stored)
+    record: dict[str, Any] = json.loads(stored)
     # A newer release may store more fields.
-    known = {field.name: told[field.name] for field in fields(BulkLoad) if field.name in told}
+    known = {field.name: record[field.name] for field in fields(BulkLoad) if field.name in record}
     for name in ("epochs", "source", "counts"):
         known[name] = tuple(tuple(pair) for pair in known.get(name, ()))
     return BulkLoad(load_id, **known)

@@ -12,13 +12,13 @@ from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
-from ..operations.resharding import Patience
 from ..records.frames import pack_deadline, pack_new
-from ..records.keys import MAX_SHARDS, Shard, number_of
+from ..records.keys import Shard, number_of
 from ..requests import request_for
 from ..schedule_outcome import MOVED_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
 from ..shards import Shards
-from .chunks import ChunkSender
+from .epoch_walk import EpochWalk
+from .job_chunks import JobSender
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Sender(Shards):
                 job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
         """
         outcomes: dict[int, str] = {}
-        for places, letters in ChunkSender(self, not_after_ms, keys=True).send(news):
+        for places, letters in JobSender(self, not_after_ms, keys=True).send(news):
             outcomes.update(zip(places, letters, strict=True))
         return [OF_LETTER[outcomes[place]] for place in range(len(outcomes))]
 
@@ -85,7 +85,7 @@ class Sender(Shards):
 
         See :meth:`schedule_many`.
         """
-        return count_outcomes(letters for _, letters in ChunkSender(self, not_after_ms).send(news))
+        return count_outcomes(letters for _, letters in JobSender(self, not_after_ms).send(news))
 
     def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
         """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
@@ -167,16 +167,14 @@ class Sender(Shards):
         Returns:
             The result of ``ask``; None if the queue was deleted.
         """
-        asked: set[int] = set()
-        patience: Patience | None = None
+        crc = crc32(ident.encode())
+        epoch, shards = (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+        walk = EpochWalk(self, lambda: self.epochs, create=create)
         while True:
-            homes = self.homes(ident)
-            for number in homes[-1:] if fresh else homes:
-                if number not in asked:
-                    answer = ask(number)
-                    if answer is not None:
-                        return answer
-                    asked.add(number)
-            patience = patience or Patience()
-            if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
+            answer = ask(number_of(epoch, crc % shards))
+            if answer is not None:
+                return answer
+            later = walk.after(epoch)
+            if later is None:
                 return None
+            epoch, shards = later
