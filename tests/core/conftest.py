@@ -56,3 +56,9 @@ def full(clocked: Broker) -> Stage:
     stage.put("ready")
     stage.put("delayed", at=500_000)
     return stage
+
+
+@pytest.fixture
+def wide(clocked: Broker) -> Stage:
+    """Return a queue of three shards."""
+    return Stage(clocked, shards=3, name="wide")
