@@ -16,12 +16,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from ..models import OutboxJob
 from .due import RowDue, delay_age
-from .rows import ahead, free, table
+from .rows import behind, free, table, take
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -115,9 +115,7 @@ class Outbox:
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
-                self.rows.filter(free(), pk__in=pks, state__in=OutboxJob.WAITING).update(
-                    claim=batch.token, claimed_until=ahead(CLAIM)
-                )
+                take(self.rows.filter(pk__in=pks, state__in=OutboxJob.WAITING), batch.token, CLAIM)
         if pks:
             mine = list(self.rows.filter(pk__in=pks, claim=batch.token).annotate(age=delay_age()).order_by("id"))
             read_ms = asked_ms + (time.monotonic() - asked_at) * 1000  # never behind Redis's clock
@@ -130,23 +128,14 @@ class Outbox:
 
     def _give_back_those_behind(self, batch: ClaimedBatch) -> None:
         """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
-        behind = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, not_held_with=batch.token)
-        if behind:
-            self.give_back(batch.token, behind)
-            batch.rows = [row for row in batch.rows if row.pk not in behind]
+        blocked = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, ~Q(claim=batch.token))
+        if blocked:
+            self.give_back(batch.token, blocked)
+            batch.rows = [row for row in batch.rows if row.pk not in blocked]
 
-    def behind(self, pks: Iterable[int], states: Iterable[str], *, not_held_with: uuid.UUID | None = None) -> set[int]:
-        """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
-
-        Args:
-            not_held_with: rows with this claim do not count as earlier.
-        """
-        earlier = self.rows.filter(
-            queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__lt=OuterRef("id"), state__in=list(states)
-        )
-        if not_held_with is not None:
-            earlier = earlier.exclude(claim=not_held_with)
-        return set(self.rows.filter(Exists(earlier), pk__in=list(pks)).values_list("id", flat=True))
+    def behind(self, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
+        """Return those of ``pks`` that have an earlier row of the same job; see :func:`.rows.behind`."""
+        return set(behind(self.alias, Q(pk__in=list(pks)), states, blocking).values_list("pk", flat=True))
 
     def overtaken(self, pks: Iterable[int], states: Iterable[str]) -> set[int]:
         """Return those of ``pks`` that have a later row of the same job in one of ``states``."""

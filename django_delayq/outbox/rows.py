@@ -155,10 +155,12 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
         The claimed rows. Missing rows were claimed by another process, or are not wanted any more.
     """
     rows = table(alias)
-    mine = rows.filter(key__in=keys, state=rows.model.State.UNSENT).filter(free())
+    wanted = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
     if ordered:
-        mine = mine.exclude(key__in=_blocked(alias, keys))
-    mine.update(claim=token, claimed_until=ahead(CLAIM))
+        # Evaluated by itself, because MySQL cannot read a table that it is updating.
+        blocked = behind(alias, Q(key__in=keys), rows.model.WAITING, ~Q(key__in=keys))
+        wanted = wanted.exclude(key__in=list(blocked.values_list("key", flat=True)))
+    take(wanted, token, CLAIM)
     held = claimed(alias, token, keys)
     changed = [key for key, row in held.items() if row.state != "unsent"]
     if changed:  # changed by another process at this very moment
@@ -166,13 +168,26 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
     return {key: row for key, row in held.items() if key not in changed}
 
 
-def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-    # A separate query, because MySQL cannot read a table that it is updating.
-    rows = table(alias)
-    earlier = rows.filter(
-        queue=OuterRef("queue"), job_id=OuterRef("job_id"), pk__lt=OuterRef("pk"), state__in=rows.model.WAITING
-    ).exclude(key__in=keys)
-    return list(rows.filter(Exists(earlier), key__in=keys).values_list("key", flat=True))
+def take(wanted: QuerySet[OutboxJob], token: uuid.UUID, seconds: float) -> None:
+    """Claim rows that no process has claimed: one guarded UPDATE, so it is safe on every database."""
+    wanted.filter(free()).update(claim=token, claimed_until=ahead(seconds))
+
+
+def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
+    """Return rows that have an earlier row of the same job in one of ``states``.
+
+    Args:
+        wanted: condition for the rows.
+        blocking: condition for the earlier rows.
+    """
+    earlier = table(alias).filter(
+        blocking or Q(),
+        queue=OuterRef("queue"),
+        job_id=OuterRef("job_id"),
+        id__lt=OuterRef("id"),
+        state__in=list(states),
+    )
+    return table(alias).filter(Exists(earlier), wanted)
 
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
@@ -249,8 +264,7 @@ def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> 
     """Claim unclaimed cancelled rows for :data:`CLAIM` seconds. Later rows of their ids wait that long."""
     for chunk in chunks(keys):
         rows = table(alias)
-        mine = rows.filter(free(), key__in=chunk, state=rows.model.State.CANCELLED)
-        mine.update(claim=token, claimed_until=ahead(CLAIM))
+        take(rows.filter(key__in=chunk, state=rows.model.State.CANCELLED), token, CLAIM)
 
 
 def told_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
