@@ -134,7 +134,7 @@ def run_now(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> li
 
 def cancel_all(queue: Queue) -> dict[str, Any]:
     """Cancel every waiting job, including rows that the outbox has not sent yet; see :func:`swept`."""
-    counts = _unsent(queue, "cancelled", rows.take_back)
+    counts = _unsent(queue, "cancelled", rows.mark_cancelled)
     return swept(lambda progress: bulk.cancel_all(queue, progress=progress), counts)
 
 

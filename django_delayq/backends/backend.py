@@ -166,7 +166,7 @@ class DelayQBackend(BaseTaskBackend):
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
-                producer.ask(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
+                producer.call_briefly(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
             except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)

@@ -86,7 +86,7 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
     """
     from ..models import OutboxJob
 
-    made = [
+    new_rows = [
         OutboxJob(
             key=key_of(new),
             queue=queue,
@@ -103,10 +103,10 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
     with transaction.atomic(using=alias, savepoint=False) if supersede and replacing else nullcontext():
         for chunk in chunks(replacing if supersede else ()):
             _supersede(alias, queue, chunk)  # before the new rows exist
-        if len(made) == 1:
-            made[0].save(using=alias, force_insert=True)
+        if len(new_rows) == 1:
+            new_rows[0].save(using=alias, force_insert=True)
         else:
-            table(alias).bulk_create(made, batch_size=CHUNK)
+            table(alias).bulk_create(new_rows, batch_size=CHUNK)
 
 
 def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
@@ -193,11 +193,11 @@ def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = No
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
     """Return the rows that a claim holds now."""
     mine = of_claim(alias, token, keys).annotate(age=delay_age())
-    found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
+    values = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
     now = time.monotonic()
     return {
         key: Claimed(state, RowDue.of(due_ms, delay_ms, age), moved_by, now)
-        for key, state, moved_by, due_ms, delay_ms, age in found
+        for key, state, moved_by, due_ms, delay_ms, age in values
     }
 
 
@@ -230,34 +230,34 @@ def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generatio
     """
     rows = table(alias)
     states = rows.model.State
-    found = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
-    found = found.filter(task=task) if task else found
+    mine = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
+    mine = mine.filter(task=task) if task else mine
     if generation is None:
-        return found
-    return found.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
+        return mine
+    return mine.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
 
 
-def look(found: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
+def unsent_by_key(mine: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
     """Return the keys of rows, with True for rows that are not known to have been sent."""
-    return {key: state == "unsent" for key, state in found.values_list("key", "state")}
+    return {key: state == "unsent" for key, state in mine.values_list("key", "state")}
 
 
-def take_back(found: QuerySet[OutboxJob]) -> None:
+def mark_cancelled(mine: QuerySet[OutboxJob]) -> None:
     """Mark rows as cancelled in every state."""
-    found.update(state=found.model.State.CANCELLED)
+    mine.update(state=mine.model.State.CANCELLED)
 
 
-def move(found: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
+def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
     """Set another due time for rows. A row that is being sent may arrive with the old time, so it is sent again.
 
     Args:
         when: the new due time; a delay counts from now on, by the database's clock.
         moved_by: identifies this reschedule.
     """
-    states = found.model.State
+    states = mine.model.State
     state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
     due: dict[str, Any] = {"due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
-    found.update(state=state, moved_by=moved_by, **due)
+    mine.update(state=state, moved_by=moved_by, **due)
 
 
 def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
@@ -267,14 +267,14 @@ def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> 
         take(rows.filter(key__in=chunk, state=rows.model.State.CANCELLED), token, CLAIM)
 
 
-def told_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
+def delete_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
     """Delete cancelled rows after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)
         rows.filter(free() | Q(claim=token), key__in=chunk, state=rows.model.State.CANCELLED).delete()
 
 
-def told_moved(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
+def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
     """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)

@@ -155,13 +155,13 @@ def memory_of(broker: Broker) -> dict[str, dict[str, Any]]:
     with clear_errors():
         if not broker.connection.cluster:
             return {"": client.info("memory")}
-        told: dict[str, dict[str, Any]] = {}
+        by_node: dict[str, dict[str, Any]] = {}
         refusal: Exception | None = None
         for node in client.get_primaries():
             try:
-                told[node.name] = client.info("memory", target_nodes=node)
+                by_node[node.name] = client.info("memory", target_nodes=node)
             except REDIS_ERRORS as error:
                 refusal = error
-        if refusal is not None and not told:
+        if refusal is not None and not by_node:
             raise refusal
-        return told
+        return by_node
