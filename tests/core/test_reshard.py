@@ -520,4 +520,4 @@ def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: 
         assert len(sender.chunks.in_flight) <= IN_FLIGHT
         assert not sender._answers
     assert not sender.chunks.in_flight
-    assert not any(packer.entries for packer in sender._packers.values())
+    assert not sender._unsent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -32,35 +31,34 @@ _Entry: TypeAlias = tuple[int, NewJob, bytes]
 _Answer: TypeAlias = tuple[list[int], str]
 
 
-class _Packer:
-    """Collector of the entries of one shard until they fill a chunk."""
+@dataclass(slots=True, eq=False)
+class _JobChunk:
+    """Entries of one shard, collected until they fill a chunk."""
 
-    __slots__ = ("_size", "entries")
-
-    def __init__(self) -> None:
-        self.entries: list[_Entry] = []
-        self._size = 0
+    number: int
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+    #: those given by callers
+    ids: set[str] = field(default_factory=set)
+    group: int = 0
+    reply: Reply = field(init=False)
 
     def add(self, entry: _Entry) -> bool:
         """Add an entry; return True if the chunk is full."""
+        _, new, packed = entry
         self.entries.append(entry)
-        self._size += len(entry[2])
-        return len(self.entries) == CHUNK or self._size >= CHUNK_BYTES
-
-    def take(self) -> list[_Entry]:
-        """Return the entries of the chunk and begin a new one."""
-        entries, self.entries, self._size = self.entries, [], 0
-        return entries
+        self.size += len(packed)
+        if not new.fresh:
+            self.ids.add(new.id)
+        return len(self.entries) == CHUNK or self.size >= CHUNK_BYTES
 
 
-@dataclass(slots=True, eq=False)
-class _JobChunk:
-    number: int
-    entries: list[_Entry]
-    #: those given by callers
-    ids: set[str]
-    reply: Reply = field(init=False)
-    group: int = 0
+class _Chunks(dict[int, _JobChunk]):
+    """Chunks by shard."""
+
+    def __missing__(self, number: int) -> _JobChunk:
+        chunk = self[number] = _JobChunk(number)
+        return chunk
 
 
 class JobSender:
@@ -79,13 +77,13 @@ class JobSender:
         self._scripts = queue.broker.scripts
         self._in_order = False
         self._deadline = pack_deadline(not_after_ms)
-        self._packers: defaultdict[int, _Packer] = defaultdict(_Packer)
+        self._unsent = _Chunks()
         self._answers: list[_Answer] = []
         self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self)
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
         """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
-        queue, packers = self._queue, self._packers
+        queue, unsent = self._queue, self._unsent
         layout = queue.layout
         try:
             for place, new in enumerate(news):
@@ -93,7 +91,7 @@ class JobSender:
                     layout = queue.layout
                     self._send_all()  # entries packed for the old layout must arrive before this one
                 number = self._first_shard(new)
-                if packers[number].add((place, new, pack_new(new))):
+                if unsent[number].add((place, new, pack_new(new))):
                     self._keep_order()
                     self._send(number)
                     yield from self._take_answers()
@@ -119,11 +117,11 @@ class JobSender:
             self._scripts = in_order(self._scripts, self._queue.broker.connection)
 
     def _send(self, number: int) -> None:
-        chunk = _chunk(number, self._packers[number].take())
+        chunk = self._unsent.pop(number)
         self.chunks.send((chunk,), chunk.ids)
 
     def _send_all(self) -> None:
-        for number in [number for number, packer in self._packers.items() if packer.entries]:
+        for number in list(self._unsent):
             self._send(number)
         self.chunks.finish()
 
@@ -162,16 +160,12 @@ class JobSender:
     def forward(self, chunk: _JobChunk, places: Sequence[int], epoch: tuple[int, int]) -> list[_JobChunk]:
         """Return chunks of a later epoch for some jobs of a chunk."""
         number, shards = epoch
-        by_shard: defaultdict[int, list[_Entry]] = defaultdict(list)
+        parts = _Chunks()
         for place in places:
             entry = chunk.entries[place]
-            by_shard[number_of(number, crc32(entry[1].id.encode()) % shards)].append(entry)
-        return [_chunk(shard, entries) for shard, entries in by_shard.items()]
+            parts[number_of(number, crc32(entry[1].id.encode()) % shards)].add(entry)
+        return list(parts.values())
 
     def epochs(self) -> Epochs:
         """Return the epochs of the queue as known now."""
         return self._queue.epochs
-
-
-def _chunk(number: int, entries: list[_Entry]) -> _JobChunk:
-    return _JobChunk(number, entries, {new.id for _, new, _ in entries if not new.fresh})
