@@ -18,10 +18,10 @@ from .records.fields import take_u8
 from .records.keys import Shard, number_of
 from .records.layout import Layout
 from .records.reserve_frames import BrokenJob, unpack_batch, unpack_begun, unpack_leases
+from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .requests import derived_request, new_request
-from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:

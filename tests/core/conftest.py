@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck, resharding
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.sending import epoch_walk
 
 from .epochs_stage import take_all
 from .stage import LEASE, Stage
@@ -33,7 +34,7 @@ def stage(clocked: Broker) -> Stage:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make callers complete the interrupted reshard of another process almost at once."""
-    monkeypatch.setattr(resharding, "PATIENCE", 0.01)
+    monkeypatch.setattr(epoch_walk, "PATIENCE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -69,3 +70,9 @@ def opened() -> Iterator[Callable[[object], Connection]]:
             return connection
 
         yield make
+
+
+@pytest.fixture
+def wide(clocked: Broker) -> Stage:
+    """Return a queue of three shards."""
+    return Stage(clocked, shards=3, name="wide")

@@ -27,8 +27,8 @@ from ..records.column_values import (
     ms_of,
 )
 from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from ..sending.chunks import CHUNK
 from .paging import Range
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..records.keys import SHARD_KEYS
-from ..records.schedule_frames import encode_id
-from ..sending.chunks import CHUNK
+from ..records.schedule_frames import CHUNK, encode_id
 
 if TYPE_CHECKING:
     from ..queue import Queue
