@@ -257,3 +257,12 @@ def unknown_queue(name: str, known: Iterable[str]) -> InvalidJob:
     names = sorted(known)
     known_text = ", ".join(names) or "none yet"
     return InvalidJob(f"there is no queue {short(name)}.{suggest(name, names)} Known queues: {known_text}")
+
+
+def exception_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """Return one or several exception classes as a tuple; otherwise raise :class:`InvalidJob`."""
+    classes = tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidJob(f"{name} takes exception classes, like {name}=(ConnectionError,); got {short(one)}")
+    return classes

@@ -18,13 +18,12 @@ from .errors import IdTaken
 from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
-from .outcome import CLOSED_REPLY
-from .records.frames import pack_known
 from .records.keys import number_of
+from .records.schedule_frames import CHUNK, pack_known
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
 from .replies import Batch
-from .sending.chunks import CHUNK
+from .schedule_outcome import CLOSED_REPLY
 from .sending.sender import Sender
 
 
@@ -76,7 +75,7 @@ class Queue(Sender):
 
         Args:
             pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
-                payload's digest (:func:`.records.frames.digest`).
+                payload's digest (:func:`.records.schedule_frames.digest`).
 
         Raises:
             InvalidJob: an id or a key that cannot be one.

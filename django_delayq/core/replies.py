@@ -5,10 +5,14 @@ from __future__ import annotations
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from .job import Job
-from .records.frames import BrokenJob, take_u8
+from .records.fields import take_u8
+from .records.reserve_frames import BrokenJob
+
+#: jobs that a reserve returns: those that wait for quarantine, all others, or both
+Which: TypeAlias = Literal["all", "others", "quarantined"]
 
 _TICK: Final = struct.Struct("<dddBB")
 _INDEXES: Final = struct.Struct("<IIIdId")

@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from .job import Job, Settlement, bury, expire
-from .records.frames import (
-    pack_settlement,
-    pack_take_over,
-    pack_touch,
-    unpack_batch,
-    unpack_begun,
-    unpack_leases,
-)
+from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
+from .records.schedule_frames import CHUNK
+from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
-from .replies import Batch
+from .replies import Batch, Which
 from .requests import derived_request
-from .sending.chunks import CHUNK
 from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
-#: jobs that a reserve returns: those that wait for quarantine, all others, or both
-Which: TypeAlias = Literal["all", "others", "quarantined"]
 _SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
-    from ..core.shards import Which
+    from ..core.replies import Which
 
 VARIABLE: Final = "DELAYQ_CHILD"
 

@@ -29,8 +29,7 @@ from .slots import Slots
 from .wake_listener import REPEAT, WakeListener
 
 if TYPE_CHECKING:
-    from ..core.replies import Batch
-    from ..core.shards import Which
+    from ..core.replies import Batch, Which
     from ..core.tally import Tally
     from ..core.task import Registry
     from .scoreboard import Scoreboard

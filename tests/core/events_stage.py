@@ -1,4 +1,4 @@
-"""Jobs that leave events, and what the streams hold."""
+"""Calls that leave events, and what is read of them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from django_delayq.core.shards import Which
+from django_delayq.core.replies import Which
 
 IDS = ("a", "b", "d")  # a and b share shard 1, d has shard 0
 SHARDS = 2

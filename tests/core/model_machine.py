@@ -10,8 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, is_durable
 from django_delayq.core.marks import Mark
-from django_delayq.core.replies import Batch
-from django_delayq.core.shards import Which
+from django_delayq.core.replies import Batch, Which
 
 from .model import ModelShard
 from .model_draws import (

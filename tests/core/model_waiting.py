@@ -15,7 +15,7 @@ from django_delayq.core.job import (
     Payload,
     is_durable,
 )
-from django_delayq.core.shards import Which
+from django_delayq.core.replies import Which
 
 from .model_values import Content, Due, Grave, Item, Lease, Live, admitted
 

@@ -19,9 +19,10 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import NewJob, Payload, Settlement, ack
 from django_delayq.core.operations import actions, fsck
-from django_delayq.core.records.frames import digest, unpack_batch
+from django_delayq.core.records.reserve_frames import unpack_batch
+from django_delayq.core.records.schedule_frames import digest
 from django_delayq.core.redis.connection import Connection
-from django_delayq.core.shards import Which
+from django_delayq.core.replies import Which
 
 from .model_draws import (
     EXAMPLES,

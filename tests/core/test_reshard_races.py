@@ -10,10 +10,12 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, IdTaken
 from django_delayq.core.job import Job, NewJob, ack, bury, fail, release
-from django_delayq.core.operations import fsck, resharding
+from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.layout import CLOSING
-from django_delayq.core.sending.chunks import ChunkSender
+from django_delayq.core.sending import epoch_walk
+from django_delayq.core.sending.chunks import IN_FLIGHT
+from django_delayq.core.sending.job_chunks import JobSender
 
 from .epochs_stage import Killed, kill_after, other, reshard
 from .stage import Stage
@@ -93,7 +95,7 @@ class Crowd:
 def test_t34_whatever_comes_together_no_id_ever_lives_twice(
     broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resharding, "TAKEOVER_SECONDS", 0.0)
+    monkeypatch.setattr(epoch_walk, "TAKEOVER_SECONDS", 0.0)
     crowd = Crowd(broker, seed, monkeypatch)
     for turn in range(400):
         with contextlib.suppress(IdTaken):
@@ -105,7 +107,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
 
 
 def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resharding, "MAX_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(epoch_walk, "MAX_WAIT_SECONDS", 0.05)
     queue = broker.queue("q")
     monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
@@ -116,7 +118,9 @@ def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, mo
 
 def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: Stage) -> None:
     reshard(full, 2)
-    sender = ChunkSender(full.queue)
+    sender = JobSender(full.queue)
     for _ in sender.send(NewJob(f"j{n}", "work") for n in range(3000)):
-        assert len(sender._asked) < 2000
-    assert not sender._asked
+        assert len(sender.chunks.in_flight) <= IN_FLIGHT
+        assert not sender._answers
+    assert not sender.chunks.in_flight
+    assert not sender._unsent

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
+from ..records.column_reply import Reply
 from ..records.column_values import (
     NAMES,
     Columns,
     Part,
-    Reply,
     buried_columns,
     decoded,
     default_of,
@@ -27,8 +27,8 @@ from ..records.column_values import (
     ms_of,
 )
 from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from ..sending.chunks import CHUNK
 from .index_pages import IndexPages, bound_before, is_bounded_by_index, read_page
 from .paging import Range
 

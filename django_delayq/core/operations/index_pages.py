@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..records.column_values import Part, Reply, text_of, unpack_reply
+from ..records.column_reply import Reply, text_of, unpack_reply
+from ..records.column_values import Part
 from ..records.keys import SHARD_KEYS
 from ..redis.scripts import clear_errors
 

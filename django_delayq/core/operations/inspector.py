@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import InvalidJob
 from ..job import Generation, Payload
 from ..leases import Lease, leases
-from ..records.frames import unpack_payload
+from ..records.schedule_frames import unpack_payload
 from ..redis.scripts import clear_errors
 from .counts import Counts, check_horizon
 from .job_reader import Call, JobReader

@@ -12,12 +12,11 @@ it, or by a dispatcher.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..errors import InvalidJob, QueueNotEmpty, QueueUnavailable
+from ..errors import InvalidJob, QueueNotEmpty
 from ..records import layout as layouts
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.layout import Layout
@@ -28,44 +27,13 @@ from .epoch_shards import EpochShards, all_numbers, shard_numbers
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..queue import Queue
+    from ..sending.epoch_walk import LayoutWait
     from ..sending.sender import Sender
 
 log = logging.getLogger("django_delayq.core.epochs")
 
-#: seconds after which a caller no longer waits for another process's change but completes it
-TAKEOVER_SECONDS: Final = 0.5
-#: seconds after which a call gives up
-MAX_WAIT_SECONDS: Final = 10.0
 #: µs by which the tokens of an epoch begin above those of the epoch before, which is still in use
 HEAD_START: Final = 1 << 15
-
-
-class LayoutWait:
-    """Wait of one call for a layout with an open shard for its id."""
-
-    def __init__(self) -> None:
-        now = time.monotonic()
-        self._takeover_at = now + TAKEOVER_SECONDS * random.uniform(0.8, 1.2)
-        self._give_up_at = now + MAX_WAIT_SECONDS
-        self._pause = 0.002
-
-    def is_takeover_due(self) -> bool:
-        """Return True if the caller should complete the unfinished change itself."""
-        return time.monotonic() >= self._takeover_at
-
-    def sleep(self, queue: str) -> None:
-        """Sleep for a moment.
-
-        Raises:
-            QueueUnavailable: the wait took too long.
-        """
-        if time.monotonic() >= self._give_up_at:
-            raise QueueUnavailable(
-                f"queue {queue!r} is being changed, and the change does not complete; try again, and check "
-                f"manage.py delayq_reshard {queue} --status"
-            )
-        time.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(0.05, self._pause * 1.5)
 
 
 @dataclass(frozen=True, slots=True)
