@@ -2,6 +2,7 @@
 
     browser      a real browser, logged out, on the live site with its static files; see tests/support/browser.py.
                  After the test its console has to be empty (``browser.forgive(pattern)`` for what is meant to fail)
+    operator     the same, logged in as a user who may do everything
     staff        ``staff("view_livejob", "cancel_livejob")``: a user of the admin with just these permissions
 
 Without Chromium the tests that use ``browser`` are skipped, with ``CI=true`` they fail. On PostgreSQL they are left
@@ -67,6 +68,13 @@ def staff(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return user
 
     return make
+
+
+@pytest.fixture
+def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
+    """The browser of a user who may do everything."""
+    browser.login(staff(superuser=True))
+    return browser
 
 
 @pytest.hookimpl(trylast=True)

@@ -72,13 +72,6 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard_snapshots, "PAUSE", 0)
 
 
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
-
-
 def number(text: str) -> int:
     return int(text.replace("\N{NARROW NO-BREAK SPACE}", ""))
 

@@ -42,13 +42,6 @@ STYLED = """const request = new XMLHttpRequest();
     return Array.from(page.querySelectorAll('[style], style, script:not([src])'), one => one.outerHTML)"""
 
 
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
-
-
 def ahead(broker: Broker) -> None:
     """Work for the next day."""
     yard, now_ms = Yard(broker), int(broker.now_ms())

@@ -17,13 +17,6 @@ QUEUES = "/admin/django_delayq/queueentry/"
 TASKS = ("shop.cancel_order", "shop.remind", "shop.send_newsletter", "shop.check_payment")
 
 
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
-
-
 def lively(broker: Broker) -> Yard:
     """A morning's work, for pictures."""
     yard = every_place(broker)
