@@ -181,9 +181,11 @@ class JobActionsMixin(ReadOnlyAdmin):
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
             "until": target.until.isoformat(),
             "back": request.get_full_path(),
+            "yes": action.title,
+            "harmful": action.harmful,
             "threshold": CappedCount(conf().admin.bulk_threshold),
         }
-        return self.render(request, "confirm.html", action.title, context)
+        return self.render(request, "jobs_confirm", action.title, context, trail=[(str(action.title), "")])
 
     # -- execution ---------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
 from .browse import LATEST_FIRST, PLACES, SEARCH_SECONDS, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, search
+from .formatting import moment
 from .job_view_model import JobViewModel, payload_view_model
-from .numbers import moment
 from .redis_pages import RedisPages
 
 __all__ = ["LiveJobAdmin", "register"]
@@ -246,13 +246,13 @@ class LiveJobAdmin(RedisPages):
 
             if self.report_result(request, act):
                 return self.back(self.url("change", f"{queue}/{ident}"))
-        return self.confirm(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
+        return self.confirm(request, "live_reschedule", _("Reschedule"), queue, ident, form=form, yes=_("Reschedule"))
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render the confirmation page, or cancel the job."""
         queue, ident = name_of(object_id)
         if request.method != "POST":
-            return self.confirm(request, "live_cancel", _("Cancel"), queue, ident)
+            return self.confirm(request, "live_cancel", _("Cancel"), queue, ident, harmful=True)
 
         def act() -> str:
             outcome = django_delayq.cancel(id=ident, queue=queue)
@@ -305,7 +305,7 @@ class LiveJobAdmin(RedisPages):
         item = self.items([view], broker.now_ms())[0]
         job_url = self.url("change", item.name)
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, job_url), (title, "")]
-        return self.render(request, template, title, {"item": item, "job_url": job_url, **more}, trail=trail)
+        return self.render(request, template, title, {"item": item, "back": job_url, **more}, trail=trail)
 
 
 def query_of(request: HttpRequest) -> BrowseQuery:

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
 from ..settings.conf import conf
-from . import formatting
+from . import content, formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter, distinct_values
 
@@ -111,12 +111,12 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("error"))
     def error_summary(self, row: OutboxJob) -> SafeString | str:
         """Return the first line of Redis's last error."""
-        return formatting.error_line("", row.error)
+        return content.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:
         """Return Redis's last error."""
-        return formatting.pre(formatting.mask().text(row.error)) if row.error else "–"
+        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:
@@ -124,10 +124,10 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         try:
             job = packed.unpack_job(bytes(row.record))
         except ValueError as error:
-            return formatting.pre(str(error))
+            return content.pre(str(error))
         if job.payload is not None:
-            return formatting.payload_table([job.payload], 1)
-        return formatting.call_table(job.task, job.args)
+            return content.payload_table([job.payload], 1)
+        return content.call_table(job.task, job.args)
 
     @admin.display(description=_("options"))
     def context(self, row: OutboxJob) -> SafeString | str:
@@ -135,5 +135,5 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         try:
             options = packed.unpack_job(bytes(row.record)).options
         except ValueError:
-            return "–"
-        return formatting.json_pre(options) if options else "–"
+            return formatting.NOTHING
+        return content.json_pre(options) if options else formatting.NOTHING

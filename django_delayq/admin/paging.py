@@ -9,11 +9,10 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.utils.formats import number_format
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
 
 from ..settings.conf import conf
+from .formatting import grouped
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -39,8 +38,7 @@ class CappedCount(int):
         return made
 
     def __str__(self) -> str:
-        number = number_format(int(self), force_grouping=True)
-        return _("%(number)s+") % {"number": number} if self.capped else str(number)
+        return f"{grouped(self)}+" if self.capped else grouped(self)
 
 
 def capped_count(rows: QuerySet[Any]) -> CappedCount:

@@ -158,11 +158,11 @@ def test_a_run_that_goes_on_is_followed_and_its_end_is_told(operator: Browser, d
     assert [row[1] for row in operator.rows()] == ["failed", "running", "died"]
     operator.screenshot("history-runs")
     operator.open(f"{RUNS}{run.pk}/change/")
-    assert "250 of 1,000" in operator.text("#delayq-progress")
+    assert "250 of 1\u202f000" in operator.text("#delayq-progress")
     assert operator.attribute("#delayq-progress progress", "value") == "25"
     operator.screenshot("history-run")
     PipelineRun.objects.filter(pk=run.pk).update(rows=1000, state="finished", ended_at=timezone.now())
-    operator.until(lambda: "1,000 of 1,000" in operator.text("#delayq-progress"), what="the end of the run")
+    operator.until(lambda: "1\u202f000 of 1\u202f000" in operator.text("#delayq-progress"), what="the end of the run")
     operator.until(lambda: operator.all("#delayq-progress [data-ended]"), what="the word of it")
     operator.open(f"{RUNS}{failed.pk}/change/")
     assert "EventsLost: a gap" in operator.text("#delayq-progress")

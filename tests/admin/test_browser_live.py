@@ -106,7 +106,7 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.click("Cancel…")
     both_looks(operator, "live-cancel")
     operator.forgive("404")  # the page of the job that is gone
-    operator.click("Yes, cancel it")
+    operator.click("Cancel the job")
     assert "The waiting job was cancelled." in operator.text(".messagelist")
     assert "Queue orders has no live job with this id." in operator.text()
     assert yard.queue.broker.inspector.get("orders", "order-1002") is None
@@ -206,15 +206,15 @@ def test_a_queue_is_paused_resumed_and_purged_by_its_buttons(operator: Browser, 
     assert "paused" not in operator.text("h1")
     operator.click("Run all now…")
     both_looks(operator, "queue-run")
-    operator.click("Yes, run all now")
+    operator.click("Run all now")
     assert "jobs are due now." in operator.text(".messagelist")
     operator.click("Purge…")
     operator.fill("typed", "ordners")
-    operator.click("Yes, purge it")
+    operator.click("Purge the queue")
     assert "This is not the name of the queue." in operator.text(".errorlist")
     both_looks(operator, "queue-purge")
     operator.fill("typed", "orders")
-    operator.click("Yes, purge it")
+    operator.click("Purge the queue")
     assert "waiting jobs were cancelled." in operator.text(".messagelist")
     assert delayq.inspector.counts("orders").delayed == 0
 

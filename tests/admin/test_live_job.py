@@ -195,7 +195,7 @@ def test_cancel_asks_first(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     before = picture(delayq)
     answer = operator.get(url("delayed", "cancel"))
-    assert "Yes, cancel it" in answer.content.decode()
+    assert "Cancel the job" in answer.content.decode()
     tags_of(answer.content)
     assert picture(delayq) == before
     assert press(operator, "delayed", "cancel") == ["The waiting job was cancelled."]
@@ -204,7 +204,7 @@ def test_cancel_asks_first(delayq: Broker, operator: Client) -> None:
 
 def test_cancel_of_a_running_job_says_that_it_is_marked_to_stop(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
-    assert "Yes, stop it" in operator.get(url("gated", "cancel")).content.decode()
+    assert "Stop the job" in operator.get(url("gated", "cancel")).content.decode()
     (said,) = press(operator, "gated", "cancel")
     assert said.startswith("The job is running and was marked to stop.")
     found = delayq.inspector.get("orders", "gated")
