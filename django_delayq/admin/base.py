@@ -81,7 +81,10 @@ class AdminPages(Base):
         return {
             "crumbs": [
                 (_("Home"), reverse("admin:index", current_app=site)),
-                (capfirst(self.opts.app_config.verbose_name), reverse("admin:app_list", args=[label], current_app=site)),
+                (
+                    capfirst(self.opts.app_config.verbose_name),
+                    reverse("admin:app_list", args=[label], current_app=site),
+                ),
                 (capfirst(self.opts.verbose_name_plural), self.url("changelist")),
                 *trail,
             ],

@@ -70,7 +70,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     ordering = ("-started_at",)
     change_form_template = "django_delayq/admin/progress_page.html"
     list_display = (
-        "what",
+        "named_run",
         "status",
         "error_summary",
         "progress",
@@ -79,7 +79,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         "run_time",
         "started",
     )
-    list_display_links = ("what",)
+    list_display_links = ("named_run",)
     list_filter = (RunStateFilter, KindFilter)
     sortable_by = ("started",)
     search_fields = ("run_id",)
@@ -159,6 +159,11 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     def what(self, row: PipelineRun) -> str:
         """Return kind and id."""
         return f"{row.get_kind_display()} {row.run_id}".strip()
+
+    @admin.display(description=_("pipeline run"))
+    def named_run(self, row: PipelineRun) -> SafeString:
+        """Return the kind, and below it the id."""
+        return format_html("{} <div>{}</div>", row.get_kind_display(), formatting.named(row.run_id))
 
     @admin.display(description=_("state"))
     def status(self, row: PipelineRun) -> SafeString:

@@ -76,15 +76,15 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     # -- columns -----------------------------------------------------------------------------------------------------
 
     @admin.display(description=_("id"))
-    def job(self, row: MirroredJob) -> str:
+    def job(self, row: MirroredJob) -> SafeString | str:
         """Return the job's id."""
-        return row.job_id
+        return formatting.named(row.job_id)
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: MirroredJob) -> SafeString:
         """Return the task, and below it class and first line of the error."""
         error = content.error_line(row.error_class, getattr(row, "message_start", None) or "")
-        return format_html('<div class="delayq-task">{}</div> {}', row.task or formatting.NOTHING, error)
+        return format_html('<div class="delayq-task">{}</div> {}', formatting.named(row.task), error)
 
     @admin.display(description=_("attempts"))
     def attempts(self, row: MirroredJob) -> str:

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
@@ -41,7 +42,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 
     keyset = "pk"
     many = _("outbox jobs")
-    list_display = ("job", "queue", "task", "status", "due_time", "written", "tries", "error_summary")
+    list_display = ("job", "queue", "task_and_error", "status", "due_time", "written", "tries")
     list_display_links = ("job",)
     list_filter = (StateFilter,)
     sortable_by = ()
@@ -78,9 +79,15 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         return queryset.filter(queue__in=queues, job_id=term), False
 
     @admin.display(description=_("id"))
-    def job(self, row: OutboxJob) -> str:
+    def job(self, row: OutboxJob) -> SafeString | str:
         """Return the job's id."""
-        return row.job_id
+        return formatting.named(row.job_id)
+
+    @admin.display(description=_("task and error"))
+    def task_and_error(self, row: OutboxJob) -> SafeString:
+        """Return the task, and below it the first line of Redis's last error."""
+        error = content.error_line("", row.error) if row.error else ""
+        return format_html('<div class="delayq-task">{}</div> {}', formatting.named(row.task), error)
 
     @admin.display(description=_("state"))
     def status(self, row: OutboxJob) -> SafeString:
@@ -107,11 +114,6 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     def checked(self, row: OutboxJob) -> SafeString | str:
         """Return the time since the job was last found in Redis."""
         return formatting.ago(row.checked_at)
-
-    @admin.display(description=_("error"))
-    def error_summary(self, row: OutboxJob) -> SafeString | str:
-        """Return the first line of Redis's last error."""
-        return content.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:

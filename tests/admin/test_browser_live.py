@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
 from tests.admin.support import TRACEBACK, Yard, every_place

@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_has_a_bar_and_one_that_died_says_what_to_do(reader: 
     assert "data-ended" in died
     unknown = reader.get(f"{PAGE}{run_of('e', rows=7).pk}/progress/")
     assert b"7 rows" in unknown.content
-    assert b'<progress class="delayq-bar delayq-wide" aria-label' in unknown.content
+    assert b'<progress class="delayq-bar" aria-label' in unknown.content
     assert "no-store" in unknown["Cache-Control"]
 
 
