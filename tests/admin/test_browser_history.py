@@ -12,33 +12,19 @@ from django_delayq import connections
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import PipelineRun
+from tests.admin.browser_scripts import CUT, STYLED
 from tests.admin.pasts import lively_past
 from tests.admin.support import Yard
 from tests.support.browser import Browser
 
 PAGE = "/admin/django_delayq/hourlystat/"
 RUNS = "/admin/django_delayq/pipelinerun/"
-#: texts at an axis that are wider than their room
-CUT = """return Array.from(document.querySelectorAll('[data-chart]')).flatMap(({ chart: { plot } }) => {
-      const [below, beside] = plot.axes;
-      plot.ctx.font = beside.font[0];
-      const width = text => plot.ctx.measureText(text).width;
-      const room = plot.bbox.width / below._splits.length;
-      return [...below._values.filter(text => width(text) > room),
-              ...beside._values.filter(text => width(text) > plot.bbox.left)];
-    })"""
 #: colours of the drawing of a chart, without transparent ones
 COLOURS = """const canvas = document.querySelector(`#${arguments[0]} canvas`);
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     const found = new Set();
     for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join(' '));
     return Array.from(found)"""
-#: of a page as the server sends it, the elements with a style or script of their own
-STYLED = """const request = new XMLHttpRequest();
-    request.open('GET', window.location.href, false);
-    request.send();
-    const page = new DOMParser().parseFromString(request.responseText, 'text/html');
-    return Array.from(page.querySelectorAll('[style], style, script:not([src])'), one => one.outerHTML)"""
 
 
 def ahead(broker: Broker) -> None:

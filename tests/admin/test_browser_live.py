@@ -94,7 +94,7 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.open(f"{JOBS}orders_2Forder-1002/change/")
     operator.click("Reschedule…")
     operator.fill("delay", "2")
-    operator.fill("unit", "h")
+    operator.fill("unit", "hours")
     both_looks(operator, "live-reschedule")
     operator.click("Reschedule")
     assert "The job was rescheduled." in operator.text(".messagelist")

@@ -237,13 +237,13 @@ def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Cl
     ("said", "complaint"),
     [
         ({}, "Give either a delay or a moment."),
-        ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Give either a delay or a moment."),
-        ({"delay": "-1", "unit": "h"}, "greater than or equal to 0"),
-        ({"delay": "nan", "unit": "h"}, "Enter a number."),
+        ({"delay": "1", "unit": "hours", "at": "2031-05-06T07:08:09"}, "Give either a delay or a moment."),
+        ({"delay": "-1", "unit": "hours"}, "greater than or equal to 0"),
+        ({"delay": "nan", "unit": "hours"}, "Enter a number."),
         ({"delay": "1", "unit": "years"}, "not one of the available choices"),
         ({"at": "yesterday"}, "Enter a valid date/time."),
-        ({"delay": "99999", "unit": "d"}, "more than ten years"),
-        ({"delay": "1e308", "unit": "d"}, "is inf; give"),
+        ({"delay": "99999", "unit": "days"}, "more than ten years"),
+        ({"delay": "1e308", "unit": "days"}, "is inf; give"),
     ],
 )
 def test_reschedule_to_nowhere_is_refused(
