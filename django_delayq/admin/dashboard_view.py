@@ -270,7 +270,13 @@ def tiles(view: DashboardView | None, urls: DashboardUrls) -> list[tuple[str, st
     """Return (key, name, text, URL, meaning) of the totals."""
     texts = view.totals if view else {}
     return [
-        (key, str(name), texts.get(key, NOTHING), urls.jobs(key) if key in PLACES else "", PLACE_MEANINGS.get(key, ""))
+        (
+            key,
+            str(name),
+            texts.get(key, NOTHING),
+            urls.jobs(key) if key in PLACES else "",
+            str(PLACE_MEANINGS.get(key, "")),
+        )
         for key, name in TILES
     ]
 

@@ -139,11 +139,12 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         return response
 
     def _progress_of(self, run: PipelineRun) -> dict[str, Any]:
+        share = _share(run)
         return {
             "run": run,
             "ended": state_of(run) != _RUNNING,
             "status": self.status(run),
-            "bar": None if _share(run) is None else formatting.progress_bar(_share(run)),
+            "bar": None if share is None else formatting.progress_bar(share),
             "number_done": formatting.grouped(run.rows),
             "number_total": self.rows_total(run),
             "run_time": self.run_time(run),

@@ -223,7 +223,7 @@ def test_cancel_of_what_is_gone_is_truthful(delayq: Broker, operator: Client) ->
 def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     assert "Or at" in operator.get(url("ready", "reschedule")).content.decode()
-    assert press(operator, "ready", "reschedule", delay="2", unit="h") == ["The job was rescheduled."]
+    assert press(operator, "ready", "reschedule", delay="2", unit="hours") == ["The job was rescheduled."]
     found = delayq.inspector.get("orders", "ready")
     assert found is not None
     assert 7_190_000 < found.due_ms - delayq.now_ms() <= 7_200_000
