@@ -15,6 +15,7 @@ from . import rules
 from .job import Job, Settlement, bury, expire
 from .records import layout as layouts
 from .records.frames import (
+    CHUNK,
     BrokenJob,
     pack_settlement,
     pack_take_over,
@@ -28,7 +29,6 @@ from .records.keys import Shard, number_of
 from .records.layout import Layout
 from .redis.link import last_sent
 from .requests import derived_request, new_request
-from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:
