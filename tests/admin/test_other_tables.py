@@ -256,3 +256,9 @@ def test_a_project_may_leave_registration_to_itself() -> None:
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60, env=env, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_the_menu_lists_the_dashboard_first_and_the_pipeline_last(client: Client, staff: Callable[..., Any]) -> None:
+    client.force_login(staff(superuser=True))
+    (app,) = (app for app in client.get("/admin/").context["app_list"] if app["app_label"] == "django_delayq")
+    assert [entry["model"] for entry in app["models"]] == list(PAGES)
