@@ -114,8 +114,8 @@ class _Tags(HTMLParser):
 
 
 def without_seconds(row: Sequence[str]) -> list[str]:
-    """Cells without the seconds behind minutes, which go on during a test: "3 min 1 s ago" becomes "3 min ago"."""
-    return [re.sub(r"(?<=\d min) \d+ s\b", "", cell) for cell in row]
+    """Cells without the seconds that pass during a test: "3 min 1 s ago" becomes "3 min ago", "1 s ago" now."""
+    return [re.sub(r"\b[1-9] s ago", "now", re.sub(r"(?<=\d min) \d+ s\b", "", cell)) for cell in row]
 
 
 def tags_of(html: bytes) -> list[str]:
