@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 
 from .errors import InvalidJob
+from .inputs import short
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
@@ -74,9 +75,31 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
     return ms
 
 
+def parse_moment(name: str, text: str) -> datetime:
+    """Return the moment that a text in ISO 8601 with a time zone names.
+
+    Raises:
+        InvalidJob: it names none; the message calls it ``name`` and shows the form.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidJob(
+            f"{name} must be a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, got {short(text)}"
+        ) from None
+    if moment.utcoffset() is None:
+        raise InvalidJob(f"{name} has no time zone, got {short(text)}; end it with one, like Z or +01:00")
+    return moment
+
+
+def unix_ms_of(moment: datetime) -> int:
+    """Return an aware datetime as Unix milliseconds, rounded up."""
+    return _rounded_up(moment - _EPOCH)
+
+
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = _rounded_up(_aware(at, use_tz, tz) - _EPOCH)
+        ms = unix_ms_of(_aware(at, use_tz, tz))
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):

@@ -211,13 +211,14 @@ class _Plan:
     @property
     def source(self) -> dict[str, str]:
         """Description of input, columns and options that is stored with the bulk load."""
-        return {"columns": self.made(0).schema.simpleString(), **self.wanted.told(), **self.told}
+        return {"columns": self.made(0).schema.simpleString(), **self.wanted.identity(), **self.told}
 
 
 def _plan(
     spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *, sum_up: bool = False
 ) -> _Plan:
-    from .write_options import WriteOptions, check_schema
+    from .write_options import WriteOptions
+    from .write_schema import check_schema
     from .writer import check_redis
 
     known = runs.read_run(broker, run_id)

@@ -66,7 +66,7 @@ class Packer:
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
-        """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`."""
+        """Return the entries of a batch whose columns are among :data:`~.write_schema.COLUMNS`."""
         bad: Bad = {}
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         ids = parts.ids(columns["id"], bad)

@@ -16,7 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from . import quality
-from .options import HistoryOptions
+from .history_options import HistoryOptions
 from .schemas import EVENTS
 from .tables import NO_DAY, Step, Table
 from .transforms import HOURS, attempts, day_of, hours

@@ -101,18 +101,18 @@ def _number(text: object) -> int:
     raise ValueError(f"{short(text)} is no number of a shard")
 
 
-def parse_start(text: str) -> str | Positions:
-    """Parse the option ``startingOffset``: earliest, latest, or offsets as JSON.
+def check_start(name: str, text: str) -> str | Positions:
+    """Return the parsed option ``startingOffset``: earliest, latest, or the positions of offsets in JSON.
 
     Raises:
-        Misconfigured: it is something else.
+        InvalidJob, Misconfigured: it is something else.
     """
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
         return to_positions(json.loads(text))
     except ValueError:
-        raise Misconfigured(f"startingOffset is earliest, latest or JSON like {_EXAMPLE}, not {short(text)}") from None
+        raise InvalidJob(f"{name} must be earliest, latest or JSON like {_EXAMPLE}, got {short(text)}") from None
 
 
 # -- state of the streams -------------------------------------------------------------------------------------------

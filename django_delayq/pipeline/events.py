@@ -26,7 +26,7 @@ from ..core.streams import Place, Stream, begin, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
-from .redis_door import open_broker
+from .redis_door import config_of, open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class EventsSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns."""
-        EventsOptions.parse(self.options)  # so that load() reports invalid options
+        config_of(self.options)  # checked here, so that load() reports invalid options
+        EventsOptions.parse(self.options)
         return EVENTS
 
     def reader(self, schema: StructType) -> DataSourceReader:

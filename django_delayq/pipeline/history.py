@@ -32,8 +32,8 @@ from . import quality, upkeep
 from .computing import Computing
 from .days_done import DaysDone, OnDays, nobody
 from .errors import PipelineError
+from .history_options import HistoryOptions, source_options
 from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
-from .options import HistoryOptions, source_options
 from .status import Status, status_of
 from .store import PendingDays, Store
 from .tables import ATTEMPTS, Step, no_step, read, tables_of

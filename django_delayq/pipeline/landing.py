@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from . import quality
 from .errors import EventsLost, PipelineError
-from .options import HistoryOptions, source_options
+from .history_options import HistoryOptions, source_options
 from .store import PendingDays, Store
 from .tables import Step, Table, days_of
 from .transforms import is_attempt

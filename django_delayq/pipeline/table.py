@@ -229,7 +229,7 @@ class Table:
         alias = options.using or router.db_for_read(model)
         if alias not in connections:
             raise Misconfigured(
-                f"there is no database {short(alias)}.{suggest(alias, connections)} Known are: {', '.join(connections)}"
+                f"there is no database {short(alias)}.{suggest(alias, connections)} Known databases: {', '.join(connections)}"
             )
         connection = connections[alias]
         if connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]
@@ -352,7 +352,7 @@ def _model(name: str) -> Any:
         return apps.get_model(name)
     except LookupError:
         known = sorted(model._meta.label for model in apps.get_models())
-        told = f"there is no model {name!r}.{suggest(name, known)} Known are: {', '.join(known)}"
+        told = f"there is no model {name!r}.{suggest(name, known)} Known models: {', '.join(known)}"
         raise Misconfigured(told) from None
 
 

@@ -37,7 +37,8 @@ from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_door import open_broker
 from .sender import AT, Refused, Sender, Sent, open_run
-from .write_options import WriteOptions, check_schema
+from .write_options import WriteOptions
+from .write_schema import check_schema
 
 logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
@@ -161,7 +162,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
         )
     wanted = WriteOptions.parse(options)
     columns = check_schema(schema, wanted).simpleString()
-    return wanted, {"columns": columns, **wanted.told(), **dict(wanted.source)}
+    return wanted, {"columns": columns, **wanted.identity(), **dict(wanted.source)}
 
 
 @contextmanager
