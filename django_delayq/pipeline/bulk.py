@@ -34,7 +34,7 @@ Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
 #: files, a table, or a frame that returns the same rows each time it is computed
 Source: TypeAlias = "DataFrame | Files | Table"
 #: seconds between two progress reports
-LOOK: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
 _OURS: Final = re.compile(
     r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE
@@ -81,17 +81,17 @@ class BulkOptions:
     once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def door(self) -> dict[str, str]:
+    def address(self) -> dict[str, str]:
         """Return the options that address Redis."""
         said = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
         return {name: value for name, value in said.items() if value}
 
-    def of_format(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
+    def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the format ``delayq``."""
         said: dict[str, Any] = {
             "nullDue": "fail",
             **self.more,
-            **self.door(),
+            **self.address(),
             "queue": self.queue,
             "task": self.task,
             "runId": run_id,
@@ -139,7 +139,7 @@ class BulkResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedInput:
     """Input that is ready to be written."""
 
     frame: DataFrame
@@ -172,7 +172,7 @@ def bulk(
     """
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
-    with open_broker(options.door()) as broker:
+    with open_broker(options.address()) as broker:
         with _clear_errors():
             prepared = prepare(spark, broker, source, options, run_id)
         before = sum(runs.progress(broker, prepared.run).values())
@@ -180,42 +180,48 @@ def bulk(
             with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
-                with _watching(broker, prepared.run, total, watch):
+                with _reporting(broker, prepared.run, total, watch):
                     _write(prepared, options, run_id)
         run = runs.close_run(broker, prepared.run) if options.close else prepared.run
         counts = runs.progress(broker, run)
-    bad = _bad(options, run_id)
+    bad = _count_bad(options, run_id)
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
     )
 
 
-def _bad(options: BulkOptions, run_id: str) -> int:
+def _count_bad(options: BulkOptions, run_id: str) -> int:
     if not options.quarantine:
         return 0
-    from .quarantine import put_aside
+    from .quarantine import count_rows
 
-    return put_aside(options.quarantine, run_id)
+    return count_rows(options.quarantine, run_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Input and its mapping to jobs, before anything is written."""
 
-    made: Callable[[int], DataFrame]
-    wanted: WriteOptions
+    jobs_at: Callable[[int], DataFrame]
+    write_options: WriteOptions
     #: description of the input that is stored with the bulk load
-    told: dict[str, str]
+    identity: dict[str, str]
     parts: dict[str, str]
 
     @property
     def source(self) -> dict[str, str]:
         """Description of input, columns and options that is stored with the bulk load."""
-        return {"columns": self.made(0).schema.simpleString(), **self.wanted.identity(), **self.told}
+        return {"columns": self.jobs_at(0).schema.simpleString(), **self.write_options.identity(), **self.identity}
 
 
 def _plan(
-    spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *, sum_up: bool = False
+    spark: SparkSession,
+    broker: Broker,
+    source: Source,
+    options: BulkOptions,
+    run_id: str,
+    *,
+    with_checksum: bool = False,
 ) -> _Plan:
     from .write_options import WriteOptions
     from .write_schema import check_schema
@@ -224,7 +230,7 @@ def _plan(
     known = runs.read_run(broker, run_id)
     before = dict(known.source) if known is not None else {}
     if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=_needed(options))
+        source = replace(source, columns=_columns_needed(options))
     frame = source.read(spark) if isinstance(source, Files | Table) else source
     parts: dict[str, str] = {}
     if isinstance(source, Files):
@@ -233,11 +239,11 @@ def _plan(
         # is reported instead.
         if options.parts is None:
             parts |= {name: before[name] for name in PART_NAMES if name in before}
-        told = {**source.fingerprint(spark, frame), **parts}
+        identity = {**source.fingerprint(spark, frame), **parts}
     else:
-        told = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
-        told |= source.fingerprint() if isinstance(source, Table) else {}
-    told["words"] = json.dumps(
+        identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
+        identity |= source.fingerprint() if isinstance(source, Table) else {}
+    identity["words"] = json.dumps(
         [
             options.id,
             options.due,
@@ -250,7 +256,7 @@ def _plan(
         ]
     )
 
-    def made(opened_ms: int) -> DataFrame:
+    def jobs_at(opened_ms: int) -> DataFrame:
         return jobs(
             frame,
             ident=options.id,
@@ -264,17 +270,19 @@ def _plan(
             priority=options.priority,
         )
 
-    wanted = WriteOptions.parse(options.of_format(run_id, told))
-    check_schema(made(0).schema, wanted)
-    check_redis(broker, wanted)
-    if sum_up and not options.once and not isinstance(source, Files):
+    write_options = WriteOptions.parse(options.format_options(run_id, identity))
+    check_schema(jobs_at(0).schema, write_options)
+    check_redis(broker, write_options)
+    if with_checksum and not options.once and not isinstance(source, Files):
         # A closed bulk load writes nothing, so the present contents of its input do not matter.
-        over = known is not None and known.closed
-        told |= {name: before[name] for name in ("rows",) if name in before} if over else {"rows": contents(made(0))}
-    return _Plan(made, wanted, told, parts)
+        if known is not None and known.closed:
+            identity |= {"rows": before["rows"]} if "rows" in before else {}
+        else:
+            identity["rows"] = contents(jobs_at(0))
+    return _Plan(jobs_at, write_options, identity, parts)
 
 
-def _needed(options: BulkOptions) -> tuple[str, ...]:
+def _columns_needed(options: BulkOptions) -> tuple[str, ...]:
     """Return the columns to read from a table."""
     single = [options.payload, options.score, options.priority]
     if options.due is not None and options.due.isidentifier():
@@ -283,7 +291,7 @@ def _needed(options: BulkOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> Prepared:
+def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:
     """Open the bulk load, or find it again, and map the input to jobs.
 
     Raises:
@@ -291,12 +299,12 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
     """
     from .sender import open_run
 
-    plan = _plan(spark, broker, source, options, run_id, sum_up=True)
-    run = open_run(broker, run_id, options.queue, plan.wanted, plan.source)
-    ready = plan.made(run.opened_ms)
+    plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
+    run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+    ready = plan.jobs_at(run.opened_ms)
     if plan.parts:
-        return Prepared(ready, run, plan.told, plan.parts)
-    return Prepared(in_order(ready, int(plan.told["parts"])), run, plan.told)
+        return PreparedInput(ready, run, plan.identity, plan.parts)
+    return PreparedInput(in_order(ready, int(plan.identity["parts"])), run, plan.identity)
 
 
 def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int | None = None) -> DryRun:
@@ -307,21 +315,21 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     """
     from .dry_run import STORM, dry_run
 
-    with open_broker(options.door()) as broker, _clear_errors():
+    with open_broker(options.address()) as broker, _clear_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
             return dry_run(
-                plan.made(round(broker.now_ms())),
+                plan.jobs_at(round(broker.now_ms())),
                 broker,
                 options.queue,
-                plan.wanted,
+                plan.write_options,
                 "dry-run",
                 storm_above=storm_above or STORM,
             )
 
 
-def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:
-    said = options.of_format(run_id, prepared.source)
+def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
+    said = options.format_options(run_id, prepared.source)
     activate(prepared.frame.sparkSession)  # any thread may call this
     prepared.frame.write.format("delayq").options(**said).mode("append").save()
 
@@ -338,10 +346,10 @@ def _clear_errors(run_id: str | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _told(str(error), run_id) from error
+        raise _error_of(str(error), run_id) from error
 
 
-def _told(text: str, run_id: str | None) -> DelayQError:
+def _error_of(text: str, run_id: str | None) -> DelayQError:
     """Return our own error from the text of a failed Spark task, or Spark's message without the Java stack traces."""
     text = without_user(text)
     ours = _OURS.search(text)
@@ -352,25 +360,27 @@ def _told(text: str, run_id: str | None) -> DelayQError:
     said = causes[-1] if causes else text.strip().partition("\n")[0]
     if run_id is None:
         return PipelineError(said[:1000])
-    return PipelineError(f"{said[:1000]}. Run {run_id} is open: go on with it by the same call and run id {run_id!r}")
+    return PipelineError(
+        f"{said[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
+    )
 
 
 @contextmanager
-def _watching(broker: Broker, run: Run, total: int | None, watch: Watch | None) -> Iterator[None]:
+def _reporting(broker: Broker, run: Run, total: int | None, watch: Watch | None) -> Iterator[None]:
     """Report progress to ``watch`` during the block, and once more at its end."""
     if watch is None:
         yield
         return
     done = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         with suppress(Exception):  # a failure to read the counters must not abort the write
             counts: Counter[str] = runs.progress(broker, run)
             watch(counts, total)
 
     def follow() -> None:
-        while not done.wait(LOOK):
-            tell()
+        while not done.wait(REPORT_SECONDS):
+            report()
 
     follower = threading.Thread(target=follow, name="delayq-bulk", daemon=True)
     follower.start()
@@ -379,4 +389,4 @@ def _watching(broker: Broker, run: Run, total: int | None, watch: Watch | None) 
     finally:
         done.set()
         follower.join()
-        tell()
+        report()

@@ -30,14 +30,13 @@ from pyspark.errors import PySparkException
 
 from . import quality, upkeep
 from .computing import Computing
-from .days_done import DaysDone, OnDays, nobody
 from .errors import PipelineError
 from .history_options import HistoryOptions, source_options
 from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
 from .status import Status, status_of
 from .store import PendingDays, Store
 from .tables import ATTEMPTS, Step, no_step, read, tables_of
-from .upkeep import Purge
+from .upkeep import DaysDone, OnDays, Purge, ignore_days
 from .wanted import Wanted, parts, whole
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def _never() -> bool:
     return False
 
 
-def _nobody(table: pa.Table, days: list[date]) -> None:
+def _ignore_hours(table: pa.Table, days: list[date]) -> None:
     """Leave the metrics in the tables only."""
 
 
@@ -123,7 +122,7 @@ class History:
 
     # --- operations
 
-    def run(self, on_hours: OnHours = _nobody, *, stop: Callable[[], bool] = _never) -> Summary:
+    def run(self, on_hours: OnHours = _ignore_hours, *, stop: Callable[[], bool] = _never) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
@@ -138,24 +137,24 @@ class History:
         return self._run(on_hours, stop)
 
     def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
-        began, landed, told = time.monotonic(), Landed(), list[date]()
-        with self._stoppable(stop) as stopping, self._alone(stopping.is_set, patient=patient):
-            died = self._pending.see()
+        began, landed, published = time.monotonic(), Landed(), list[date]()
+        with self._stoppable(stop) as stopping, self._exclusive(stopping.is_set, patient=patient):
+            interrupted = self._pending.see()
             landing = self._landing()
             landed = landing.landed
             landing.run(stopping.is_set)
             self._acknowledge()
             self._step("landed")
             days = self._open(self._pending.see())
-            wanted = self._computing.wanted(days, landed.hours, died)
+            wanted = self._computing.wanted(days, landed.hours, interrupted)
             for part in parts(days, {}, DAYS_AT_ONCE, 0):
-                self._publish({day: wanted[day] for day in part}, on_hours, stopping, told)
-        return self._summary(landed, told, began, stopping.is_set())
+                self._publish({day: wanted[day] for day in part}, on_hours, stopping, published)
+        return self._summary(landed, published, began, stopping.is_set())
 
     def stream(
         self,
         interval_s: float,
-        on_hours: OnHours = _nobody,
+        on_hours: OnHours = _ignore_hours,
         stop: Callable[[], bool] = _never,
         *,
         on_summary: Callable[[Summary], object] = lambda summary: None,
@@ -184,10 +183,10 @@ class History:
         self,
         first: date,
         last: date,
-        on_hours: OnHours = _nobody,
+        on_hours: OnHours = _ignore_hours,
         *,
         stop: Callable[[], bool] = _never,
-        on_days: OnDays = nobody,
+        on_days: OnDays = ignore_days,
     ) -> Summary:
         """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
 
@@ -201,22 +200,22 @@ class History:
         """
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
-        began, counted, told = time.monotonic(), Landed(), list[date]()
-        with self._stoppable(stop) as stopping, self._alone(stopping.is_set):
+        began, counted, published = time.monotonic(), Landed(), list[date]()
+        with self._stoppable(stop) as stopping, self._exclusive(stopping.is_set):
             closed = self.store.closed_before()
             days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
             if not days:
-                raise PipelineError(f"No events from {first} to {last} are kept any more, so nothing can be computed")
+                raise PipelineError(f"No events from {first} to {last} are kept, so nothing can be computed")
             rows = upkeep.count_attempts(self.spark, self.tables["events"], days)
             self._pending.note(days)
             of_rows = sum(rows.values())
             on_days(DaysDone(0, len(days), 0, of_rows))
             for part in parts(days, rows, DAYS_AT_ONCE, ROWS_AT_ONCE):
-                self._publish(whole(part), on_hours, stopping, told, counted)
-                on_days(DaysDone(len(told), len(days), sum(rows.get(day, 0) for day in told), of_rows))
-        return self._summary(counted, told, began, stopping.is_set())
+                self._publish(whole(part), on_hours, stopping, published, counted)
+                on_days(DaysDone(len(published), len(days), sum(rows.get(day, 0) for day in published), of_rows))
+        return self._summary(counted, published, began, stopping.is_set())
 
-    def compact(self, older_than_days: float = 2, *, on_days: OnDays = nobody) -> tuple[date, ...]:
+    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore_days) -> tuple[date, ...]:
         """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
 
         Args:
@@ -225,7 +224,7 @@ class History:
         Returns:
             The days that had several files for an hour.
         """
-        with self._alone():
+        with self._exclusive():
             first = upkeep.horizon(datetime.now(UTC), older_than_days)
             days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
             self._vacuum()
@@ -241,7 +240,7 @@ class History:
         attempts_days: float | None = None,
         hours_days: float | None = None,
         *,
-        on_days: OnDays = nobody,
+        on_days: OnDays = ignore_days,
     ) -> Purge:
         """Delete days older than the given ages; None = as configured in the options.
 
@@ -257,7 +256,7 @@ class History:
             "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
             "hours": kept.keep_hours_days if hours_days is None else hours_days,
         }
-        with self._alone():
+        with self._exclusive():
             gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
             self._vacuum()
             return gone
@@ -301,7 +300,7 @@ class History:
         try:
             commit(source_options(self.options), offsets)
         except QueueUnavailable as error:
-            log.warning("how far was read could not be noted in Redis, the next run will do it: %s", error)
+            log.warning("the read positions could not be stored in Redis; the next run stores them: %s", error)
 
     def _open(self, days: Sequence[date]) -> list[date]:
         """Return the days that can be computed, and clear the pending mark of the others."""
@@ -309,8 +308,8 @@ class History:
         closed = [day for day in days if day < before]
         if closed:
             log.warning(
-                "events came of days that are closed, because events of them were deleted by age; their "
-                "figures stay as they are: %s",
+                "events arrived for closed days, of which older events were deleted by age; their metrics stay as they "
+                "are: %s",
                 ", ".join(map(str, closed)),
             )
             self._pending.settle(closed)
@@ -321,26 +320,26 @@ class History:
         wanted: Wanted,
         on_hours: OnHours,
         stopping: threading.Event,
-        told: list[date],
+        published: list[date],
         counted: Landed | None = None,
     ) -> None:
         if stopping.is_set():
             return
         self._computing.compute(self.spark, wanted, counted)
-        for figures, days in self._computing.figures(self.spark, list(wanted)):
-            on_hours(figures, days)
-            self._step("hours told")
+        for metrics, days in self._computing.metrics(self.spark, list(wanted)):
+            on_hours(metrics, days)
+            self._step("hours published")
             self._pending.settle(days)
-            told += days
+            published += days
             self._step("days settled")
 
-    def _summary(self, landed: Landed, told: Sequence[date], began: float, stopped: bool) -> Summary:
+    def _summary(self, landed: Landed, published: Sequence[date], began: float, stopped: bool) -> Summary:
         offsets = read_offsets(self.store, self.options.consumer)
         return Summary(
             landed.rows,
             landed.bad,
             landed.batches,
-            tuple(told),
+            tuple(published),
             offsets,
             time.monotonic() - began,
             landed.broken,
@@ -350,14 +349,14 @@ class History:
     # --- exclusive access, and stopping
 
     @contextmanager
-    def _alone(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
+    def _exclusive(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.store.alone(self.options.wait_s, give_up))
             except PipelineError as error:
                 if not patient or give_up():
                     raise
-                log.warning("%s; it is waited for", error)
+                log.warning("%s; waiting for it", error)
                 stack.enter_context(self.store.alone(float("inf"), give_up))
             yield
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Source = Callable[["SparkSession"], "DataFrame"]
 CHECKPOINTS: Final = "_checkpoints"
 _POLL_S: Final = 0.2
-_SAID: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
+_ERROR: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
 
 
 @dataclass(slots=True)
@@ -138,31 +138,31 @@ class Landing:
                 if stop():
                     return
         except StreamingQueryException as error:
-            raise self._meant(error) from error
+            raise self._original_error(error) from error
 
-    def _meant(self, error: StreamingQueryException) -> BaseException:
+    def _original_error(self, error: StreamingQueryException) -> BaseException:
         """Return the original error, which Spark wraps into a long text."""
         if self._failure is not None and not isinstance(self._failure, (PySparkException, Py4JError)):
             return self._failure
         # An error of a Spark task fails the job that writes the batch, so it arrives as a failure of the landing.
-        said = _SAID.findall(str(self._failure or error))
-        if not said:
+        errors = _ERROR.findall(str(self._failure or error))
+        if not errors:
             return self._failure or PipelineError(f"The events could not be read: {str(error).splitlines()[0]}")
-        name, text = said[-1]
+        name, text = errors[-1]
         return EventsLost(text) if name == EventsLost.__name__ else PipelineError(f"{name}: {text}")
 
     def _land(self, batch: DataFrame, number: int) -> None:
         try:
-            self._put(batch, number)
+            self._land_once(batch, number)
         except BaseException as error:
             self._failure = error
             # Raised for BaseException, too: Spark waits forever for a call that does not end with an Exception.
             raise PipelineError("The batch could not be landed") from error
 
-    def _put(self, batch: DataFrame, number: int) -> None:
+    def _land_once(self, batch: DataFrame, number: int) -> None:
         query = self._query()
         if self._table.has(query, number):
-            log.info("batch %s of %s was landed by a run that died; its days are computed as a whole", number, query)
+            log.info("batch %s of %s was landed by an interrupted run; its days are computed completely", number, query)
             return
         seen = Observation()
         counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(self._expectations, is_attempt())]
@@ -216,8 +216,8 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
     if position is not None:
         when = datetime.fromtimestamp(parts(position)[0] / 1000, UTC)
         log.warning(
-            "consumer %s was read up to %s (%s) by a checkpoint that is gone; figures of today are computed from what "
-            "is still there, so they may be less than they were; see to it that the root is a volume that survives",
+            "consumer %s was read up to %s (%s) by a checkpoint that is missing; the metrics of today are computed "
+            "from the events that are left, so they may shrink; put the root on a volume that outlives this machine",
             options.consumer,
             position,
             when.isoformat(timespec="seconds"),

@@ -32,7 +32,7 @@ def config_of(options: Mapping[str, str]) -> RedisConfig:
     """
     given, variable = options.get("redis"), options.get("redisEnv")
     if given and variable:
-        raise Misconfigured("the options redis and redisEnv are different ways to say where Redis is; keep one of them")
+        raise Misconfigured("the options redis and redisEnv both name the Redis; keep one of them")
     if variable:
         given = os.environ.get(variable)
         if not given:
@@ -42,7 +42,7 @@ def config_of(options: Mapping[str, str]) -> RedisConfig:
             )
     if not given:
         raise Misconfigured(
-            f"where is Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
+            f"which Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
             "environment variable that holds it"
         )
     return RedisConfig.parse(_value_of(given.strip()))
@@ -56,7 +56,7 @@ def _value_of(given: str) -> object:
     except ValueError:
         # The value is neither repeated nor kept as the cause, because it may hold a password.
         raise Misconfigured(
-            "the option redis begins like JSON but is none; give a URL, or an object such as "
+            "the option redis begins like JSON but cannot be parsed; give a URL, or an object such as "
             '{"URL": "redis://localhost:6379/0"}'
         ) from None
 

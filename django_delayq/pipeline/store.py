@@ -135,7 +135,7 @@ class Store:
             while not _locked(lock):
                 if time.monotonic() >= ends or give_up():
                     raise PipelineError(
-                        f"Another process is at work on the history in {self.folder}: let it end, or stop it"
+                        f"Another process uses the history in {self.folder}: wait for its end, or stop it"
                     )
                 time.sleep(_POLL_S)
             yield

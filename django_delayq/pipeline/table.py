@@ -59,14 +59,14 @@ def environ() -> dict[str, str]:
     module = os.environ.get(_SETTINGS_ENV)
     if not module:
         raise Misconfigured(
-            "Spark's workers cannot read a table of Django without knowing its settings: put them into a module, and "
+            "Spark's workers cannot read a table of Django without its settings: put them into a module, and "
             f"name it in the environment variable {_SETTINGS_ENV}"
         )
     names = {}
     for alias in connections:
-        told = connections.settings[alias]
-        name = str(told.get("NAME") or "")
-        is_path = "sqlite" in told["ENGINE"] and name and ":" not in name
+        settings = connections.settings[alias]
+        name = str(settings.get("NAME") or "")
+        is_path = "sqlite" in settings["ENGINE"] and name and ":" not in name
         names[alias] = os.path.abspath(name) if is_path else name
     return {_SETTINGS_ENV: module, DATABASES_ENV: json.dumps(names), "PYTHONPATH": os.pathsep.join(_own_path())}
 
@@ -99,7 +99,7 @@ def _set_up() -> None:
 
     if not os.environ.get(_SETTINGS_ENV):
         raise Misconfigured(
-            "Spark's worker does not know the project's settings. Call django_delayq.pipeline.table.attach(spark) in a "
+            "Spark's worker has no settings of Django. Call django_delayq.pipeline.table.attach(spark) in a "
             f"process of the project, or set {_SETTINGS_ENV} for the workers (spark.executorEnv.…)"
         )
     zone = os.environ.get("TZ")
@@ -192,7 +192,7 @@ class TableReader(DataSourceReader):
             if field.dataType != column.type:
                 raise Misconfigured(
                     f"the column {field.name!r} of {self._options.model} is {column.type.simpleString()}, not "
-                    f"{field.dataType.simpleString()}; read it so and cast it then"
+                    f"{field.dataType.simpleString()}; read it with its type, then cast it"
                 )
         return table
 
@@ -229,7 +229,8 @@ class Table:
         alias = options.using or router.db_for_read(model)
         if alias not in connections:
             raise Misconfigured(
-                f"there is no database {short(alias)}.{suggest(alias, connections)} Known databases: {', '.join(connections)}"
+                f"there is no database {short(alias)}.{suggest(alias, connections)} "
+                f"Known databases: {', '.join(connections)}"
             )
         connection = connections[alias]
         if connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]
@@ -258,8 +259,8 @@ class Table:
         except EmptyResultSet:
             return rows.none()
         except (FieldError, ValidationError, TypeError, ValueError, OverflowError) as error:
-            told = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
-            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {told}") from None
+            settings = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {settings}") from None
         if among is not None and among.low is not None:
             rows = rows.filter(pk__gte=among.low)
         if among is not None and among.high is not None:
@@ -352,8 +353,8 @@ def _model(name: str) -> Any:
         return apps.get_model(name)
     except LookupError:
         known = sorted(model._meta.label for model in apps.get_models())
-        told = f"there is no model {name!r}.{suggest(name, known)} Known models: {', '.join(known)}"
-        raise Misconfigured(told) from None
+        settings = f"there is no model {name!r}.{suggest(name, known)} Known models: {', '.join(known)}"
+        raise Misconfigured(settings) from None
 
 
 def _zone() -> Any:
@@ -372,6 +373,6 @@ def _clear_errors(model: str) -> Iterator[None]:
         yield
     except Error as error:
         raise PipelineError(
-            f"the table of {model} could not be read ({type(error).__name__}: {str(error).strip()}); look at the "
-            "filter, and whether the database is there and migrated"
+            f"the table of {model} could not be read ({type(error).__name__}: {str(error).strip()}); check the "
+            "filter, and that the database exists and is migrated"
         ) from error

@@ -79,15 +79,15 @@ def _column(model: Any, connection: Any, name: str) -> Column:
             hint = f"{suggest(part, known)} Known columns: {', '.join(known)}"
             raise Misconfigured(f"{label} has no column {name!r}.{hint}")
         if not getattr(field, "concrete", False) or getattr(field, "many_to_many", False):
-            raise Misconfigured(f"{label}: {name!r} leads to many rows, or to none that is stored, so it is no column")
+            raise Misconfigured(f"{label}: {name!r} leads to many rows or to no stored field, so it is no column")
         meta = _behind(field)
     target = _target(field)
     own = [*target.get_db_converters(connection), *connection.ops.get_db_converters(target.get_col("t"))]
     column = column_of(name, target, own)
     if column is None:
         raise Misconfigured(
-            f"{label}: {name!r} is a {type(target).__name__}, which has no form in Spark; name the columns that are "
-            "wanted without it (option columns)"
+            f"{label}: {name!r} is a {type(target).__name__}, which has no form in Spark; list the other "
+            "columns in the option columns"
         )
     return column
 

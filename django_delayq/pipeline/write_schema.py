@@ -130,7 +130,7 @@ def _without_form(kind: DataType) -> str:
         return _without_form(kind.elementType)
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
-            return "without maps whose keys are no strings, which JSON has not; cast the keys"
+            return "without maps whose keys are no strings, because JSON has no others; cast the keys"
         return _without_form(kind.valueType)
     if isinstance(kind, StructType):
         if len(set(kind.fieldNames())) != len(kind.fields):

@@ -28,7 +28,7 @@ from .events_stage import emit, ids_of, offsets
     [
         ({"quue": "q"}, "'quue' is no option here. Did you mean 'queue'?"),
         ({"startingoffsets": "latest"}, "Did you mean 'startingOffset'"),
-        ({"redis": ""}, "where is Redis"),
+        ({"redis": ""}, "which Redis"),
         ({"redis": '{"URL": '}, "begins like JSON"),
         ({"redis": "localhost"}, "no scheme"),
         ({"redisEnv": "DELAYQ_NO_SUCH"}, "keep one of them"),
@@ -39,9 +39,9 @@ from .events_stage import emit, ids_of, offsets
         ({"follow": ","}, "option follow"),
         ({"startingOffset": "now"}, "earliest, latest or JSON"),
         ({"startingOffset": '{"q": {"0": "x"}}'}, "no position"),
-        ({"startingOffset": '{"q": {"first": "1-0"}}'}, "no number of a shard"),
-        ({"startingOffset": '{"q": "1-0"}'}, "offsets look like"),
-        ({"startingOffset": "[]"}, "no object"),
+        ({"startingOffset": '{"q": {"first": "1-0"}}'}, "no shard number"),
+        ({"startingOffset": '{"q": "1-0"}'}, "offsets must be like"),
+        ({"startingOffset": "[]"}, "no JSON object"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger must be a whole number from 1"),
         ({"fetch": "many"}, "fetch must be a whole number from 1 to 10000, got 'many'"),
         ({"trim": "maybe"}, "trim must be one of true, false"),
@@ -114,7 +114,7 @@ def test_a_commit_that_does_not_get_through_is_left_to_the_next_one(
         box.kill()
         with caplog.at_level(logging.WARNING):
             reader.commit(end)
-        assert "the next commit will do it" in caplog.text
+        assert "the next commit stores them" in caplog.text
         box.start()
         reader.commit(end)
         assert events.cursors(broker, "q", 0) == {"history": "2-2"}

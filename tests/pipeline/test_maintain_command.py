@@ -155,7 +155,7 @@ def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, 
         ({"--created": "created"}, "has no column 'created'. Did you mean 'created_at'?"),
         ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
         ({"--filter": "status=placed"}, "the filter is no JSON"),
-        ({"--grace": "soon"}, "is no time; write it like"),
+        ({"--grace": "soon"}, "is no duration; write it like"),
     ],
 )
 def test_what_cannot_be_compared_is_wrong_use_and_told_at_once(run: Any, changed: dict[str, str], text: str) -> None:

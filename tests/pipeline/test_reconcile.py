@@ -351,7 +351,7 @@ def test_redis_that_is_away_is_told_before_anything_is_read(
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"id": "{due}"}, "due is timestamp, whose text may be another one"),
+        ({"id": "{due}"}, "due is timestamp, whose text form may vary"),
         ({"id": "{state"}, "is no template"),
         ({"id": "all"}, "names no column"),
         ({"id": "{nobody}"}, "has no column 'nobody'"),
@@ -386,7 +386,8 @@ def test_what_could_not_be_put_back_is_found_again(
     comparison = Reconciliation(spark, options(more={"patience": "0"}))
     found = comparison.look()
     with pytest.raises(
-        PipelineError, match=r"paused for new jobs.*What is put back stays; the same again does the rest$"
+        PipelineError,
+        match=r"paused for new jobs.*Jobs that are scheduled already stay; repeat the call for the others$",
     ):
         comparison.put_back(found, run_id="r")
     assert runs.read_run(broker, "r") is None
