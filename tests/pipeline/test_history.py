@@ -330,7 +330,7 @@ def test_a_second_process_is_refused_or_stopped_while_one_is_at_work(
 
     def meanwhile(name: str) -> None:
         if name == "hours published":
-            with pytest.raises(PipelineError, match="Another process is at work"):
+            with pytest.raises(PipelineError, match="Another process uses the history"):
                 history(spark, root, inbox, wait_s=0).run(database)
             said.append(history(spark, root, inbox, wait_s=60).run(database, stop=lambda: True).stopped)
 

@@ -19,8 +19,8 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.sending import runs
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.expressions import names_in, pattern_of
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.pipeline.template import names_in, pattern_of
 
 from .stock.models import Ticket
 from .stocked import Stock

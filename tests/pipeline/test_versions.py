@@ -226,5 +226,5 @@ def test_a_table_that_is_not_there_is_empty(tmp_path: Path) -> None:
     table.vacuum()
     table.purge(DAY)
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(PipelineError, match="is gone"):
+    with pytest.raises(PipelineError, match="is missing"):
         table.append([], "q", 0)
