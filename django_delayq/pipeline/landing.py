@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from . import quality
 from .errors import EventsLost, PipelineError
 from .history_options import HistoryOptions, source_options
-from .store import PendingDays, Store
+from .store import HISTORY_LOG, PendingDays, Store
 from .tables import Step, Table, days_of
 from .transforms import is_attempt
 
@@ -197,6 +197,22 @@ def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
 def events_source(options: HistoryOptions) -> Source:
     """Return a source that streams the events of the queues of a history."""
     return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()
+
+
+def acknowledge(store: Store, options: HistoryOptions) -> None:
+    """Store the read positions in Redis; Spark would do that only at the start of the next pipeline run."""
+    from ..core.errors import QueueUnavailable
+    from .events import commit
+
+    offsets = read_offsets(store, options.consumer)
+    if not offsets:
+        return
+    try:
+        commit(source_options(options), offsets)
+    except QueueUnavailable as error:
+        logging.getLogger(HISTORY_LOG).warning(
+            "the read positions could not be stored in Redis; the next run stores them: %s", error
+        )
 
 
 def warn_of_lost_root(options: HistoryOptions) -> None:

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from django_delayq.core.errors import Misconfigured
-from django_delayq.pipeline import table
+from django_delayq.pipeline.django_worker import DATABASES_ENV, environ
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.table import Range, Table, ranges_between
 from django_delayq.pipeline.table_columns import Column, array_of
@@ -310,8 +310,8 @@ def _sessions(stock: Stock) -> list[tuple[int, str, str]]:
 def test_a_process_that_django_was_set_up_in_keeps_its_zone(stock: Stock) -> None:
     program = """
 import os, time
-from django_delayq.pipeline import table
-with table._django():
+from django_delayq.pipeline import django_worker
+with django_worker.django_ready():
     from django.conf import settings
     assert settings.TIME_ZONE == "America/Chicago"
 print(os.environ.get("TZ"), time.timezone)
@@ -322,7 +322,7 @@ print(os.environ.get("TZ"), time.timezone)
 
 
 def test_a_worker_that_does_not_know_the_project_says_so() -> None:
-    program = "from django_delayq.pipeline import table\nwith table._django(): pass"
+    program = "from django_delayq.pipeline import django_worker\nwith django_worker.django_ready(): pass"
     without = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     environ = {**without, "PYTHONPATH": str(ROOT)}
     told = [
@@ -331,7 +331,7 @@ def test_a_worker_that_does_not_know_the_project_says_so() -> None:
         ).stderr
         for more in ({}, {"DJANGO_SETTINGS_MODULE": "nowhere.settings"})
     ]
-    assert "does not know the project's settings. Call django_delayq.pipeline.table.attach(spark)" in told[0]
+    assert "has no settings of Django. Call django_delayq.pipeline.table.attach(spark)" in told[0]
     assert "the project has to be importable there" in told[1]
 
 
@@ -340,8 +340,8 @@ def test_workers_are_told_settings_path_and_the_databases_in_use(
 ) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", SETTINGS)
     monkeypatch.syspath_prepend(str(ROOT / "example_project"))
-    told = table.environ()
-    names = json.loads(told[table.DATABASES_ENV])
+    told = environ()
+    names = json.loads(told[DATABASES_ENV])
     assert told["DJANGO_SETTINGS_MODULE"] == SETTINGS
     assert names[stock.alias] == stock.environ["DELAYQ_TEST_DB"].removeprefix("sqlite:///")
     paths = told["PYTHONPATH"].split(os.pathsep)
@@ -349,7 +349,7 @@ def test_workers_are_told_settings_path_and_the_databases_in_use(
     assert not [path for path in paths if path.endswith("site-packages")]
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
     with pytest.raises(Misconfigured, match="put them into a module"):
-        table.environ()
+        environ()
 
 
 def test_the_routers_of_the_project_name_the_database(stock: Stock) -> None:
