@@ -154,7 +154,7 @@ def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, 
         ({"--id": "remind-{number}"}, "has no column 'number'"),
         ({"--created": "created"}, "has no column 'created'. Did you mean 'created_at'?"),
         ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
-        ({"--filter": "status=placed"}, "the filter is no JSON"),
+        ({"--filter": "status=placed"}, "--filter must be JSON like"),
         ({"--grace": "soon"}, "is no duration; write it like"),
     ],
 )
@@ -222,7 +222,7 @@ def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker)
     [
         (("cancel", "--where", "taks = 'x'"), "the condition cannot be used", 1),
         (("reschedule", "--where", "true"), "either a delay from now or a moment", 2),
-        (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel has no time", 2),
+        (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel takes no time", 2),
         (("reschedule", "--where", "true", "--at", "tomorrow"), "--at must be a moment in ISO 8601", 2),
         (("reschedule", "--where", "true", "--at", "2031-01-01T00:00:00"), "has no time zone", 2),
     ],

@@ -116,7 +116,7 @@ def test_a_python_without_the_packages_is_refused_and_the_text_says_what_to_set(
     text = str(caught.value)
     assert f"Spark's workers would run {bare}, which lacks " in text
     assert "redis, pyarrow, pandas. " in text
-    assert f"Set PYSPARK_PYTHON={sys.executable} in the environment before the SparkSession is made" in text
+    assert f"Set PYSPARK_PYTHON={sys.executable} in the environment before the SparkSession is created" in text
 
 
 def test_another_python_that_has_the_packages_is_taken(

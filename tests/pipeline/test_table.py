@@ -279,7 +279,7 @@ def test_sqlite_in_memory_cannot_be_shared(spark: SparkSession, stock: Stock) ->
 def test_a_table_that_is_not_there_is_told_with_what_to_do(spark: SparkSession, stock: Stock) -> None:
     told = refused(spark, "auth.User")
     assert "no such table: auth_user" in told
-    assert "whether the database is there and migrated" in told
+    assert "that the database exists and is migrated" in told
 
 
 def test_the_columns_may_be_given_by_a_schema(spark: SparkSession, stock: Stock) -> None:
