@@ -251,8 +251,8 @@ def test_a_condition_that_cannot_be_is_told_so(
         ("reschedule", {}, "either a delay from now or a moment"),
         ("reschedule", {"delay_ms": 1, "due_ms": 1}, "either a delay from now or a moment"),
         ("retry", {"due_ms": 1}, "then reschedule them"),
-        ("cancel", {"delay_ms": 1}, "cancel has no time"),
-        ("discard", {"due_ms": 1}, "discard has no time"),
+        ("cancel", {"delay_ms": 1}, "cancel takes no time"),
+        ("discard", {"due_ms": 1}, "discard takes no time"),
         ("cancel", {"replace": True}, "applies to retried jobs of the morgue"),
     ],
 )
