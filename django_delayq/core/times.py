@@ -12,7 +12,6 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 
 from .errors import InvalidJob
-from .inputs import short
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
@@ -61,7 +60,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
             ``what``.
     """
     if isinstance(delay, timedelta):
-        ms = _rounded_up(delay)
+        ms = ms_of_span(delay)
     else:
         ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
     if ms < 0:
@@ -75,31 +74,9 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
     return ms
 
 
-def parse_moment(name: str, text: str) -> datetime:
-    """Return the moment that a text in ISO 8601 with a time zone names.
-
-    Raises:
-        InvalidJob: it names none; the message calls it ``name`` and shows the form.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidJob(
-            f"{name} must be a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, got {short(text)}"
-        ) from None
-    if moment.utcoffset() is None:
-        raise InvalidJob(f"{name} has no time zone, got {short(text)}; end it with one, like Z or +01:00")
-    return moment
-
-
-def unix_ms_of(moment: datetime) -> int:
-    """Return an aware datetime as Unix milliseconds, rounded up."""
-    return _rounded_up(moment - _EPOCH)
-
-
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = unix_ms_of(_aware(at, use_tz, tz))
+        ms = ms_of_span(_aware(at, use_tz, tz) - _EPOCH)
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -132,11 +109,6 @@ def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
         return at.replace(tzinfo=UTC)
 
 
-def _rounded_up(span: timedelta) -> int:
-    ms, rest = divmod(span, _MS)
-    return ms + bool(rest)
-
-
 def _ms_of_number(value: object, what: str, wanted: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidJob(f"{what} must be {wanted}, not {type(value).__name__}")
@@ -146,6 +118,12 @@ def _ms_of_number(value: object, what: str, wanted: str) -> int:
         raise InvalidJob(f"{what} is {value}; give {wanted}")
     # 0.07 * 1000 is 70.00000000000001: rounding noise of binary fractions must not round up a millisecond.
     return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
+
+
+def ms_of_span(span: timedelta) -> int:
+    """Return a span in ms, rounded up."""
+    ms, rest = divmod(span, _MS)
+    return ms + bool(rest)
 
 
 def _show(ms: int) -> str:

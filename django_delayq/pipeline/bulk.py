@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.sending import runs
-from ..core.sending.runs import Run
+from ..core.sending import bulk_loads
+from ..core.sending.bulk_loads import BulkLoad
 from .bulk_options import BulkOptions, BulkResult
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
@@ -49,7 +49,7 @@ class PreparedInput:
     """Input that is ready to be written."""
 
     frame: DataFrame
-    run: Run
+    run: BulkLoad
     source: Mapping[str, str]
     #: how files are read in parts; None = the rows are in order already
     parts: Mapping[str, str] | None = None
@@ -81,15 +81,15 @@ def bulk(
     with open_broker(options.address()) as broker:
         with _clear_errors():
             prepared = prepare(spark, broker, source, options, run_id)
-        before = sum(runs.progress(broker, prepared.run).values())
+        before = sum(bulk_loads.progress(broker, prepared.run).values())
         if not prepared.run.closed:
             with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
                 with _reporting(broker, prepared.run, total, watch):
                     _write(prepared, options, run_id)
-        run = runs.close_run(broker, prepared.run) if options.close else prepared.run
-        counts = runs.progress(broker, run)
+        run = bulk_loads.close_load(broker, prepared.run) if options.close else prepared.run
+        counts = bulk_loads.progress(broker, run)
     bad = _count_bad(options, run_id)
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
@@ -133,7 +133,7 @@ def _plan(
     from .write_schema import check_schema
     from .writer import check_redis
 
-    known = runs.read_run(broker, run_id)
+    known = bulk_loads.read_load(broker, run_id)
     before = dict(known.source) if known is not None else {}
     if isinstance(source, Table) and not source.columns:
         source = replace(source, columns=_columns_needed(options))
@@ -272,7 +272,7 @@ def _error_of(text: str, run_id: str | None) -> DelayQError:
 
 
 @contextmanager
-def _reporting(broker: Broker, run: Run, total: int | None, watch: Watch | None) -> Iterator[None]:
+def _reporting(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | None) -> Iterator[None]:
     """Report progress to ``watch`` during the block, and once more at its end."""
     if watch is None:
         yield
@@ -281,7 +281,7 @@ def _reporting(broker: Broker, run: Run, total: int | None, watch: Watch | None)
 
     def report() -> None:
         with suppress(Exception):  # a failure to read the counters must not abort the write
-            counts: Counter[str] = runs.progress(broker, run)
+            counts: Counter[str] = bulk_loads.progress(broker, run)
             watch(counts, total)
 
     def follow() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.sending.runs import CHUNK
+from ..core.records.schedule_frames import CHUNK
 from .inputs import PART_BYTES
 from .redis_door import DEFAULT_PREFIX
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
-from ..core.times import delay_ms_of, parse_moment, unix_ms_of
+from ..core.moments import ms_of, parse_moment
+from ..core.times import delay_ms_of
 from .column_names import column_of
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
     if due.startswith("+"):
         return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
     try:
-        return unix_ms_of(parse_moment("due", due))
+        return ms_of(parse_moment(due, what="due"))
     except InvalidJob as error:
         raise Misconfigured(
             f"{error}. It is no column either.{suggest(due, frame.columns)} Give the name of a column, a moment, or a "

@@ -8,8 +8,8 @@ from typing import Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_id, short
+from ..core.moments import ms_of, parse_moment
 from ..core.operations.columns import PLACES
-from ..core.times import parse_moment, unix_ms_of
 from .option_fields import EVERY, SourceOptions, choice, listed, named, option, parse_json, queue_names, whole, words
 
 STATES: Final = ("waiting", "reserved")
@@ -41,7 +41,7 @@ def _ids(name: str, given: str) -> tuple[str, ...]:
 
 def _ms(name: str, given: str) -> int:
     """Return Unix ms; a fraction is rounded up, because due times are whole."""
-    return int(given) if _MS.fullmatch(given) else unix_ms_of(parse_moment(name, given))
+    return int(given) if _MS.fullmatch(given) else ms_of(parse_moment(given, what=name))
 
 
 @dataclass(frozen=True, slots=True)

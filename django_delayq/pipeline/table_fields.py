@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import suggest
-from ..core.times import parse_moment
+from ..core.moments import parse_moment
 from .table_columns import Column, column_of
 
 _COMPARED: Final = frozenset({"exact", "lt", "lte", "gt", "gte", "in", "range"})
@@ -103,7 +103,7 @@ def _moment(name: str, value: Any, zone: tzinfo | None) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        moment = parse_moment(f"filter {name!r}", value)
+        moment = parse_moment(value, what=f"filter {name!r}")
     except InvalidJob as error:
         raise Misconfigured(str(error)) from None
     return moment if zone is None else moment.astimezone(zone).replace(tzinfo=None)

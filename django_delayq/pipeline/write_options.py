@@ -19,7 +19,8 @@ from ..core.options import (
     SCORE_POLICIES,
 )
 from ..core.records.keys import MAX_SHARDS
-from ..core.sending.runs import CHUNK, MOST_ID
+from ..core.records.schedule_frames import CHUNK
+from ..core.sending.bulk_loads import MAX_ID_BYTES
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 from .redis_door import OPTIONS
 
@@ -41,7 +42,7 @@ _CHANGEABLE: Final = (
     "queue",
 )
 #: the queue of a row is appended to the id of its bulk load
-_MOST_RUN_ID: Final = MOST_ID - 65
+_MOST_RUN_ID: Final = MAX_ID_BYTES - 65
 _SECONDS: Final = number(0.001, 86_400 * 3653, "seconds")
 
 

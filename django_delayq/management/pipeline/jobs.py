@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import CommandError
 
 from ...core.errors import DelayQError, Misconfigured
-from ...core.times import delay_ms_of, due_of, parse_moment
+from ...core.moments import parse_moment
+from ...core.times import delay_ms_of, due_of
 from ...settings.conf import conf
 from ..base import add_show_secrets, queue_list
 from . import asking, common, keeping
@@ -149,4 +150,4 @@ def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
 
 
 def _moment(text: str) -> int | None:
-    return due_of(at=parse_moment("--at", text), allow_far=conf().allow_far)[0]
+    return due_of(at=parse_moment(text, what="--at"), allow_far=conf().allow_far)[0]
