@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from django.conf import settings
@@ -12,6 +12,8 @@ from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+
+from ..core.moments import datetime_of
 
 __all__ = [
     "NOTHING",
@@ -121,7 +123,7 @@ def moment(ms: float | None, now_ms: float) -> When | None:
     away = (ms - now_ms) / 1000
     relative = _("now") if abs(away) < 1 else (_("in %s") if away > 0 else _("%s ago")) % duration(away)
     try:
-        there = datetime.fromtimestamp(ms / 1000, UTC)
+        there = datetime_of(ms)
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return When(int(ms), relative, f"{ms:.0f} ms", "", away <= 0)
     return When(int(ms), relative, exact(there), there.isoformat(), away <= 0)
@@ -130,7 +132,7 @@ def moment(ms: float | None, now_ms: float) -> When | None:
 def from_ms(ms: float | None) -> datetime | None:
     """Return a moment from Unix ms; None for None and for values out of range."""
     try:
-        found = datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+        found = datetime_of(ms) if ms else None
     except (ValueError, OverflowError, OSError):
         return None
     return found if found is None or settings.USE_TZ else timezone.make_naive(found)
@@ -179,7 +181,7 @@ def wall_seconds(ms: float) -> float:
 
 
 def _local(ms: float) -> datetime:
-    return timezone.localtime(datetime.fromtimestamp(ms / 1000, UTC))
+    return timezone.localtime(datetime_of(ms))
 
 
 # --- elements

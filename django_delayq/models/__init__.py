@@ -14,6 +14,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..core.moments import datetime_of
 from .history import NAME_LENGTH, HourlyStat, PipelineRun
 from .pages import Dashboard, HttpApi, LiveJob, QueueEntry
 
@@ -110,7 +111,7 @@ class OutboxJob(JobName):
     @property
     def due(self) -> datetime:
         """Due time."""
-        return datetime.fromtimestamp(self.expected_ms / 1000, UTC)
+        return datetime_of(self.expected_ms)
 
 
 class InboxEntry(JobName):
