@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core import flusher
+from ..worker.attempt import NEVER
 from ..worker.redis_health import RedisHealth
-from ..worker.run import NEVER
 from ..worker.shard_state import ShardState, stalest
 from ..worker.wake_listener import REPEAT, WakeListener
 from .waiter import Waiter

@@ -25,7 +25,7 @@ from ..scheduling.sending import Prepared, send
 from ..settings import context_links
 from ..settings.conf import SETTING, check_installed, conf
 from ..transactions import ON_COMMIT, in_transaction
-from ..worker.run import NEVER
+from ..worker.attempt import NEVER
 from .coordinator import hub
 from .held import HeldJob, check_ttr
 from .search import Search, Terms

@@ -18,9 +18,9 @@ from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import Hooks, decision
+from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
 from ..worker.pace import Pace
-from ..worker.run import Run, trusted
 from ..worker.shard_selector import Source
 from . import dispatching
 from .agenda import Entry
@@ -171,7 +171,7 @@ class Runner:
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
         execution = self._execution()
-        waiting = self._batcher.arrange([Run(job, source, now, deadline, offset) for job in jobs])
+        waiting = self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs])
         while waiting:
             run = waiting.pop(0)
             for part in run.parts:
@@ -185,7 +185,7 @@ class Runner:
                 self._give_back(queue, waiting)
                 raise error
 
-    def _settle(self, queue: Queue, run: Run, report: RunReport) -> None:
+    def _settle(self, queue: Queue, run: Attempt, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
         counted = queue.settle(settlements)
         for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
@@ -207,7 +207,7 @@ class Runner:
             )
 
     @staticmethod
-    def _give_back(queue: Queue, runs: Sequence[Run]) -> None:
+    def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
         for run in runs:
             queue.settle(
                 [
@@ -234,7 +234,7 @@ class Runner:
         return replace(hooks, before_job=before_job, after_job=lambda _: guard.leave())
 
 
-def _worth_raising(run: Run, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
+def _worth_raising(run: Attempt, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
     """Return the exception to raise to the caller. Verdicts are not raised, because they only decide about the job."""
     leaked = [part.error for part in run.parts if isinstance(part.error, LeakedTransaction)]
     found = [*raised, *leaked, *([run.error] if run.error and not raised else [])]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from ..core.job import UNCLEAR, Job
 from ..core.redis.faults import Backoff
 from . import decision
+from .attempt import NEVER, Attempt, trusted
 from .batch import Batcher
 from .changes import Changes
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
 from .readiness import ReadinessGate
 from .redis_health import RedisHealth
-from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
 from .shard_state import stalest
@@ -105,7 +105,7 @@ class Consumer:
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._busy_at = time.monotonic()
-        self._stuck: set[Run] = set()
+        self._stuck: set[Attempt] = set()
         self._checked_at = time.monotonic()
         self._stopping = False
         self._giving_back = False
@@ -118,7 +118,7 @@ class Consumer:
     # --- for other threads
 
     @property
-    def held(self) -> set[Run]:
+    def held(self) -> set[Attempt]:
         """Attempts that this process holds and has not settled yet."""
         return self._settler.held
 
@@ -151,9 +151,9 @@ class Consumer:
         self._halted = self._stopping = self._settler.halted = True
         self._selector.nudge()
 
-    def overran(self, run: Run) -> None:
+    def overran(self, attempt: Attempt) -> None:
         """Record that this attempt cannot be ended, so that the loop does not wait for it."""
-        self._stuck.add(run)
+        self._stuck.add(attempt)
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
@@ -188,7 +188,9 @@ class Consumer:
         return self._only_stuck_left()
 
     def _only_stuck_left(self) -> bool:
-        return self._accepted - self._collected <= sum(len(run.parts) for run in self._stuck if not run.ended)
+        return self._accepted - self._collected <= sum(
+            len(attempt.parts) for attempt in self._stuck if not attempt.ended
+        )
 
     def _turn(self) -> None:
         if self._slots.done:
@@ -266,33 +268,33 @@ class Consumer:
 
     def _accept(self, source: Source, jobs: list[Job], asked_at: float, now: float, now_ms: float) -> None:
         deadline, offset = asked_at + self._trust, now_ms - now * 1000
-        runs = [Run(job, source, now, deadline, offset) for job in jobs]
-        self._settler.held.update(runs)
-        self._accepted += len(runs)
+        attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
+        self._settler.held.update(attempts)
+        self._accepted += len(attempts)
         slots, pace = self._slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
-            runs = self._arranged(source, runs)
+            attempts = self._arranged(source, attempts)
         else:
             pace.size = 1
         slots.spread = not pace.tiny
         # Wake one slot for every two milliseconds of work. Unmeasured work wakes as many slots as there are jobs.
-        wake = len(runs) if pace.seconds is None else 1 + int(len(runs) * pace.seconds / _TINY_RUN)
-        slots.put(runs, min(wake, len(runs)))
+        wake = len(attempts) if pace.seconds is None else 1 + int(len(attempts) * pace.seconds / _TINY_RUN)
+        slots.put(attempts, min(wake, len(attempts)))
         if self._config.max_jobs is not None and self._accepted >= self._config.max_jobs:
             self.worked_off = self._stopping = True
 
-    def _arranged(self, source: Source, runs: list[Run]) -> list[Run]:
+    def _arranged(self, source: Source, attempts: list[Attempt]) -> list[Attempt]:
         """Return the attempts for the slots.
 
         Merged jobs are combined into batches. Starts that might otherwise go unrecorded are recorded first.
         """
-        unclear = [run for run in runs if run.job.flags & UNCLEAR]
+        unclear = [attempt for attempt in attempts if attempt.job.flags & UNCLEAR]
         if unclear:
             self._record_starts(unclear)
         # The smallest batch: of slow jobs, no more than find a slot should be held.
-        source.pace.size = min([self._batcher.size_of(run.job) for run in runs])
-        arranged = self._batcher.arrange(runs)
-        self._batches += sum([bool(run.members) for run in arranged])
+        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
+        arranged = self._batcher.arrange(attempts)
+        self._batches += sum([bool(attempt.members) for attempt in arranged])
         return arranged
 
     def _has_run_dry(self, now: float) -> bool:
@@ -307,42 +309,42 @@ class Consumer:
     def _collect(self) -> None:
         """Take over what the slots have finished, and update the measured run times."""
         done, self._busy_at = self._slots.done, time.monotonic()
-        fresh: dict[Source, list[Run]] = {}
+        fresh: dict[Source, list[Attempt]] = {}
         while done:
-            run = done.popleft()
-            fresh.setdefault(run.source, []).append(run)
-        for source, runs in fresh.items():
+            attempt = done.popleft()
+            fresh.setdefault(attempt.source, []).append(attempt)
+        for source, attempts in fresh.items():
             if not self._readiness.in_doubt:
-                source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
+                source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
             if self._batches:
-                self._batches -= sum([bool(run.members) for run in runs])
-                runs = [part for run in runs for part in run.parts]
-            self._collected += len(runs)
-            self._settler.add(source, runs)
+                self._batches -= sum([bool(attempt.members) for attempt in attempts])
+                attempts = [part for attempt in attempts for part in attempt.parts]
+            self._collected += len(attempts)
+            self._settler.add(source, attempts)
 
-    def _record_starts(self, runs: list[Run]) -> None:
+    def _record_starts(self, attempts: list[Attempt]) -> None:
         """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
-        jobs = [run.job for run in runs]
+        jobs = [attempt.job for attempt in attempts]
         started = {(job.id, job.token) for job in jobs}
-        answers = self._settler.patiently(lambda: runs[0].queue.touch(jobs, started), [])
-        for run, answer in zip(runs, answers or ["lost"] * len(runs), strict=True):
-            run.lost, run.should_stop = answer == "lost", answer != "held"
+        answers = self._settler.patiently(lambda: attempts[0].queue.touch(jobs, started), [])
+        for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
+            attempt.lost, attempt.should_stop = answer == "lost", answer != "held"
 
     # --- give back
 
     def _give_back_waiting(self) -> None:
         """Give back, uncounted, what no slot has begun."""
-        for run in self._slots.take_back():
-            self._hand_back(run, "the worker stops")
+        for attempt in self._slots.take_back():
+            self._hand_back(attempt, "the worker stops")
 
-    def _hand_back(self, run: Run, reason: str) -> None:
-        parts = list(run.parts)
+    def _hand_back(self, attempt: Attempt, reason: str) -> None:
+        parts = list(attempt.parts)
         for part in parts:
             policy = decision.policy_of(self._registry.get(part.job.task), part.job)
             part.settlement = decision.give_back(part.job, policy, reason=reason)
-        self._batches -= bool(run.members)
+        self._batches -= bool(attempt.members)
         self._collected += len(parts)
-        self._settler.add(run.source, parts)
+        self._settler.add(attempt.source, parts)
 
     # --- rest
 
@@ -419,8 +421,8 @@ class Consumer:
             return
         if waited < GIVE_BACK:
             return
-        for run in list(slots.running):
-            if run is not None and run.started:
-                run.source.pace.at_least(now - run.started)
-        for run in slots.take_back():
-            self._hand_back(run, "no free slot")
+        for attempt in list(slots.running):
+            if attempt is not None and attempt.started:
+                attempt.source.pace.at_least(now - attempt.started)
+        for attempt in slots.take_back():
+            self._hand_back(attempt, "no free slot")

@@ -115,7 +115,7 @@ def raised(
         delay = None
         if error.delay is not None and (delay := asked_delay(job, error.delay)) is None:
             delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
-        # The run came to its own end, as one that failed does: it is no suspect any more.
+        # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
         return give_back(
             job,
             policy,
@@ -247,12 +247,12 @@ def _merged(settlement: Settlement, policy: Policy) -> Settlement:
     return settlement
 
 
-# --- the run was not to end like that
+# --- the attempt did not end by itself
 
 
 def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlement:
     """Return the settlement of an attempt that ignored its time limit until its process was ended."""
-    record = record_of("JobTimeout", f"the run did not end although its limit of {policy.timeout} s had passed")
+    record = record_of("JobTimeout", f"the attempt did not end although its limit of {policy.timeout} s had passed")
     rule = _rule(policy, JobTimeout)
     if isinstance(rule, str):
         return bury(
@@ -262,7 +262,7 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlemen
 
 
 def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:
-    """Settle a job whose process died under it, but not the host: its next run is in quarantine.
+    """Settle a job whose process died under it, but not the host: its next attempt is in quarantine.
 
     Args:
         beside: other jobs that had started in the process. If there were any, nobody knows which of them it was, so
@@ -286,7 +286,7 @@ def lost(job: Job, policy: Policy) -> Settlement:
         reason = "lease ran out before a known start"
         return _merged(release(job, unclear=True, reason=reason, guard="expired", event=True), policy)
     own = bool(job.flags & UNRENEWED)
-    why = f"the lease of worker {job.worker} ran out during the run"
+    why = f"the lease of worker {job.worker} ran out during the attempt"
     if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):
         return _poison(job, why, guard="expired")
     return _crashed_again(job, policy, why, quarantine=job.quarantined, own_crash=own, guard="expired")
@@ -337,7 +337,7 @@ def _crashed_again(
     )
 
 
-# --- the run did not begin
+# --- the attempt did not begin
 
 
 def give_back(
@@ -351,7 +351,7 @@ def give_back(
     priority: int | None = None,
     began: bool = False,
 ) -> Settlement:
-    """Give the job back without counting an attempt. ``began``: its run did, so that it is postponed no more."""
+    """Return a release that counts no attempt. ``began``: the attempt began, so the postponement is over."""
     return _merged(
         release(
             job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority, began=began
@@ -361,7 +361,7 @@ def give_back(
 
 
 def postpone(job: Job, policy: Policy, reason: str, delay: float) -> Settlement:
-    """Release a job whose run could not begin here; the time until it begins counts as lateness."""
+    """Release a job whose attempt could not begin here; the time until it begins counts as lateness."""
     return _merged(release(job, delay_ms=_ms(delay), reason=reason, postpone=True), policy)
 
 

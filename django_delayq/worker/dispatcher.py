@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
+from .attempt import NEVER
 from .changes import Changes, What
 from .redis_health import RedisHealth
-from .run import NEVER
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -176,7 +176,7 @@ class ShardPoller:
         ):
             beat.look_at = now + _SOON
         if self._reaper is not None and tick.begun and not tick.held_back:
-            self._reaper.reap_runs(beat.queue, beat.shard, tick.now_ms)
+            self._reaper.reap_early_acked(beat.queue, beat.shard, tick.now_ms)
 
     def _phase(self, beat: Beat) -> float:
         return (self._beats.index(beat) + 1) / len(self._beats)

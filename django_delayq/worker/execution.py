@@ -1,4 +1,4 @@
-"""Execution of an attempt: a pipeline of steps over a :class:`Run`.
+"""Execution of an attempt: a pipeline of steps over a :class:`Attempt`.
 
 The steps are resolved → decoded → prepared → performed → settled.
 
@@ -23,6 +23,7 @@ from ..core.errors import JobTimeout, PartialFailure, Verdict
 from ..core.job import Settlement, ack
 from ..core.task import Registry, Task
 from . import decision
+from .attempt import Attempt, BatchAttempt
 from .current import running, view_of
 from .decision import Policy
 from .early import ack_early
@@ -33,7 +34,6 @@ from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
-from .run import BatchRun, Run
 from .scoreboard import Scoreboard
 from .unknown import UnknownTasks
 
@@ -71,196 +71,198 @@ class Execution:
         self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
 
-    def __call__(self, run: Run) -> None:
-        """Run the job and set ``run.settlement``, in a batch that of each member. Never raises."""
-        run.started = monotonic()
+    def __call__(self, attempt: Attempt) -> None:
+        """Run the job and set ``attempt.settlement``, in a batch that of each member. Never raises."""
+        attempt.started = monotonic()
         try:
             # A separate context, so that no ContextVar of one job is visible to the next one in this thread.
-            if type(run) is BatchRun:
-                copy_context().run(self._together, run)
-            elif run.lost or run.started >= run.deadline:
-                run.settlement = self._too_late(run)
+            if type(attempt) is BatchAttempt:
+                copy_context().run(self._together, attempt)
+            elif attempt.lost or attempt.started >= attempt.deadline:
+                attempt.settlement = self._too_late(attempt)
             else:
-                copy_context().run(self._pipeline, run)
+                copy_context().run(self._pipeline, attempt)
         except BaseException as error:  # the outermost handler: a slot must survive everything
-            logger.exception("%s: the execution itself failed", run.job.id)
-            run.error = error
-        run.ended = run.ended or monotonic()
-        if run.settlement is None:
-            self._close(run)
-        run.view = None
+            logger.exception("%s: the execution itself failed", attempt.job.id)
+            attempt.error = error
+        attempt.ended = attempt.ended or monotonic()
+        if attempt.settlement is None:
+            self._close(attempt)
+        attempt.view = None
 
-    def _policy_of(self, run: Run) -> Policy:
+    def _policy_of(self, attempt: Attempt) -> Policy:
         """Return the policy of an attempt, also of one that was never resolved.
 
         A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
         """
-        return run.policy or decision.policy_of(self._registry.get(run.job.task), run.job)
+        return attempt.policy or decision.policy_of(self._registry.get(attempt.job.task), attempt.job)
 
-    def _too_late(self, run: Run) -> Settlement:
-        return decision.give_back(run.job, self._policy_of(run), reason="the lease ended before the run could start")
+    def _too_late(self, attempt: Attempt) -> Settlement:
+        return decision.give_back(
+            attempt.job, self._policy_of(attempt), reason="the lease ended before the attempt could begin"
+        )
 
-    def _close(self, run: Run) -> None:
+    def _close(self, attempt: Attempt) -> None:
         """Give every job a settlement that has none yet."""
-        for part in run.parts:
-            part.ended, part.view = run.ended, None
+        for part in attempt.parts:
+            part.ended, part.view = attempt.ended, None
             if part.settlement is not None:
                 continue
             if part.acked:
-                part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
-                self._teller.ended(part, part.settlement, run.error)
+                part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
+                self._teller.ended(part, part.settlement, attempt.error)
             else:
                 part.settlement = decision.give_back(
                     part.job, self._policy_of(part), delay_ms=5000, reason="the execution itself failed"
                 )
 
-    def _pipeline(self, run: Run) -> None:
-        if not (self._resolved(run) and self._decoded(run) and self._prepared(run)):
+    def _pipeline(self, attempt: Attempt) -> None:
+        if not (self._resolved(attempt) and self._decoded(attempt) and self._prepared(attempt)):
             return
-        policy = run.policy
+        policy = attempt.policy
         if policy is None or not policy.early:
-            self._performed(run)
-            self._settled(run)
-        elif ack_early(run, policy):
-            self._performed(run)
-            self._recorded(run)
+            self._performed(attempt)
+            self._settled(attempt)
+        elif ack_early(attempt, policy):
+            self._performed(attempt)
+            self._recorded(attempt)
 
     # --- the steps
 
-    def _resolved(self, run: Run) -> bool:
-        task = run.task = self._registry.get(run.job.task)
+    def _resolved(self, attempt: Attempt) -> bool:
+        task = attempt.task = self._registry.get(attempt.job.task)
         if task is None:
-            run.settlement = self.unknown.settle(run, self._policy_of(run))
-            self._teller.ended(run, run.settlement, None)
+            attempt.settlement = self.unknown.settle(attempt, self._policy_of(attempt))
+            self._teller.ended(attempt, attempt.settlement, None)
             return False
-        if run.job.options_json:
-            run.policy = decision.policy_of(task, run.job)
+        if attempt.job.options_json:
+            attempt.policy = decision.policy_of(task, attempt.job)
         else:
             policy = self._policies.get(task)
             if policy is None:
                 policy = self._policies[task] = decision.policy_of(task)
-            run.policy = policy
+            attempt.policy = policy
         return True
 
-    def _decoded(self, run: Run) -> bool:
-        job = run.job
+    def _decoded(self, attempt: Attempt) -> bool:
+        job = attempt.job
         try:
             if job.merged or job.args:
-                run.args, run.kwargs = arguments_of(job)
+                attempt.args, attempt.kwargs = arguments_of(job)
         except Exception as error:
-            run.settlement = decision.undecodable(job, error)
+            attempt.settlement = decision.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
-            self._teller.ended(run, run.settlement, error)
+            self._teller.ended(attempt, attempt.settlement, error)
             return False
         return True
 
-    def _prepared(self, run: Run) -> bool:
-        running.set(run)
+    def _prepared(self, attempt: Attempt) -> bool:
+        running.set(attempt)
         if self._hooks.before_job is None:
             return True
         try:
-            self._hooks.before_job(run.job)
+            self._hooks.before_job(attempt.job)
         except BaseException as error:
-            logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
+            logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error))
             self.readiness.unfit()
-            for part in run.live:
+            for part in attempt.live:
                 part.settlement = decision.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
         self.readiness.fit()
         return True
 
-    def _performed(self, run: Run, parts: tuple[Run, ...] = ()) -> None:
+    def _performed(self, attempt: Attempt, parts: tuple[Attempt, ...] = ()) -> None:
         hooks = self._hooks
-        if hooks.wants("job_started", run.task):
-            for part in parts or (run,):
+        if hooks.wants("job_started", attempt.task):
+            for part in parts or (attempt,):
                 self._teller.notify("job_started", part)
-        board, timeout_monitor, policy = self._board, self.timeout_monitor, run.policy
-        run.started = monotonic()
+        board, timeout_monitor, policy = self._board, self.timeout_monitor, attempt.policy
+        attempt.started = monotonic()
         for part in parts:
-            part.started = run.started
+            part.started = attempt.started
         if board is not None:
-            board.mark(run, parts)
+            board.mark(attempt, parts)
         try:
             if policy is None or policy.timeout is None or timeout_monitor is None:
-                self._call(run)
+                self._call(attempt)
             else:
-                self._limited(run, policy.timeout, timeout_monitor)
+                self._limited(attempt, policy.timeout, timeout_monitor)
         except BaseException as error:
-            run.error = error
+            attempt.error = error
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
         if hooks.after_job is not None:
             try:
-                hooks.after_job(run.job)
+                hooks.after_job(attempt.job)
             except BaseException as error:
                 # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
-                if run.error is None or isinstance(run.error, PartialFailure):
-                    run.error = error
-        run.ended = monotonic()
+                if attempt.error is None or isinstance(attempt.error, PartialFailure):
+                    attempt.error = error
+        attempt.ended = monotonic()
         if board is not None:
-            board.clear(run.slot)
+            board.clear(attempt.slot)
 
-    def _limited(self, run: Run, seconds: float, timeout_monitor: TimeoutMonitor) -> None:
-        timeout_monitor.arm(run, seconds)
+    def _limited(self, attempt: Attempt, seconds: float, timeout_monitor: TimeoutMonitor) -> None:
+        timeout_monitor.arm(attempt, seconds)
         try:
             try:
-                self._call(run)
+                self._call(attempt)
             finally:
-                timeout_monitor.disarm(run)
+                timeout_monitor.disarm(attempt)
         except JobTimeout:
-            timeout_monitor.disarm(run)  # it may have been raised inside the disarming above
+            timeout_monitor.disarm(attempt)  # it may have been raised inside the disarming above
             raise
 
-    def _handler(self, run: Run) -> Any:
+    def _handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
-        if run.task is None:
-            raise LookupError(f"no task named {run.job.task} in this process")
-        result = run.task.func(*run.args, **run.kwargs)
+        if attempt.task is None:
+            raise LookupError(f"no task named {attempt.job.task} in this process")
+        result = attempt.task.func(*attempt.args, **attempt.kwargs)
         if type(result) is CoroutineType:
-            return self._loop.run(result, run)
+            return self._loop.run(result, attempt)
         return result
 
-    def _settled(self, run: Run, record: Recorder | None = None) -> None:
-        job, error = run.job, run.error
+    def _settled(self, attempt: Attempt, record: Recorder | None = None) -> None:
+        job, error = attempt.job, attempt.error
         if error is not None and isinstance(error, PartialFailure):
-            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
+            error = attempt.error = decision.failures_of(error, [job.id]).get(job.id)
         if error is None:
-            run.settlement = ack(job, run.started_ms, run.run_ms)
-            self._succeeded(run)
+            attempt.settlement = ack(job, attempt.started_ms, attempt.run_ms)
+            self._succeeded(attempt)
             return
-        policy = self._policy_of(run)
-        run.settlement = decision.raised(
+        policy = self._policy_of(attempt)
+        attempt.settlement = decision.raised(
             job,
             policy,
             error,
-            run.started_ms,
-            run.run_ms,
-            timed_out=_timed_out(run),
+            attempt.started_ms,
+            attempt.run_ms,
+            timed_out=_timed_out(attempt),
             record=record or self._record,
             retry_delay=self._hooks.retry_delay,
         )
-        self._teller.failed(run, run.settlement, error)
+        self._teller.failed(attempt, attempt.settlement, error)
 
-    def _recorded(self, run: Run, record: Recorder | None = None) -> None:
+    def _recorded(self, attempt: Attempt, record: Recorder | None = None) -> None:
         """Settle a job that was acked before its handler began. Replaces :meth:`_settled` for it."""
-        job, error = run.job, run.error
+        job, error = attempt.job, attempt.error
         if error is not None and isinstance(error, PartialFailure):
-            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
-        run.settlement = decision.recorded(
-            job, error, run.started_ms, run.run_ms, timed_out=_timed_out(run), record=record or self._record
+            error = attempt.error = decision.failures_of(error, [job.id]).get(job.id)
+        attempt.settlement = decision.recorded(
+            job, error, attempt.started_ms, attempt.run_ms, timed_out=_timed_out(attempt), record=record or self._record
         )
         if error is None:
-            self._succeeded(run)
+            self._succeeded(attempt)
         else:
-            self._teller.failed(run, run.settlement, error)
+            self._teller.failed(attempt, attempt.settlement, error)
 
-    def _succeeded(self, run: Run) -> None:
-        if self._hooks.wants("job_succeeded", run.task):
-            self._teller.notify("job_succeeded", run, seconds=run.ended - run.started)
+    def _succeeded(self, attempt: Attempt) -> None:
+        if self._hooks.wants("job_succeeded", attempt.task):
+            self._teller.notify("job_succeeded", attempt, seconds=attempt.ended - attempt.started)
 
     # --- several jobs in one call
 
-    def _together(self, batch: BatchRun) -> None:
+    def _together(self, batch: BatchAttempt) -> None:
         """Run the pipeline for a batch: the same steps, for each member where its own outcome is decided."""
         for member in batch.members:
             if member.lost or batch.started >= member.deadline:
@@ -274,7 +276,7 @@ class Execution:
             self._parted(batch, parts)
         self._close(batch)
 
-    def _agreed(self, batch: BatchRun) -> bool:
+    def _agreed(self, batch: BatchAttempt) -> bool:
         """Set the arguments and the policy of the call from the remaining members. Return False if there are none."""
         parts = batch.live
         if not parts:
@@ -287,11 +289,11 @@ class Execution:
         batch.view = None
         return True
 
-    def _acked_early(self, batch: BatchRun) -> bool:
+    def _acked_early(self, batch: BatchAttempt) -> bool:
         policy = batch.policy
         return policy is None or not policy.early or (ack_early(batch, policy) and self._agreed(batch))
 
-    def _parted(self, batch: BatchRun, parts: tuple[Run, ...]) -> None:
+    def _parted(self, batch: BatchAttempt, parts: tuple[Attempt, ...]) -> None:
         """Settle each member after the call."""
         record = _remembering(self._record)
         failures: dict[str, BaseException] = {}
@@ -302,8 +304,8 @@ class Execution:
             (self._recorded if part.acked else self._settled)(part, record)
 
 
-def _timed_out(run: Run) -> bool:
-    return bool(run.limited_by) and not isinstance(run.error, Verdict)
+def _timed_out(attempt: Attempt) -> bool:
+    return bool(attempt.limited_by) and not isinstance(attempt.error, Verdict)
 
 
 def _remembering(record: Recorder) -> Recorder:

@@ -58,7 +58,9 @@ class OrphanedLeases:
                 )
 
     def _release(self, source: Source) -> int:
-        known = {(run.job.queue, run.job.id, run.job.token) for run in self._settler.held} | set(self._settler.left)
+        known = {(attempt.job.queue, attempt.job.id, attempt.job.token) for attempt in self._settler.held} | set(
+            self._settler.left
+        )
         orphaned = [
             job
             for job in source.queue.leases(source.shard)

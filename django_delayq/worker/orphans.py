@@ -143,7 +143,7 @@ class Orphans:
 
 
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
-    """Return the end of a run that its process took along; the job was acked before, so it never begins again."""
+    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
     record = record_of("Crashed", why)
     return Settlement(
         job,

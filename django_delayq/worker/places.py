@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
+from .attempt import NEVER
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK
-from .run import NEVER
 from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)

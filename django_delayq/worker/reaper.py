@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from ..core.job import STARTED, Settlement, release
 from ..core.workers import is_alive
 from . import decision
+from .attempt import NEVER
 from .orphans import crashed_early
-from .run import NEVER
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_TASK_MS: Final = 600_000
 #: a worker that was silent for so long, and for three heartbeats, is dead
 SILENT_MS: Final = 60_000
-#: seconds between two looks at a shard for runs of dead workers whose jobs were acked before they began
-LOOK_FOR_RUNS: Final = 30.0
+#: seconds between two checks of a shard for attempts of dead workers whose jobs were acked early
+EARLY_CHECK_SECONDS: Final = 30.0
 #: ends that wait for their listeners; further ones are found again at the next look
 _MOST_WAITING: Final = 1000
 
@@ -71,10 +71,10 @@ class LeaseReaper:
             offset += len(jobs)
         return False
 
-    def reap_runs(self, queue: Queue, shard: int, now_ms: float) -> None:
+    def reap_early_acked(self, queue: Queue, shard: int, now_ms: float) -> None:
         """Record as crashed what dead workers had begun in a shard after an early ack."""
         now = time.monotonic()
-        if now - self._looked_at.get((queue.name, shard), -LOOK_FOR_RUNS) < LOOK_FOR_RUNS:
+        if now - self._looked_at.get((queue.name, shard), -EARLY_CHECK_SECONDS) < EARLY_CHECK_SECONDS:
             return
         self._looked_at[queue.name, shard] = now
         workers = queue.broker.workers()

@@ -31,7 +31,7 @@ def verdicts(
         jobs: what Redis says the child held.
         marks: what the board says it was running.
         why: how it died, for the stored error.
-        planned: it ended on purpose (stop, recycling, a run that ignored its limit): nobody but the culprit counts.
+        planned: it ended on purpose (stop, recycling, an attempt that ignored its limit): only the culprit counts.
         died_at: monotonic time of the death.
     """
     running = {place: mark for mark in marks for place in mark.places}

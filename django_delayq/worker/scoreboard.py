@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from .run import NEVER, Run
+from .attempt import NEVER, Attempt
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -114,14 +114,14 @@ class Scoreboard:
 
     # --- the child's side
 
-    def mark(self, run: Run, parts: Sequence[Run] = ()) -> None:
-        """Record that slot ``run.slot`` begins ``run``.
+    def mark(self, attempt: Attempt, parts: Sequence[Attempt] = ()) -> None:
+        """Record that slot ``attempt.slot`` begins ``attempt``.
 
         Args:
-            run: the attempt.
+            attempt: the attempt.
             parts: the attempts of a batch, that of its first job first; empty for a single job.
         """
-        job, shared, start = run.job, self._map, self._starts[run.slot]
+        job, shared, start = attempt.job, self._map, self._starts[attempt.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
         shared[start] = IDLE
         _RECORD.pack_into(
@@ -132,7 +132,7 @@ class Scoreboard:
             len(parts) - 1 if parts else 0,
             job.shard,
             job.token,
-            run.started,
+            attempt.started,
             NEVER,
         )
         if parts:

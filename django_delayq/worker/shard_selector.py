@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .attempt import NEVER
 from .pace import Pace
-from .run import NEVER
 from .shard_state import ShardState
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .run import NEVER
+from .attempt import NEVER
 
 if TYPE_CHECKING:
     from ..core.queue import Queue

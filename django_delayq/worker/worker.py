@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
+from .attempt import Attempt
 from .changes import Changes
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
 from .commands import WorkerCommands
@@ -32,7 +33,6 @@ from .orphans import Orphans
 from .reaper import LeaseReaper
 from .recurring import RecurringTicker
 from .redis_health import RedisHealth
-from .run import Run
 from .scope import Scope
 from .scoreboard import Scoreboard
 from .shard_selector import ShardSelector, build_sources
@@ -398,8 +398,8 @@ class Worker:
 
     def _warn_handlers(self) -> None:
         if self.consumer is not None:
-            for run in list(self.consumer.held):
-                run.should_stop = True
+            for attempt in list(self.consumer.held):
+                attempt.should_stop = True
 
     def stop(self, grace: float | None = None) -> bool:
         """End the worker: running jobs get ``grace`` seconds (default: the configuration's).
@@ -460,15 +460,15 @@ class Worker:
 
     # --- called by the timeout monitor
 
-    def _overran(self, run: Run) -> None:
+    def _overran(self, attempt: Attempt) -> None:
         logger.error(
             "%s: task %s ignores its time limit; this process finishes its other jobs and ends",
-            run.job.id,
-            run.job.task,
+            attempt.job.id,
+            attempt.job.task,
         )
         self._exit_code = EXIT_STUCK
         if self.consumer is not None:
-            self.consumer.overran(run)
+            self.consumer.overran(attempt)
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self.config.grace
             if self._signals is not None:

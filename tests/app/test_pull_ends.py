@@ -99,4 +99,4 @@ def test_a_lease_that_ran_out_is_heard_of_where_it_is_taken_back(ears: Ears, par
         ("on_exhausted", "Crashed", 2),
         ("job_buried", "Crashed", "poison"),
     ]
-    assert "ran out during the run" in ears.heard[0][4]
+    assert "ran out during the attempt" in ears.heard[0][4]

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker.run import NEVER
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import verdicts
 from django_delayq.worker.scoreboard import Mark, digest_of
 

@@ -15,15 +15,15 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.workers import Heard, WorkerCommand
+from django_delayq.worker.attempt import BatchAttempt
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dispatcher import WorkerPruning
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.run import BatchRun
 from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
 
-from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
+from .support import DEADLINE, config, eventually, make_attempt, make_job, put, put_payload, registry_of, working
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 from .test_worker import places
 
@@ -298,9 +298,9 @@ def test_a_worker_says_what_each_of_its_threads_runs(broker: Broker) -> None:
 
 
 def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousand_are_shown() -> None:
-    slots = Slots(1000, lambda run: None, Hooks(), lambda: None)
-    run = make_run(make_job(id="x"), started=time.monotonic())
-    slots.running[:] = [run] * 1000
+    slots = Slots(1000, lambda attempt: None, Hooks(), lambda: None)
+    attempt = make_attempt(make_job(id="x"), started=time.monotonic())
+    slots.running[:] = [attempt] * 1000
     assert [job["slot"] for job in slots.jobs()] == list(range(MOST_SHOWN))
     stop = threading.Event()
 
@@ -308,7 +308,7 @@ def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousan
         while not stop.is_set():
             for slot in range(1000):
                 slots.running[slot] = None
-            slots.running[:] = [BatchRun([make_run(), make_run()])] * 1000
+            slots.running[:] = [BatchAttempt([make_attempt(), make_attempt()])] * 1000
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -321,7 +321,7 @@ def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousan
 
 
 def test_a_run_that_was_just_taken_begins_now() -> None:
-    slots = Slots(1, lambda run: None, Hooks(), lambda: None)
-    slots.running[0] = make_run()
+    slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
+    slots.running[0] = make_attempt()
     (job,) = slots.jobs()
     assert abs(job["started_ms"] - time.time() * 1000) < 5000

@@ -13,7 +13,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import STARTED, fail, release
 from django_delayq.worker import current_job
-from django_delayq.worker.run import NEVER
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import verdicts
 from django_delayq.worker.scoreboard import Mark
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.records.keys import wake_key
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.run import NEVER
 from django_delayq.worker.shard_selector import ShardSelector, Source
 from django_delayq.worker.shard_state import ShardState, stalest
 from django_delayq.worker.wake_listener import WakeListener
