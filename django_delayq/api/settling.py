@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..core import flusher
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.operations.views import unpack_views
@@ -123,7 +124,7 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
 
 
 def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
-    if settlement.outcome == "buried" and "error" not in entry.options:
+    if settlement.outcome == AttemptOutcome.BURIED and "error" not in entry.options:
         return Bury(settlement.reason)
     error: ReportedError = entry.options.get("error", _NO_ERROR)
     return Reported(error.message)

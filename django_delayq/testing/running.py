@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
 from ..core.queue import Queue
@@ -190,7 +191,7 @@ class Runner:
         counted = queue.settle(settlements)
         for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
             job = part.job
-            outcome = settlement.outcome if good else "lost"
+            outcome = settlement.outcome if good else AttemptOutcome.LOST
             again = settlement.delay_ms if settlement.verb in ("fail", "release") and good else None
             report.runs.append(
                 Ran(

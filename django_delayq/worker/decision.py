@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
 from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job, Settlement, bury, fail, release
 from ..core.retry import Policy as Backoff
@@ -148,7 +149,7 @@ def raised(
         policy,
         started_ms,
         run_ms,
-        "timeout" if issubclass(kind, JobTimeout) else "failed",
+        AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED,
         class_of(error),
         record(error),
         own_delay,
@@ -197,7 +198,7 @@ def recorded(
     """Return the record of an attempt whose job was acked before; it changes nothing but events and counters."""
     if error is None:
         return Settlement(job, "record", started_ms, run_ms)
-    outcome = "timeout" if timed_out or isinstance(error, JobTimeout) else "failed"
+    outcome = AttemptOutcome.TIMEOUT if timed_out or isinstance(error, JobTimeout) else AttemptOutcome.FAILED
     return Settlement(
         job, "record", started_ms, run_ms, None, outcome, "acked before it began", class_of(error), record(error)
     )
@@ -220,7 +221,7 @@ def _failed(
     policy: Policy,
     started_ms: int,
     run_ms: int,
-    outcome: str,
+    outcome: AttemptOutcome,
     error_class: str,
     error: bytes,
     own_delay: float | None,
@@ -229,7 +230,13 @@ def _failed(
     if job.failures + 1 >= policy.max_attempts:
         # Of a merged job only the oldest payload has to go: the others may do better without it.
         settlement = bury(
-            job, started_ms, run_ms, reason="exhausted", outcome="exhausted", error_class=error_class, error=error
+            job,
+            started_ms,
+            run_ms,
+            reason="exhausted",
+            outcome=AttemptOutcome.EXHAUSTED,
+            error_class=error_class,
+            error=error,
         )
         settlement.oldest = job.merged
         return _merged(settlement, policy)
@@ -258,7 +265,7 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlemen
         return bury(
             job, started_ms, run_ms, reason=f"{rule}: {name_of(JobTimeout)}", error_class="JobTimeout", error=record
         )
-    return _failed(job, policy, started_ms, run_ms, "timeout", "JobTimeout", record, None, rule)
+    return _failed(job, policy, started_ms, run_ms, AttemptOutcome.TIMEOUT, "JobTimeout", record, None, rule)
 
 
 def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:
@@ -299,7 +306,7 @@ def _poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, guard: 
         started_ms,
         run_ms,
         reason="poison",
-        outcome="poison",
+        outcome=AttemptOutcome.POISON,
         error_class="Crashed",
         error=record_of("Crashed", why),
         guard=guard,
@@ -326,7 +333,7 @@ def _crashed_again(
             started_ms,
             run_ms,
             delay_ms=_ms(delay),
-            outcome="crashed",
+            outcome=AttemptOutcome.CRASHED,
             error_class="Crashed",
             error=record_of("Crashed", why),
             guard=guard,
@@ -401,7 +408,13 @@ def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, ji
 def undecodable(job: Job, error: BaseException) -> Settlement:
     """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
     return bury(
-        job, 0, 0, reason="undecodable", outcome="undecodable", error_class=class_of(error), error=error_record(error)
+        job,
+        0,
+        0,
+        reason="undecodable",
+        outcome=AttemptOutcome.UNDECODABLE,
+        error_class=class_of(error),
+        error=error_record(error),
     )
 
 

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, DelayQError, JobTimeout
 from ..core.job import Job, Settlement
@@ -147,7 +148,7 @@ def event_of(settlement: Settlement) -> str | None:
     """Return the event of an end that did not simply succeed; None if it has none (given back, expired)."""
     if settlement.verb == "bury":
         return "job_buried"
-    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != "succeeded"):
+    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != AttemptOutcome.SUCCEEDED):
         return "job_failed"
     return None
 
@@ -155,8 +156,8 @@ def event_of(settlement: Settlement) -> str | None:
 def is_exhausted(settlement: Settlement) -> bool:
     """Return True if a failure was the last attempt. A job that was acked before it began has only one."""
     if settlement.verb == "record":
-        return settlement.outcome != "succeeded"
-    return settlement.verb == "bury" and settlement.outcome in ("exhausted", "poison")
+        return settlement.outcome != AttemptOutcome.SUCCEEDED
+    return settlement.verb == "bury" and settlement.outcome in (AttemptOutcome.EXHAUSTED, AttemptOutcome.POISON)
 
 
 def error_of(settlement: Settlement) -> BaseException:

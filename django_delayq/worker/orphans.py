@@ -16,6 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.job import Settlement
 from ..core.requests import new_request
 from .hooks import Hooks
@@ -151,7 +152,7 @@ def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
         job.deadline_ms,
         max(0, int(now_ms) - job.deadline_ms),
         None,
-        "crashed",
+        AttemptOutcome.CRASHED,
         why[:200],
         "Crashed",
         record,

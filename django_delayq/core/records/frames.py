@@ -6,8 +6,10 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
+from ..attempt_outcome import AttemptOutcome
 from ..errors import InvalidJob
 from ..job import (
     DEFAULT_PRIORITY,
@@ -31,13 +33,11 @@ DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inher
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
 PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
 _DELAY, _KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 1, 2, 4, 8
-_DURABLE = 4  # of an ack
-_RUN_MERGED, _EXPIRED, _QUARANTINE, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
 
 _KEY_BYTES: Final = 16
 _NEW = struct.Struct("<BBBBdB")
 _PAYLOAD_RULES = struct.Struct("<BI")
-_ENTRY = struct.Struct("<ddBB")
+_ENTRY = struct.Struct("<ddHB")
 _BATCH = struct.Struct("<ddddH")
 _JOB = struct.Struct("<dHHHHBdB")
 _U16 = struct.Struct("<H")
@@ -46,6 +46,30 @@ _LEASE = struct.Struct("<dB")
 _STATE = struct.Struct("<ddHHHHBdB")
 _DOUBLE = struct.Struct("<d")
 _GRAVE = struct.Struct("<ddHHH")
+
+
+class Mark(IntEnum):
+    """Marks of a settlement; the same bits are in ``lua/lib/settle.lua``."""
+
+    #: of an ack: the job is merged; its end, or that of one of its payloads, is awaited outside Redis
+    MERGED = 1
+    DURABLE = 2
+    #: only if the lease has run out; of a record: only if no end of the attempt is stored
+    EXPIRED = 4
+    #: the job waits for quarantine from now on
+    QUARANTINE = 8
+    #: the process died during the attempt; no other job can have caused it
+    CRASH = 16
+    OWN = 32
+    #: of a bury: only the first payload
+    OLDEST = 64
+    #: content that arrived meanwhile does not shorten the back-off
+    INHERIT = 128
+    #: of a release: a start of the job may not have been recorded
+    UNCLEAR = 256
+    #: of a release: the attempt could not begin; it began
+    POSTPONED = 512
+    BEGAN = 1024
 
 
 @dataclass(slots=True)
@@ -205,14 +229,8 @@ def pack_settlement(settlement: Settlement) -> bytes:
     """Return an entry of the settling scripts (``lua/lib/settle.lua``)."""
     job = settlement.job
     ident = job.id.encode()
-    marks = _RUN_MERGED if (settlement.began if settlement.verb == "release" else job.merged) else 0
-    if settlement.guard == "expired":
-        marks |= _EXPIRED
     is_ack = settlement.verb in ("ack", "ack_early")
-    if not is_ack:
-        marks |= _other_marks(settlement)
-    elif waits_for_end(job):
-        marks |= _DURABLE
+    marks = _marks_of_ack(settlement) if is_ack else _marks_of(settlement)
     delay = -1 if settlement.delay_ms is None else settlement.delay_ms
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
     event = pack_attempt(settlement) if settlement.event else b""
@@ -229,7 +247,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
             ident,
             size,
             event,
-            bytes((len(outcome),)),
+            bytes((SCORE_POLICY[settlement.score_policy], len(outcome))),
             outcome,
             bytes((len(reason),)),
             reason,
@@ -248,24 +266,28 @@ def waits_for_end(job: Job) -> bool:
     return job.key >= DURABLE
 
 
-def _fourth_mark(settlement: Settlement) -> bool:
-    """Return the mark whose meaning depends on the verb."""
-    by_verb = {"release": settlement.postpone, "fail": settlement.own_crash}
-    return by_verb.get(settlement.verb, settlement.oldest)
-
-
-def _other_marks(settlement: Settlement) -> int:
-    """Return the marks that an ack does not need; ``acked.lua`` compares its marks as a number."""
-    marks = _SCORE_POLICY * SCORE_POLICY[settlement.score_policy]
-    if settlement.quarantine:
-        marks |= _QUARANTINE
-    if settlement.unclear if settlement.verb == "release" else settlement.outcome in ("crashed", "poison"):
-        marks |= _CRASH
-    if _fourth_mark(settlement):
-        marks |= _OLDEST
-    if settlement.inherit:
-        marks |= _INHERIT
+def _marks_of_ack(settlement: Settlement) -> int:
+    marks = Mark.EXPIRED if settlement.guard == "expired" else 0
+    if settlement.job.merged:
+        marks |= Mark.MERGED
+    if waits_for_end(settlement.job):
+        marks |= Mark.DURABLE
     return marks
+
+
+def _marks_of(settlement: Settlement) -> int:
+    marks = {
+        Mark.EXPIRED: settlement.guard == "expired",
+        Mark.QUARANTINE: settlement.quarantine,
+        Mark.CRASH: settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON),
+        Mark.OWN: settlement.own_crash,
+        Mark.OLDEST: settlement.oldest,
+        Mark.INHERIT: settlement.inherit,
+        Mark.UNCLEAR: settlement.unclear,
+        Mark.POSTPONED: settlement.postpone,
+        Mark.BEGAN: settlement.began,
+    }
+    return sum([mark for mark, applies in marks.items() if applies])
 
 
 def pack_id(ident: str) -> bytes:
