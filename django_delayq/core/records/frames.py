@@ -276,18 +276,17 @@ def _marks_of_ack(settlement: Settlement) -> int:
 
 
 def _marks_of(settlement: Settlement) -> int:
-    marks = {
-        Mark.EXPIRED: settlement.guard == "expired",
-        Mark.QUARANTINE: settlement.quarantine,
-        Mark.CRASH: settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON),
-        Mark.OWN: settlement.own_crash,
-        Mark.OLDEST: settlement.oldest,
-        Mark.INHERIT: settlement.inherit,
-        Mark.UNCLEAR: settlement.unclear,
-        Mark.POSTPONED: settlement.postpone,
-        Mark.BEGAN: settlement.began,
-    }
-    return sum([mark for mark, applies in marks.items() if applies])
+    return (
+        Mark.EXPIRED * (settlement.guard == "expired")
+        + Mark.QUARANTINE * settlement.quarantine
+        + Mark.CRASH * (settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON))
+        + Mark.OWN * settlement.own_crash
+        + Mark.OLDEST * settlement.oldest
+        + Mark.INHERIT * settlement.inherit
+        + Mark.UNCLEAR * settlement.unclear
+        + Mark.POSTPONED * settlement.postpone
+        + Mark.BEGAN * settlement.began
+    )
 
 
 def pack_id(ident: str) -> bytes:
