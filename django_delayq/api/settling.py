@@ -23,6 +23,7 @@ from ..core.redis.gather import gather
 from ..core.task import registry
 from ..pull import ends
 from ..worker import decision
+from ..worker.policy import Policy, policy_of
 from ..worker.record import name_of, record_of
 from .leases import TTR, HeldEntry, ReportedError
 from .values import moment
@@ -66,8 +67,8 @@ def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
     return decision.raised(job, _policy(job), Bury(entry.options.get("reason", "")), taken_ms, run_ms)
 
 
-def _policy(job: Job) -> decision.Policy:
-    return decision.policy_of(registry.get(job.task), job)
+def _policy(job: Job) -> Policy:
+    return policy_of(registry.get(job.task), job)
 
 
 def settle(

@@ -20,6 +20,7 @@ from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from ..worker import decision
+from ..worker.policy import policy_of
 from . import ends
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class HeldJob:
         # The deadline on this machine's clock, or an earlier moment, because the reply may have been delayed. A
         # repeated reserve call, even after minutes without Redis, restarts the lease.
         self._ends_at = batch.sent_at + ttr_ms / 1000
-        self._policy = decision.policy_of(registry.get(job.task), job)
+        self._policy = policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
         self._ended = False
 

@@ -37,7 +37,6 @@ class RecordingExecution(Execution):
 
     def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
-        self.notifier = self._teller
         self._faults = faults
         self._inner = self._call
         self._call = self._watched
@@ -50,6 +49,6 @@ class RecordingExecution(Execution):
             self.raised.append(error)
             raise
 
-    def _handler(self, run: Attempt) -> Any:
+    def _call_handler(self, run: Attempt) -> Any:
         self._faults.strike(run)
-        return super()._handler(run)
+        return super()._call_handler(run)

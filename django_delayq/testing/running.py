@@ -18,10 +18,11 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
-from ..worker import Hooks, decision
+from ..worker import Hooks, crash, decision
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
 from ..worker.pace import Pace
+from ..worker.policy import policy_of
 from ..worker.shard_selector import Source
 from . import dispatching
 from .agenda import Entry
@@ -125,7 +126,7 @@ class Runner:
         for queue, number, end_ms in list(self._lease_ends()):
             for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
                 task = registry.get(job.task)
-                settlement = decision.lost(job, decision.policy_of(task, job))
+                settlement = crash.lost(job, policy_of(task, job))
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)
                 queue.settle([settlement])
 
@@ -211,10 +212,7 @@ class Runner:
     def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
         for run in runs:
             queue.settle(
-                [
-                    decision.give_back(part.job, decision.policy_of(registry.get(part.job.task), part.job))
-                    for part in run.parts
-                ]
+                [decision.give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts]
             )
 
     def _execution(self) -> RecordingExecution:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..core.job import Job, Settlement
     from ..core.queue import Queue
     from ..core.task import Task
-    from .decision import Policy
+    from .policy import Policy
     from .shard_selector import Source
 
 NEVER: Final = float("inf")

@@ -20,6 +20,7 @@ from .batch import Batcher
 from .changes import Changes
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
+from .policy import policy_of
 from .readiness import ReadinessGate
 from .redis_health import RedisHealth
 from .settler import Settler, settlements_of
@@ -340,7 +341,7 @@ class Consumer:
     def _hand_back(self, attempt: Attempt, reason: str) -> None:
         parts = list(attempt.parts)
         for part in parts:
-            policy = decision.policy_of(self._registry.get(part.job.task), part.job)
+            policy = policy_of(self._registry.get(part.job.task), part.job)
             part.settlement = decision.give_back(part.job, policy, reason=reason)
         self._batches -= bool(attempt.members)
         self._collected += len(parts)

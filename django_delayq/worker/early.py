@@ -12,8 +12,8 @@ from typing import Final
 from ..core.job import Settlement
 from . import decision
 from .attempt import NEVER, Attempt
-from .decision import Policy
 from .orphans import crashed_early
+from .policy import Policy
 
 logger: Final = logging.getLogger(__name__)
 

@@ -1,17 +1,15 @@
-"""Execution of an attempt: a pipeline of steps over a :class:`Attempt`.
+"""Execution of an attempt: a pipeline of steps, :meth:`Execution._pipeline`.
 
-The steps are resolved → decoded → prepared → performed → settled.
-
-Every outcome of a handler ends here as a settlement: an exception of any kind (SystemExit, KeyboardInterrupt,
-GeneratorExit and CancelledError included), an unusable result, a fork where both processes return. A batch takes the
-same path with several jobs: each leaves it where its own outcome is decided, and the handler gets the remaining ones.
+Every end of a handler becomes a settlement here: an exception of any kind (SystemExit, KeyboardInterrupt,
+GeneratorExit and CancelledError included), an unusable result, a fork in which both processes return. A batch passes
+the same steps with several jobs: each leaves where its own settlement is decided, and the handler gets the others.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -20,18 +18,18 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Verdict
-from ..core.job import Settlement, ack
+from ..core.job import ack
 from ..core.task import Registry, Task
 from . import decision
-from .attempt import Attempt, BatchAttempt
+from .attempt import Attempt
 from .current import running, view_of
-from .decision import Policy
 from .early import ack_early
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .limits import TimeoutMonitor
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
+from .policy import Policy, policy_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .scoreboard import Scoreboard
@@ -41,6 +39,8 @@ logger: Final = logging.getLogger(__name__)
 
 #: returns the stored form of an error
 Recorder: TypeAlias = Callable[[BaseException], bytes]
+#: delay of a job whose execution failed by a bug of this program
+_BUG_DELAY_MS: Final = 5000
 
 
 class Execution:
@@ -64,10 +64,10 @@ class Execution:
         self._registry = registry
         self._hooks = hooks
         self._loop = loop or EventLoop()
-        self._teller = Notifier(hooks, self._loop)
+        self.notifier = Notifier(hooks, self._loop)
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
-        self._call = compose(middlewares, self._handler)
+        self._call = compose(middlewares, self._call_handler)
         self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
 
@@ -76,12 +76,7 @@ class Execution:
         attempt.started = monotonic()
         try:
             # A separate context, so that no ContextVar of one job is visible to the next one in this thread.
-            if type(attempt) is BatchAttempt:
-                copy_context().run(self._together, attempt)
-            elif attempt.lost or attempt.started >= attempt.deadline:
-                attempt.settlement = self._too_late(attempt)
-            else:
-                copy_context().run(self._pipeline, attempt)
+            copy_context().run(self._pipeline, attempt)
         except BaseException as error:  # the outermost handler: a slot must survive everything
             logger.exception("%s: the execution itself failed", attempt.job.id)
             attempt.error = error
@@ -90,73 +85,71 @@ class Execution:
             self._close(attempt)
         attempt.view = None
 
-    def _policy_of(self, attempt: Attempt) -> Policy:
-        """Return the policy of an attempt, also of one that was never resolved.
-
-        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
-        """
-        return attempt.policy or decision.policy_of(self._registry.get(attempt.job.task), attempt.job)
-
-    def _too_late(self, attempt: Attempt) -> Settlement:
-        return decision.give_back(
-            attempt.job, self._policy_of(attempt), reason="the lease ended before the attempt could begin"
-        )
-
-    def _close(self, attempt: Attempt) -> None:
-        """Give every job a settlement that has none yet."""
-        for part in attempt.parts:
-            part.ended, part.view = attempt.ended, None
-            if part.settlement is not None:
-                continue
-            if part.acked:
-                part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
-                self._teller.ended(part, part.settlement, attempt.error)
-            else:
-                part.settlement = decision.give_back(
-                    part.job, self._policy_of(part), delay_ms=5000, reason="the execution itself failed"
-                )
-
     def _pipeline(self, attempt: Attempt) -> None:
-        if not (self._resolved(attempt) and self._decoded(attempt) and self._prepared(attempt)):
-            return
-        policy = attempt.policy
-        if policy is None or not policy.early:
-            self._performed(attempt)
-            self._settled(attempt)
-        elif ack_early(attempt, policy):
-            self._performed(attempt)
-            self._recorded(attempt)
+        """Pass the attempt through all steps. A step that returns False has set the settlements of all its jobs."""
+        for part in attempt.parts:
+            _ = self._check_lease(part, attempt.started) and self._resolve(part) and self._decode(part)
+        if self._combine(attempt) and self._prepare(attempt) and self._ack_early(attempt):
+            self._perform(attempt)
+            self._decide(attempt)
 
-    # --- the steps
+    # --- steps of each job
 
-    def _resolved(self, attempt: Attempt) -> bool:
-        task = attempt.task = self._registry.get(attempt.job.task)
+    def _check_lease(self, part: Attempt, now: float) -> bool:
+        if not part.lost and now < part.deadline:
+            return True
+        reason = "the lease ended before the attempt could begin"
+        part.settlement = decision.give_back(part.job, self._policy_of(part), reason=reason)
+        return False
+
+    def _resolve(self, part: Attempt) -> bool:
+        """Look up the task and the policy of the job."""
+        task = part.task = self._registry.get(part.job.task)
         if task is None:
-            attempt.settlement = self.unknown.settle(attempt, self._policy_of(attempt))
-            self._teller.ended(attempt, attempt.settlement, None)
+            part.settlement = self.unknown.settle(part, self._policy_of(part))
+            self.notifier.ended(part, part.settlement, None)
             return False
-        if attempt.job.options_json:
-            attempt.policy = decision.policy_of(task, attempt.job)
+        if part.job.options_json:
+            part.policy = policy_of(task, part.job)
         else:
             policy = self._policies.get(task)
             if policy is None:
-                policy = self._policies[task] = decision.policy_of(task)
-            attempt.policy = policy
+                policy = self._policies[task] = policy_of(task)
+            part.policy = policy
         return True
 
-    def _decoded(self, attempt: Attempt) -> bool:
-        job = attempt.job
+    def _decode(self, part: Attempt) -> bool:
+        job = part.job
         try:
             if job.merged or job.args:
-                attempt.args, attempt.kwargs = arguments_of(job)
+                part.args, part.kwargs = arguments_of(job)
         except Exception as error:
-            attempt.settlement = decision.undecodable(job, error)
+            part.settlement = decision.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
-            self._teller.ended(attempt, attempt.settlement, error)
+            self.notifier.ended(part, part.settlement, error)
             return False
         return True
 
-    def _prepared(self, attempt: Attempt) -> bool:
+    # --- steps of the whole attempt
+
+    def _combine(self, attempt: Attempt) -> bool:
+        """Set arguments, policy and view of a batch from its remaining jobs. Return False if no job remains."""
+        if not attempt.members:
+            return attempt.settlement is None
+        parts = attempt.live
+        if not parts:
+            return False
+        attempt.job, attempt.task = parts[0].job, parts[0].task
+        attempt.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
+        policies = [self._policy_of(part) for part in parts]
+        limits = [policy.timeout for policy in policies if policy.timeout is not None]
+        attempt.policy = replace(policies[0], timeout=min(limits, default=None))
+        attempt.view = None
+        view_of(attempt)  # created now: later it would lack the jobs that are settled by then
+        return True
+
+    def _prepare(self, attempt: Attempt) -> bool:
+        """Make the job current, and run the framework's preparations, such as those of database connections."""
         running.set(attempt)
         if self._hooks.before_job is None:
             return True
@@ -171,39 +164,69 @@ class Execution:
         self.readiness.fit()
         return True
 
-    def _performed(self, attempt: Attempt, parts: tuple[Attempt, ...] = ()) -> None:
-        hooks = self._hooks
-        if hooks.wants("job_started", attempt.task):
-            for part in parts or (attempt,):
-                self._teller.notify("job_started", part)
-        board, timeout_monitor, policy = self._board, self.timeout_monitor, attempt.policy
-        attempt.started = monotonic()
-        for part in parts:
-            part.started = attempt.started
-        if board is not None:
-            board.mark(attempt, parts)
+    def _ack_early(self, attempt: Attempt) -> bool:
+        policy = attempt.policy
+        return policy is None or not policy.early or (ack_early(attempt, policy) and self._combine(attempt))
+
+    def _perform(self, attempt: Attempt) -> None:
+        """Call the handler through the middlewares, and the hooks around it. The error is kept in the attempt."""
+        self._mark_started(attempt)
         try:
-            if policy is None or policy.timeout is None or timeout_monitor is None:
-                self._call(attempt)
-            else:
-                self._limited(attempt, policy.timeout, timeout_monitor)
+            self._call_limited(attempt)
         except BaseException as error:
             attempt.error = error
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
-        if hooks.after_job is not None:
+        if self._hooks.after_job is not None:
             try:
-                hooks.after_job(attempt.job)
+                self._hooks.after_job(attempt.job)
             except BaseException as error:
                 # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
                 if attempt.error is None or isinstance(attempt.error, PartialFailure):
                     attempt.error = error
         attempt.ended = monotonic()
-        if board is not None:
-            board.clear(attempt.slot)
+        if self._board is not None:
+            self._board.clear(attempt.slot)
 
-    def _limited(self, attempt: Attempt, seconds: float, timeout_monitor: TimeoutMonitor) -> None:
-        timeout_monitor.arm(attempt, seconds)
+    def _decide(self, attempt: Attempt) -> None:
+        """Set the settlement of each job by the error of the attempt."""
+        parts = attempt.live
+        failures: Mapping[str, BaseException] = {}
+        if attempt.error is not None:
+            failures = decision.failures_of(attempt.error, [part.job.id for part in parts])
+        record = _remembering(self._record) if failures else self._record
+        for part in parts:
+            part.ended, part.limited_by, part.error = attempt.ended, attempt.limited_by, failures.get(part.job.id)
+            if part.error is not None:
+                self._settle_failed(part, part.error, record)
+            elif part.acked:
+                part.settlement = decision.recorded(part.job, None, part.started_ms, part.run_ms)
+            else:
+                part.settlement = ack(part.job, part.started_ms, part.run_ms)
+            if part.error is None and self._hooks.wants("job_succeeded", part.task):
+                self.notifier.notify("job_succeeded", part, seconds=part.ended - part.started)
+
+    # --- parts of these steps
+
+    def _mark_started(self, attempt: Attempt) -> None:
+        """Notify of the start of each job, and note it where the supervisor sees it."""
+        if self._hooks.wants("job_started", attempt.task):
+            for part in attempt.live:
+                self.notifier.notify("job_started", part)
+        attempt.started = monotonic()
+        members = attempt.live if attempt.members else ()
+        for part in members:
+            part.started = attempt.started
+        if self._board is not None:
+            self._board.mark(attempt, members)
+
+    def _call_limited(self, attempt: Attempt) -> None:
+        """Call the first middleware, under the time limit of the attempt."""
+        policy, timeout_monitor = attempt.policy, self.timeout_monitor
+        if policy is None or policy.timeout is None or timeout_monitor is None:
+            self._call(attempt)
+            return
+        timeout_monitor.arm(attempt, policy.timeout)
         try:
             try:
                 self._call(attempt)
@@ -213,7 +236,7 @@ class Execution:
             timeout_monitor.disarm(attempt)  # it may have been raised inside the disarming above
             raise
 
-    def _handler(self, attempt: Attempt) -> Any:
+    def _call_handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
         if attempt.task is None:
             raise LookupError(f"no task named {attempt.job.task} in this process")
@@ -222,99 +245,54 @@ class Execution:
             return self._loop.run(result, attempt)
         return result
 
-    def _settled(self, attempt: Attempt, record: Recorder | None = None) -> None:
-        job, error = attempt.job, attempt.error
-        if error is not None and isinstance(error, PartialFailure):
-            error = attempt.error = decision.failures_of(error, [job.id]).get(job.id)
-        if error is None:
-            attempt.settlement = ack(job, attempt.started_ms, attempt.run_ms)
-            self._succeeded(attempt)
-            return
-        policy = self._policy_of(attempt)
-        attempt.settlement = decision.raised(
-            job,
-            policy,
-            error,
-            attempt.started_ms,
-            attempt.run_ms,
-            timed_out=_timed_out(attempt),
-            record=record or self._record,
-            retry_delay=self._hooks.retry_delay,
-        )
-        self._teller.failed(attempt, attempt.settlement, error)
-
-    def _recorded(self, attempt: Attempt, record: Recorder | None = None) -> None:
-        """Settle a job that was acked before its handler began. Replaces :meth:`_settled` for it."""
-        job, error = attempt.job, attempt.error
-        if error is not None and isinstance(error, PartialFailure):
-            error = attempt.error = decision.failures_of(error, [job.id]).get(job.id)
-        attempt.settlement = decision.recorded(
-            job, error, attempt.started_ms, attempt.run_ms, timed_out=_timed_out(attempt), record=record or self._record
-        )
-        if error is None:
-            self._succeeded(attempt)
+    def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:
+        timed_out = bool(part.limited_by) and not isinstance(error, Verdict)
+        if part.acked:
+            part.settlement = decision.recorded(
+                part.job, error, part.started_ms, part.run_ms, timed_out=timed_out, record=record
+            )
         else:
-            self._teller.failed(attempt, attempt.settlement, error)
+            part.settlement = decision.raised(
+                part.job,
+                self._policy_of(part),
+                error,
+                part.started_ms,
+                part.run_ms,
+                timed_out=timed_out,
+                record=record,
+                retry_delay=self._hooks.retry_delay,
+            )
+        self.notifier.failed(part, part.settlement, error)
 
-    def _succeeded(self, attempt: Attempt) -> None:
-        if self._hooks.wants("job_succeeded", attempt.task):
-            self._teller.notify("job_succeeded", attempt, seconds=attempt.ended - attempt.started)
+    def _close(self, attempt: Attempt) -> None:
+        """Give every job a settlement that has none yet: the execution itself failed."""
+        for part in attempt.parts:
+            part.ended, part.view = attempt.ended, None
+            if part.settlement is not None:
+                continue
+            if part.acked:
+                part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
+                self.notifier.ended(part, part.settlement, attempt.error)
+            else:
+                part.settlement = decision.give_back(
+                    part.job, self._policy_of(part), delay_ms=_BUG_DELAY_MS, reason="the execution itself failed"
+                )
 
-    # --- several jobs in one call
+    def _policy_of(self, part: Attempt) -> Policy:
+        """Return the policy of an attempt, also of one that was never resolved.
 
-    def _together(self, batch: BatchAttempt) -> None:
-        """Run the pipeline for a batch: the same steps, for each member where its own outcome is decided."""
-        for member in batch.members:
-            if member.lost or batch.started >= member.deadline:
-                member.settlement = self._too_late(member)
-            elif self._resolved(member):
-                self._decoded(member)
-        if self._agreed(batch) and self._prepared(batch) and self._acked_early(batch):
-            parts = batch.live
-            view_of(batch)  # created here, when the members that the handler gets are known
-            self._performed(batch, parts)
-            self._parted(batch, parts)
-        self._close(batch)
-
-    def _agreed(self, batch: BatchAttempt) -> bool:
-        """Set the arguments and the policy of the call from the remaining members. Return False if there are none."""
-        parts = batch.live
-        if not parts:
-            return False
-        batch.job, batch.task = parts[0].job, parts[0].task
-        batch.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
-        policies = [self._policy_of(part) for part in parts]
-        limits = [policy.timeout for policy in policies if policy.timeout is not None]
-        batch.policy = replace(policies[0], timeout=min(limits, default=None))
-        batch.view = None
-        return True
-
-    def _acked_early(self, batch: BatchAttempt) -> bool:
-        policy = batch.policy
-        return policy is None or not policy.early or (ack_early(batch, policy) and self._agreed(batch))
-
-    def _parted(self, batch: BatchAttempt, parts: tuple[Attempt, ...]) -> None:
-        """Settle each member after the call."""
-        record = _remembering(self._record)
-        failures: dict[str, BaseException] = {}
-        if batch.error is not None:
-            failures = decision.failures_of(batch.error, [part.job.id for part in parts])
-        for part in parts:
-            part.ended, part.limited_by, part.error = batch.ended, batch.limited_by, failures.get(part.job.id)
-            (self._recorded if part.acked else self._settled)(part, record)
-
-
-def _timed_out(attempt: Attempt) -> bool:
-    return bool(attempt.limited_by) and not isinstance(attempt.error, Verdict)
+        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
+        """
+        return part.policy or policy_of(self._registry.get(part.job.task), part.job)
 
 
 def _remembering(record: Recorder) -> Recorder:
     """Return the function ``record`` with a cache by error, since all jobs of a batch may share one error."""
-    known: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
 
-    def remembered(error: BaseException) -> bytes:
-        if id(error) not in known:
-            known[id(error)] = record(error)
-        return known[id(error)]
+    def cached(error: BaseException) -> bytes:
+        if id(error) not in records:
+            records[id(error)] = record(error)
+        return records[id(error)]
 
-    return remembered
+    return cached

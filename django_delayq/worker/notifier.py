@@ -18,12 +18,12 @@ from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, DelayQError, JobTimeout
 from ..core.job import Job, Settlement
-from . import decision
 from .attempt import Attempt, trusted
 from .current import running, view_of
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .pace import Pace
+from .policy import policy_of
 from .shard_selector import Source
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
     now = time.monotonic()
     deadline = now + trusted(queue.broker.lease_ms / 1000)
     attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
-    attempt.task, attempt.policy = task, decision.policy_of(task, job)
+    attempt.task, attempt.policy = task, policy_of(task, job)
     try:
         attempt.args, attempt.kwargs = arguments_of(job)
     except Exception:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import decision
+from .policy import policy_of
 
 if TYPE_CHECKING:
     from ..core.task import Registry
@@ -72,7 +73,7 @@ class OrphanedLeases:
         return sum(
             source.queue.settle(
                 [
-                    decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
+                    decision.give_back(job, policy_of(self._registry.get(job.task), job), reason=reason)
                     for job in orphaned
                 ]
             )

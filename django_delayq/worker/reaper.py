@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.job import STARTED, Settlement, release
 from ..core.workers import is_alive
-from . import decision
+from . import crash
 from .attempt import NEVER
 from .orphans import crashed_early
+from .policy import policy_of
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -98,7 +99,7 @@ class LeaseReaper:
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
         if self._is_ours(queue, job):
-            return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
+            return crash.lost(job, policy_of(self._orphans.registry.get(job.task), job))
         if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
             return release(
                 job,

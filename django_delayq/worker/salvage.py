@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..core.job import Job, Settlement
 from ..core.requests import new_request
 from ..core.task import Registry
-from . import decision
+from . import crash, decision
 from .orphans import End
+from .policy import Policy, policy_of
 from .scoreboard import Mark, place_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def verdicts(
     settlements = []
     for job in jobs:
         mark = running.get(place_of(job))
-        policy = decision.policy_of(registry.get(job.task), job)
+        policy = policy_of(registry.get(job.task), job)
         if mark is None:
             # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
             settlements.append(_back(job, policy, f"not running: {why}"))
@@ -47,11 +48,11 @@ def verdicts(
         run_ms = max(0, int((died_at - mark.started) * 1000))
         started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
         if mark.timed_out or (not planned and mark.limit_at < died_at):
-            settlements.append(decision.overran(job, policy, started_ms, run_ms))
+            settlements.append(crash.overran(job, policy, started_ms, run_ms))
         elif planned:
             settlements.append(_back(job, policy, f"interrupted: {why}", began=True))
         else:
-            settlements.append(decision.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
+            settlements.append(crash.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
     return settlements
 
 
@@ -63,7 +64,7 @@ def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
     return sum(1 + len(mark.others) for mark in begun)
 
 
-def _back(job: Job, policy: decision.Policy, reason: str, *, began: bool = False) -> Settlement:
+def _back(job: Job, policy: Policy, reason: str, *, began: bool = False) -> Settlement:
     return decision.give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from ..core.job import Settlement
 from . import decision
 from .attempt import Attempt
-from .decision import Policy
+from .policy import Policy
 
 logger: Final = logging.getLogger(__name__)
 

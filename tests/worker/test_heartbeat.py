@@ -13,9 +13,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.decision import Policy
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.policy import Policy
 from django_delayq.worker.shard_selector import Source
 
 #: seconds by which a lease was shorter before it was renewed
