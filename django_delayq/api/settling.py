@@ -112,7 +112,7 @@ def settle(
 
 def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
-    announced = {place: one for place, one in settlements.items() if ends.is_heard(one)}
+    announced = {place: one for place, one in settlements.items() if ends.has_listeners(one)}
     _, live = _live(queue, [entries[place] for place in announced], most=b"")
     for place, settlement in announced.items():
         entry = entries[place]

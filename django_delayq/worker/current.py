@@ -173,9 +173,9 @@ class CurrentJob:
             stored any more.
         """
         held = [part for part in self._parts or (self._attempt,) if not part.acked]
-        queue, asked_at = self._attempt.queue, time.monotonic()
+        queue, sent_at = self._attempt.queue, time.monotonic()
         answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
-        until = asked_at + trusted(queue.broker.lease_ms / 1000)
+        until = sent_at + trusted(queue.broker.lease_ms / 1000)
         for part, answer in zip(held, answers, strict=True):
             if answer != "lost":
                 part.deadline = max(part.deadline, until)

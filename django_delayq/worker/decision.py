@@ -110,7 +110,7 @@ def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseExcep
     names = ", ".join(repr(ident[:60]) for ident in unknown[:5])
     wrong = ValueError(
         f"PartialFailure names {len(unknown)} ids that this call of the handler did not get: {names}; it takes the "
-        "keys of the handler's argument. Nobody knows what was meant, so all ids of the batch count as failed"
+        "keys of the handler's argument. Its meaning is unclear, so all ids of the batch count as failed"
     )
     wrong.__cause__ = error
     return dict.fromkeys(ids, wrong)
@@ -281,7 +281,7 @@ def _delay_of(job: Job, delay: object) -> float | None:
         return float(clamp(delay))
     if isinstance(delay, float) and math.isfinite(delay):
         return clamp(delay)
-    logger.error("%s: %.60r is no delay; give seconds or a timedelta. It is passed over", job.id, delay)
+    logger.error("%s: %.60r is no delay; give seconds or a timedelta. It is ignored", job.id, delay)
     return None
 
 

@@ -150,7 +150,7 @@ class ShardPoller:
         return False
 
     def _look(self, beat: Beat) -> None:
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         tick = beat.queue.tick(beat.shard, hold=beat.hold)
         now = time.monotonic()
         beat.hold = False
@@ -165,8 +165,8 @@ class ShardPoller:
         if jumped:
             logger.warning("Redis's clock jumped; no lease of %s is taken for %.0f s", beat.queue.name, self._lease)
             beat.hold = True
-        elif now - asked_at > self._lease / _SLOW and not tick.held_back:
-            logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - asked_at, self._lease)
+        elif now - sent_at > self._lease / _SLOW and not tick.held_back:
+            logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - sent_at, self._lease)
             self._hold_all()  # while Redis stalled, holders could not renew their leases either
         elif (
             self._reaper is not None

@@ -54,12 +54,14 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._live, args=(self._loop,), name="delayq-async", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run_thread, args=(self._loop,), name="delayq-async", daemon=True
+                )
                 self._thread.start()
             return self._loop
 
     @staticmethod
-    def _live(loop: asyncio.AbstractEventLoop) -> None:
+    def _run_thread(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while not loop.is_closed():
             try:

@@ -28,7 +28,7 @@ class Heartbeat:
     Args:
         describe: returns the process's entry for the worker registry.
         announced: called after each announcement, whose reply also shows whether the registry of queues changed.
-        words: carries out commands that were sent to this worker.
+        commands: carries out commands that were sent to this worker.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Heartbeat:
         consumer: Consumer | None,
         slots: Slots | None,
         announced: Callable[[], None],
-        words: WorkerCommands,
+        commands: WorkerCommands,
     ) -> None:
         self._broker = broker
         self._name = name
@@ -49,7 +49,7 @@ class Heartbeat:
         self._consumer = consumer
         self._slots = slots
         self._announced = announced
-        self._words = words
+        self._commands = commands
         self._tasks_at = 0.0
         self._trust = trusted(broker.lease_ms / 1000)
 
@@ -59,11 +59,11 @@ class Heartbeat:
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
-        heard = self._broker.announce(self._name, self._describe(), done=self._words.done, tasks=tasks)
+        announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
         self._announced()
-        self._words.heed(heard)
+        self._commands.carry_out(announcement)
         # Measured from the start of this turn: a Redis that stalls must not delay two turns.
         return max(0.0, began + self._rest - time.monotonic())
 
@@ -88,7 +88,7 @@ class Heartbeat:
             if attempt is not None
             for part in attempt.parts
         }
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         answers = attempts[0].queue.touch([attempt.job for attempt in attempts], started)
         for attempt, answer in zip(attempts, answers, strict=True):
             if attempt.acked:
@@ -97,7 +97,7 @@ class Heartbeat:
                 # Redis also returns this for an attempt that was settled a moment ago; its flags are not read any more.
                 attempt.lost = attempt.should_stop = True
                 continue
-            attempt.deadline = asked_at + self._trust
+            attempt.deadline = sent_at + self._trust
             if answer == "stopping":
                 attempt.should_stop = True
 
@@ -111,7 +111,7 @@ class Heartbeat:
             return False
         if not attempt.should_stop:
             logger.warning(
-                "%s: lease of task %s is renewed no more, max_lease of %s s passed",
+                "%s: the lease of task %s is not renewed any more: its max_lease of %s s is over",
                 attempt.job.id,
                 attempt.job.task,
                 limit,

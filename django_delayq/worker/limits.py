@@ -20,7 +20,7 @@ from .scoreboard import Scoreboard
 logger = logging.getLogger(__name__)
 
 #: seconds that an attempt gets to react to its time limit before its process is replaced
-PATIENCE: Final = 5.0
+REACTION_SECONDS: Final = 5.0
 _BEAT: Final = 1.0
 
 
@@ -29,7 +29,7 @@ def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
 
 
-def _swallow() -> None:
+def _discard_timeout() -> None:
     """Discard the exception that another thread set to be raised in this one, if it was not raised yet.
 
     It is raised and caught. Clearing it instead would work too, but leaves Python before 3.13 in the belief that an
@@ -49,7 +49,7 @@ class TimeoutMonitor:
 
     Args:
         running: the attempt in each slot (None = idle).
-        overran: called once with an attempt that still runs ``patience`` seconds after its limit was enforced.
+        overran: called once with an attempt that still runs ``reaction_seconds`` after its limit was enforced.
         beat: called every second, for checks that need no network I/O.
     """
 
@@ -60,18 +60,18 @@ class TimeoutMonitor:
         overran: Callable[[Attempt], None],
         beat: Callable[[], None],
         *,
-        patience: float = PATIENCE,
+        reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
-        self.patience = patience
+        self.reaction_seconds = reaction_seconds
         self._running = running
         self._board = board
         self._overran = overran
         self._beat = beat
         self._condition = threading.Condition()
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._next_beat = 0.0
         self._closing = False
-        self._thread = threading.Thread(target=self._live, name="delayq-timeout_monitor", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="delayq-timeout", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -94,7 +94,7 @@ class TimeoutMonitor:
         limit_at = time.monotonic() + seconds
         with self._condition:
             attempt.limit_at = limit_at
-            if limit_at < self._next_look:
+            if limit_at < self._next_check:
                 self._condition.notify()
         if self._board is not None:
             self._board.limit(attempt.slot, limit_at)
@@ -105,42 +105,42 @@ class TimeoutMonitor:
             attempt.limit_at = NEVER
             was_struck = attempt.limited_by and attempt.cancel is None
         if was_struck:
-            _swallow()
+            _discard_timeout()
 
     # --- the thread
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         while not self._closing:
             try:
-                self._look(time.monotonic())
+                self._check(time.monotonic())
             except Exception:
-                logger.exception("the timeout_monitor failed once; it goes on")
+                logger.exception("the timeout monitor failed once and continues")
             with self._condition:
                 now = time.monotonic()
                 nearest = min((attempt.limit_at for attempt in self._running if attempt is not None), default=NEVER)
-                self._next_look = min(nearest, self._next_beat)
-                if not self._closing and self._next_look > now:
-                    self._condition.wait(self._next_look - now)
+                self._next_check = min(nearest, self._next_beat)
+                if not self._closing and self._next_check > now:
+                    self._condition.wait(self._next_check - now)
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         for attempt in list(self._running):
             if attempt is not None and attempt.limit_at <= now:
                 if attempt.limited_by:
                     self._give_up(attempt)
                 else:
-                    self._strike(attempt, now)
+                    self._enforce(attempt, now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
             if self._board is not None:
                 self._board.stamp(now)
             self._beat()
 
-    def _strike(self, attempt: Attempt, now: float) -> None:
+    def _enforce(self, attempt: Attempt, now: float) -> None:
         with self._condition:
             if attempt.limit_at > now or attempt.limited_by:
                 return
             attempt.limited_by = now
-            attempt.limit_at = now + self.patience
+            attempt.limit_at = now + self.reaction_seconds
             attempt.should_stop = True
             if attempt.cancel is not None:
                 attempt.cancel()

@@ -45,7 +45,7 @@ class Notifier:
         self._hooks = hooks
         self._loop = loop or EventLoop()
 
-    def is_heard(self, settlement: Settlement, task: Task | None) -> bool:
+    def has_listeners(self, settlement: Settlement, task: Task | None) -> bool:
         """Return True if a listener is called for this end."""
         event = event_of(settlement)
         has_hook = task is not None and task.options.on_exhausted is not None
@@ -177,7 +177,7 @@ def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
-    """Return an attempt that stands for one that took place elsewhere."""
+    """Return an attempt that represents one that took place elsewhere."""
     now = time.monotonic()
     deadline = now + trusted(queue.broker.lease_ms / 1000)
     attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
@@ -185,5 +185,5 @@ def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
     try:
         attempt.args, attempt.kwargs = arguments_of(job)
     except Exception:
-        logger.info("%s: its arguments cannot be decoded for those who listen to its end", job.id)
+        logger.info("%s: the listeners of its end get no arguments, because they cannot be decoded", job.id)
     return attempt

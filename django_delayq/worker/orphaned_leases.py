@@ -49,7 +49,7 @@ class OrphanedLeases:
         """
         doubtful, self._doubtful = self._doubtful, {}
         for source in doubtful:
-            found = self._settler.patiently(lambda source=source: self._release(source), [])  # type: ignore[misc]
+            found = self._settler.call_with_retries(lambda source=source: self._release(source), [])  # type: ignore[misc]
             if found:
                 self._selector.expect(source, time.monotonic())
                 logger.warning(
@@ -60,7 +60,7 @@ class OrphanedLeases:
 
     def _release(self, source: Source) -> int:
         known = {(attempt.job.queue, attempt.job.id, attempt.job.token) for attempt in self._settler.held} | set(
-            self._settler.left
+            self._settler.abandoned
         )
         orphaned = [
             job

@@ -54,7 +54,7 @@ class LeaseReaper:
         self._waiting: dict[Place, tuple[Queue, Settlement]] = {}
         self._lock = threading.Lock()
         self._ring: Callable[[], None] = lambda: None
-        self._looked_at: dict[tuple[str, int], float] = {}
+        self._checked_at: dict[tuple[str, int], float] = {}
 
     # --- in the shard poller's thread
 
@@ -75,9 +75,9 @@ class LeaseReaper:
     def reap_early_acked(self, queue: Queue, shard: int, now_ms: float) -> None:
         """Record as crashed what dead workers had begun in a shard after an early ack."""
         now = time.monotonic()
-        if now - self._looked_at.get((queue.name, shard), -EARLY_CHECK_SECONDS) < EARLY_CHECK_SECONDS:
+        if now - self._checked_at.get((queue.name, shard), -EARLY_CHECK_SECONDS) < EARLY_CHECK_SECONDS:
             return
-        self._looked_at[queue.name, shard] = now
+        self._checked_at[queue.name, shard] = now
         workers = queue.broker.workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
         lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
@@ -113,18 +113,18 @@ class LeaseReaper:
 
     def _settle(self, queue: Queue, settlements: list[Settlement]) -> bool:
         """Settle what is not listened to, leave the rest to the other thread. Returns True if any was settled here."""
-        quiet: list[Settlement] = []
-        heard: list[Settlement] = []
+        unnotified: list[Settlement] = []
+        notified: list[Settlement] = []
         for one in settlements:
-            (heard if self._orphans.is_heard(one) else quiet).append(one)
-        if heard:
+            (notified if self._orphans.has_listeners(one) else unnotified).append(one)
+        if notified:
             with self._lock:
-                for one in heard[: max(0, _MOST_WAITING - len(self._waiting))]:
+                for one in notified[: max(0, _MOST_WAITING - len(self._waiting))]:
                     self._waiting.setdefault((queue.name, one.job.shard, one.job.id, one.job.token), (queue, one))
             self._ring()
-        if quiet:
-            _log(quiet, queue.settle(quiet))
-        return bool(quiet)
+        if unnotified:
+            _log(unnotified, queue.settle(unnotified))
+        return bool(unnotified)
 
     # --- in the thread of the duty
 

@@ -47,7 +47,7 @@ class Settler:
         self.settled = 0
         #: (queue, id, token) → when storing the end was given up, although it may be stored: these leases are not
         #: orphaned
-        self.left: dict[tuple[str, str, int], float] = {}
+        self.abandoned: dict[tuple[str, str, int], float] = {}
         #: when the oldest unsettled end arrived
         self.since = NEVER
         #: stop retrying calls that settle nothing / any call
@@ -99,14 +99,14 @@ class Settler:
         queue = attempts[0].source.queue
         settlements = settlements_of(attempts)
         also = [one.also for one in settlements if one.also is not None]
-        counted = self.patiently(lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts)
+        counted = self.call_with_retries(lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts)
         if counted is None:
             return
         self.account(attempts, counted)
         now = time.monotonic()
         for attempt, settlement in zip(attempts, settlements, strict=True):
             if settlement.verb not in ("ack", "record"):
-                self._tell(attempt)
+                self._note_changes(attempt)
                 self._selector.expect(attempt.source, now + (settlement.delay_ms or 0) / 1000)
 
     def account(self, attempts: list[Attempt], counted: list[bool]) -> None:
@@ -118,7 +118,7 @@ class Settler:
         for attempt in [
             attempt for attempt in attempts if attempt.job.failures or attempt.job.key >= DURABLE or attempt.job.merged
         ]:
-            self._tell(attempt)
+            self._note_changes(attempt)
         if not all(counted):
             for attempt, good in zip(attempts, counted, strict=True):
                 if not good and not attempt.lost:
@@ -128,7 +128,7 @@ class Settler:
                         _outcome(attempt),
                     )
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _note_changes(self, attempt: Attempt) -> None:
         """Note what has to be updated outside Redis because of this end."""
         job, changes, verb = (
             attempt.job,
@@ -142,7 +142,7 @@ class Settler:
         if verb == "bury":
             changes.note(job.queue, job.shard, "morgue")
 
-    def patiently(self, call: Callable[[], T], attempts: list[Attempt]) -> T | None:
+    def call_with_retries(self, call: Callable[[], T], attempts: list[Attempt]) -> T | None:
         """Call ``call()`` and retry it until it succeeds.
 
         Args:
@@ -184,8 +184,10 @@ class Settler:
             )
         self.held.difference_update(attempts)
         now = time.monotonic()
-        self.left = {place: since for place, since in self.left.items() if now - since < _REMEMBERED * self._lease}
-        self.left.update(((attempt.job.queue, attempt.job.id, attempt.job.token), now) for attempt in attempts)
+        self.abandoned = {
+            place: since for place, since in self.abandoned.items() if now - since < _REMEMBERED * self._lease
+        }
+        self.abandoned.update(((attempt.job.queue, attempt.job.id, attempt.job.token), now) for attempt in attempts)
 
 
 def settlements_of(attempts: list[Attempt]) -> list[Settlement]:

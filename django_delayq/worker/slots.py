@@ -42,7 +42,7 @@ class Slots:
         self._bells = [threading.Lock() for _ in range(count)]
         self._closing = False
         self._threads = [
-            threading.Thread(target=self._live, args=(slot,), name=f"delayq-slot-{slot}", daemon=True)
+            threading.Thread(target=self._run_thread, args=(slot,), name=f"delayq-slot-{slot}", daemon=True)
             for slot in range(count)
         ]
 
@@ -107,7 +107,7 @@ class Slots:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _live(self, slot: int) -> None:
+    def _run_thread(self, slot: int) -> None:
         try:
             self._hooks.thread_start()
         except Exception:

@@ -15,8 +15,8 @@ from django_delayq.core.job import STARTED, UNRENEWED, Job, Settlement
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.core.task import Task, TaskOptions
 from django_delayq.worker import crash, decision
-from django_delayq.worker.decision import error_record
 from django_delayq.worker.policy import Policy, policy_of
+from django_delayq.worker.record import error_record
 
 from .support import make_job
 

@@ -72,9 +72,9 @@ def test_a_lease_is_trusted_from_the_moment_at_which_its_renewal_was_asked_for(
     """It began when Redis heard of it, not when the answer came, which may have been much later."""
     (attempt,) = hold(broker, 1)
     monkeypatch.setattr(type(attempt.queue), "touch", slow(type(attempt.queue).touch, 0.3))
-    asked_at = time.monotonic()
+    sent_at = time.monotonic()
     beat(broker, [attempt])
-    assert attempt.deadline <= asked_at + trusted(broker.lease_ms / 1000) + 0.1
+    assert attempt.deadline <= sent_at + trusted(broker.lease_ms / 1000) + 0.1
 
 
 def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def overrun(*, raises: bool) -> Attempt:
     timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
     timeout_monitor.arm(attempt, 0)
     try:
-        timeout_monitor._look(attempt.limit_at)
+        timeout_monitor._check(attempt.limit_at)
         while raises:
             pass
     except JobTimeout:

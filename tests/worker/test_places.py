@@ -52,5 +52,5 @@ def test_expected_suspects_are_kept_until_somebody_attends_to_them() -> None:
     for at in (30.0, 10.0, 20.0):
         suspects.expect(at)
     assert suspects.next_at == 10
-    suspects.attended(20.0)
-    assert (suspects.next_at, suspects.attended_at) == (30, 20)
+    suspects.served(20.0)
+    assert (suspects.next_at, suspects.served_at) == (30, 20)

@@ -45,15 +45,15 @@ def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
 ) -> None:
     now = time.monotonic()
     attempts = [make_attempt(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
-    assert settler.patiently(failing(2), attempts) == answer
+    assert settler.call_with_retries(failing(2), attempts) == answer
 
 
 def test_what_was_given_up_is_remembered_as_ones_own(settler: Settler) -> None:
     """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
     settler.halted = True
     for ident in ("a", "b"):
-        assert settler.patiently(failing(9), [make_attempt(make_job(id=ident))]) is None
-    assert [ident for _, ident, _ in settler.left] == ["a", "b"]
+        assert settler.call_with_retries(failing(9), [make_attempt(make_job(id=ident))]) is None
+    assert [ident for _, ident, _ in settler.abandoned] == ["a", "b"]
 
 
 def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> None:
