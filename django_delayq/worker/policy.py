@@ -14,7 +14,7 @@ from ..core.retry import default_backoff
 from ..core.retry import policy_of as backoff_of
 from ..core.task import Task, TaskOptions
 
-logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger("django_delayq.worker.decision")
 
 _NO_TASK: Final = TaskOptions()
 

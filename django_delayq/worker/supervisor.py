@@ -12,20 +12,18 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
-from .salvage import Salvage
-from .scoreboard import Mark, Scoreboard
+from .salvage_threads import SalvageThreads
+from .scoreboard import Scoreboard
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:
@@ -69,13 +67,12 @@ class Supervisor:
         self._broker = broker
         self._reload_on = reload_on
         self._base = config.name or new_name()
-        self._orphans = Orphans(registry, hooks, self._base)
+        self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
         self._children_started = 0
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         self._suspects = Suspects()
         self._signals: Signals | None = None
-        self._salvagers: list[threading.Thread] = []
         self._stop_by: float | None = None
         self._draining = False
         self._awake_at = time.monotonic()
@@ -112,7 +109,7 @@ class Supervisor:
                 self._kill_all("the supervisor ends", blame=False)
                 self._reap(time.monotonic(), wait=True)
                 self._signals = None
-                self._finish_salvage()
+                self._salvage.join(_SALVAGE_AT_END_SECONDS)
         logger.info("supervisor %s stopped", self._base)
         return 0
 
@@ -299,40 +296,13 @@ class Supervisor:
         marks, served = board.marks(), bool(board.ready)
         board.close()
         if served:
-            thread = threading.Thread(
-                target=self._salvage, args=(child.name, marks, why, planned, now), name="delayq-salvage", daemon=True
-            )
-            self._salvagers = [other for other in self._salvagers if other.is_alive()] + [thread]
-            thread.start()
-
-    def _salvage(self, name: str, marks: list[Mark], why: str, planned: bool, died_at: float) -> None:
-        """Settle the jobs of a dead child. Retried for one lease; after that the reaper of any dispatcher does it."""
-        pause = Backoff()
-        salvage = Salvage(name, marks, self._orphans, why, planned=planned, died_at=died_at, expect=self._expect)
-        while True:
-            try:
-                broker = self._broker()
-                queues = broker.served(self._config.queues, every=self._config.all_queues, awaited=self._config.awaited)
-                salvage.run(queues)
-                broker.forget(name)
-                broker.tally.flush()
-                return
-            except Exception as error:
-                if time.monotonic() - salvage.held_since > self._lease():
-                    logger.warning("jobs of child %s are left to the reaper: %s", name, error)
-                    return
-                time.sleep(pause.next())
+            self._salvage.start(child.name, marks, why, planned=planned, died_at=now)
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""
         self._suspects.expect(time.monotonic() + seconds)
         if self._signals is not None:
             self._signals.poke()
-
-    def _finish_salvage(self) -> None:
-        until = time.monotonic() + _SALVAGE_AT_END_SECONDS
-        for thread in self._salvagers:
-            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _reap_adopted(own: set[int]) -> None:

@@ -20,7 +20,7 @@ from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_or
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
-from .dispatcher import EpochCleanup, ShardPoller, WorkerPruning
+from .duties import dispatcher_duties
 from .eventloop import EventLoop
 from .execution import Execution
 from .heartbeat import Heartbeat
@@ -29,9 +29,6 @@ from .limits import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .loop import Duty, Loop
 from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
-from .orphans import Orphans
-from .reaper import LeaseReaper
-from .recurring import RecurringTicker
 from .redis_health import RedisHealth
 from .scope import Scope
 from .scoreboard import Scoreboard
@@ -286,31 +283,18 @@ class Worker:
         )
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
-        lease = self._broker.lease_ms / 1000
-        selector = self._selector if self.config.consumer else None
-        scope = self._scope
-        reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
-        poller = ShardPoller(
-            lambda: scope.queues,
-            lease,
-            self.config.heartbeat,
-            self.health,
-            selector,
-            reaper=reaper,
+        duties = dispatcher_duties(
+            self._broker,
+            self._registry,
+            self.config,
+            self._hooks,
+            name=self.name,
+            scope=self._scope,
+            health=self.health,
+            selector=self._selector if self.config.consumer else None,
             changes=self._changes,
         )
-        cleanup = EpochCleanup(self._broker, lambda: scope.queues)
-        duties: dict[str, Duty] = {
-            "shard-poller": poller,
-            "reaper": reaper,
-            "worker-pruning": WorkerPruning(self._broker, self.name),
-            "epoch-cleanup": cleanup,
-            **self._extra,
-        }
-        ticker = RecurringTicker(self._broker, self._registry, self.config.timezone)
-        if ticker.works:
-            duties["recurring-ticker"] = ticker
-        return duties
+        return {**duties, **self._extra}
 
     def _start_parts(self) -> None:
         """Start the parts from the inside out: each part is started before its callers."""
