@@ -125,7 +125,9 @@ class Attempt:
     @property
     def live(self) -> tuple[Attempt, ...]:
         """Parts that are not settled yet; the handler gets their arguments."""
-        return tuple([part for part in self.parts if part.settlement is None])
+        if not self.members:  # the usual case, quickly
+            return (self,) if self.settlement is None else ()
+        return tuple([part for part in self.members if part.settlement is None])
 
     @property
     def acked(self) -> bool:

@@ -18,7 +18,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Verdict
-from ..core.job import ack
+from ..core.job import Settlement
 from ..core.task import Registry, Task
 from . import decision
 from .attempt import Attempt
@@ -190,20 +190,18 @@ class Execution:
 
     def _decide(self, attempt: Attempt) -> None:
         """Set the settlement of each job by the error of the attempt."""
-        parts = attempt.live
         failures: Mapping[str, BaseException] = {}
         if attempt.error is not None:
-            failures = decision.failures_of(attempt.error, [part.job.id for part in parts])
+            failures = decision.failures_of(attempt.error, [part.job.id for part in attempt.live])
         record = _remembering(self._record) if failures else self._record
-        for part in parts:
+        for part in attempt.live:
             part.ended, part.limited_by, part.error = attempt.ended, attempt.limited_by, failures.get(part.job.id)
             if part.error is not None:
                 self._settle_failed(part, part.error, record)
-            elif part.acked:
-                part.settlement = decision.recorded(part.job, None, part.started_ms, part.run_ms)
-            else:
-                part.settlement = ack(part.job, part.started_ms, part.run_ms)
-            if part.error is None and self._hooks.wants("job_succeeded", part.task):
+                continue
+            verb = "record" if part.acked else "ack"
+            part.settlement = Settlement(part.job, verb, part.started_ms, part.run_ms)
+            if self._hooks.wants("job_succeeded", part.task):
                 self.notifier.notify("job_succeeded", part, seconds=part.ended - part.started)
 
     # --- parts of these steps
