@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core import bulk
 from ..core.job import Generation
 from ..core.operations.selection import Progress
-from ..core.outcome import Outcome
 from ..core.queue import Queue
+from ..core.schedule_outcome import ScheduleOutcome
 from ..models import InboxEntry
 from ..outbox import durability, rows, verbs
 from ..outbox.due import NOW, DueTime
@@ -90,7 +90,7 @@ def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> lis
         outcome = queue.cancel(ident, generation=there.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
-        return outcome or (Outcome.OUTBOX if request in there.changed else GONE)
+        return outcome or (ScheduleOutcome.OUTBOX if request in there.changed else GONE)
 
     return _each(queue, idents, kept, one)
 
@@ -134,7 +134,7 @@ def run_now(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> li
 
 def cancel_all(queue: Queue) -> dict[str, Any]:
     """Cancel every waiting job, including rows that the outbox has not sent yet; see :func:`swept`."""
-    counts = _unsent(queue, "cancelled", rows.take_back)
+    counts = _unsent(queue, "cancelled", rows.mark_cancelled)
     return swept(lambda progress: bulk.cancel_all(queue, progress=progress), counts)
 
 
@@ -177,7 +177,7 @@ def _move(
         if home is None:
             if move(queue, ident, request, there.generation(request)):
                 return MOVED
-            return Outcome.OUTBOX if request in there.changed else NOT_WAITING
+            return ScheduleOutcome.OUTBOX if request in there.changed else NOT_WAITING
 
         def tell(broker: DjangoBroker) -> bool:
             live = broker.existing(queue.name)

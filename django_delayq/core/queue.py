@@ -18,12 +18,11 @@ from .errors import IdTaken
 from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
-from .outcome import MOVED_REPLY
-from .records.frames import pack_known
+from .records.frames import CHUNK, pack_known
 from .records.keys import number_of
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
-from .sending.chunks import CHUNK
+from .schedule_outcome import MOVED_REPLY
 from .sending.sender import Sender
 from .shards import Batch
 

@@ -16,6 +16,7 @@ from .attempt_outcome import AttemptOutcome
 from .job import Job, Settlement, bury, expire
 from .records import layout as layouts
 from .records.frames import (
+    CHUNK,
     BrokenJob,
     pack_settlement,
     pack_take_over,
@@ -29,7 +30,6 @@ from .records.keys import Shard, number_of
 from .records.layout import Layout
 from .redis.link import last_sent
 from .requests import derived_request, new_request
-from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:

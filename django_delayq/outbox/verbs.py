@@ -21,7 +21,7 @@ from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
 from . import durability, rows
 from .due import DueTime
-from .producer import SendingTime, ask, call_patiently
+from .producer import SendingTime, call_briefly, call_patiently
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -54,7 +54,7 @@ class Target:
         request: request id for the call to Redis; None = a new one. Rows are changed once for a request id: an inbox
             entry records that, with the task of the rows ("" = there were none).
         handle: the handle of the job, if the caller has one; it identifies one job of the id.
-        found: keys of the job's rows, with True for rows that were not sent yet.
+        row_keys: keys of the job's rows, with True for rows that were not sent yet.
     """
 
     queue: str
@@ -65,7 +65,7 @@ class Target:
     durable: bool = False
     request: bytes | None = None
     handle: JobHandle | None = None
-    found: dict[uuid.UUID, bool] = field(default_factory=dict)
+    row_keys: dict[uuid.UUID, bool] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:
@@ -80,7 +80,7 @@ class Target:
     @property
     def unsent(self) -> bool:
         """True if a row was changed before it was sent."""
-        return any(self.found.values())
+        return any(self.row_keys.values())
 
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
         """Change the rows of the job; return True if it has any."""
@@ -89,15 +89,15 @@ class Target:
                 self._change(change)
             else:
                 self._change_once(uuid.UUID(bytes=self.request), change)
-        return bool(self.found)
+        return bool(self.row_keys)
 
     def _change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> str:
         """Change the rows. Return their task if there is a request id; "" without one, or if there are no rows."""
-        there = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
-        self.found = rows.look(there)
-        if not self.found:
+        job_rows = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
+        self.row_keys = rows.unsent_by_key(job_rows)
+        if not self.row_keys:
             return ""
-        mine = there.filter(key__in=list(self.found))
+        mine = job_rows.filter(key__in=list(self.row_keys))
         task = "" if self.request is None else mine.values_list("task", flat=True).first() or ""
         change(mine)
         return task
@@ -111,12 +111,12 @@ class Target:
                 entry = InboxEntry(key=key, queue=self.queue, job_id=self.id, task=task)
                 entry.save(using=self.alias, force_insert=True)
         except IntegrityError:
-            self.found = {}
+            self.row_keys = {}
             if not InboxEntry.objects.using(self.alias).filter(pk=key).exists():
                 raise
 
-    def what(self, verb: str) -> CallDescription:
-        """For the log."""
+    def description(self, verb: str) -> CallDescription:
+        """Return the description of a call for the log."""
         return CallDescription(verb, self.queue, self.id, self.task)
 
 
@@ -125,29 +125,29 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
 
     token = uuid.uuid4()
 
-    def tell(broker: DjangoBroker) -> str:
+    def call(broker: DjangoBroker) -> str:
         live = broker.existing(target.queue)
         if live is None:
             return ""
-        if not target.found:
+        if not target.row_keys:
             return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
-        # Who sleeps from here on must not cancel what is scheduled under this id later.
+        # A process that sleeps from here on must not cancel a job that is scheduled under this id later.
         sending_time = SendingTime(broker)
-        rows.claim_cancelled(target.alias, token, list(target.found))
-        answer = live.cancel(
+        rows.claim_cancelled(target.alias, token, list(target.row_keys))
+        reply = live.cancel(
             target.id,
             task=target.task_name,
             not_after_ms=sending_time.deadline_ms(),
             generation=target.generation,
             request=target.request,
         )
-        if answer == "late":
+        if reply == "late":
             sending_time.distrust_clock()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
-        return answer
+        return reply
 
-    def heard(answer: str) -> Cancelled:
-        outcome: Cancelled = "cancelled" if answer == "cancelled" else "stopping" if answer == "stopping" else False
+    def result_of(reply: str) -> Cancelled:
+        outcome: Cancelled = "cancelled" if reply == "cancelled" else "stopping" if reply == "stopping" else False
         if target.unsent:
             outcome = outcome or "cancelled"
         if outcome:
@@ -155,75 +155,75 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
         return outcome
 
     in_transaction(target.using)  # refuses an unknown alias
-    target.change(rows.take_back)
+    target.change(rows.mark_cancelled)
 
-    def note(answer: str | None) -> None:
-        rows.told_cancelled(target.alias, token, list(target.found))
+    def update_rows(reply: str | None) -> None:
+        rows.delete_cancelled(target.alias, token, list(target.row_keys))
 
-    return _tell(target, "cancel", tell, heard, note)
+    return _apply(target, "cancel", call, result_of, update_rows)
 
 
-def move(target: Target, verb: str, when: DueTime, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
+def move(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
     """Set another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
     Args:
         target: the job.
         verb: name of the operation for the log.
         when: the new due time of the rows; a delay counts from this call on.
-        tell: moves the job in Redis; returns False if it does not wait there.
+        call: moves the job in Redis; returns False if it does not wait there.
     """
     in_transaction(target.using)
     moved_by = uuid.uuid4()
-    target.change(lambda there: rows.move(there, when, moved_by))
+    target.change(lambda job_rows: rows.move(job_rows, when, moved_by))
 
-    def heard(answer: bool) -> bool:
-        return answer or target.unsent
+    def result_of(reply: bool) -> bool:
+        return reply or target.unsent
 
-    def note(answer: bool | None) -> None:
-        if answer is not False:  # otherwise Redis may have lost the job: left to the relay
-            rows.told_moved(target.alias, list(target.found), moved_by)
+    def update_rows(reply: bool | None) -> None:
+        if reply is not False:  # otherwise Redis may have lost the job: left to the relay
+            rows.mark_moved_sent(target.alias, list(target.row_keys), moved_by)
 
-    return _tell(target, verb, tell, heard, note)
+    return _apply(target, verb, call, result_of, update_rows)
 
 
-def _tell(
+def _apply(
     target: Target,
     verb: str,
-    tell: Callable[[DjangoBroker], A],
-    heard: Callable[[A], R],
-    note: Callable[[A | None], None],
+    call: Callable[[DjangoBroker], A],
+    result_of: Callable[[A], R],
+    update_rows: Callable[[A | None], None],
 ) -> R | OnCommit | Left:
     """Send the change to Redis, now or after the commit, and record in the rows that it was sent.
 
     Args:
         target: the job.
         verb: name of the operation for the log.
-        tell: calls Redis and returns its reply.
-        heard: converts Redis's reply into the caller's result.
-        note: updates the rows; called with the reply, or with None if the id belongs to another task.
+        call: calls Redis and returns its reply.
+        result_of: converts Redis's reply into the caller's result.
+        update_rows: updates the rows; called with the reply, or with None if the id belongs to another task.
     """
-    patiently = not (target.found or in_transaction(target.using))
+    patiently = not (target.row_keys or in_transaction(target.using))
 
     def send() -> R | Left:
         try:
-            answer = call_patiently(tell) if patiently else ask(tell, kept=bool(target.found))
+            reply = call_patiently(call) if patiently else call_briefly(call, in_database=bool(target.row_keys))
         except IdTaken:
-            _note(target, lambda: note(None))  # the live job of this id is of another task
+            _update_rows(target, lambda: update_rows(None))  # the live job of this id is of another task
             raise
         except (QueueUnavailable, DatabaseError, TooLate) as error:
-            if not target.found:
+            if not target.row_keys:
                 raise
             logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)
             return "outbox"
-        _note(target, lambda: note(answer))
-        return heard(answer)
+        _update_rows(target, lambda: update_rows(reply))
+        return result_of(reply)
 
-    return now_or_on_commit(send, target.what(verb), using=target.using)
+    return now_or_on_commit(send, target.description(verb), using=target.using)
 
 
-def _note(target: Target, note: Callable[[], None]) -> None:
-    if target.found:
+def _update_rows(target: Target, update: Callable[[], None]) -> None:
+    if target.row_keys:
         try:
-            note()
+            update()
         except DatabaseError as error:
             logger.warning("the outbox of database %s is left to the relay: %s", target.alias, error)

@@ -28,9 +28,9 @@ from ..records.column_values import (
     text_of,
     unpack_reply,
 )
+from ..records.frames import CHUNK
 from ..records.keys import DUE_KEYS, SHARD_KEYS
 from ..redis.scripts import clear_errors
-from ..sending.chunks import CHUNK
 from .paging import Range
 
 if TYPE_CHECKING:

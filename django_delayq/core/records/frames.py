@@ -28,6 +28,8 @@ from ..job import (
 )
 from .events import pack_attempt
 
+#: most jobs of one shard in one call
+CHUNK: Final = 250
 CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
 DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}

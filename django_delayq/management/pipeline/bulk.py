@@ -14,7 +14,7 @@ from django.db import connections
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
-from ...core.sending import runs
+from ...core.sending import bulk_loads
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
@@ -154,7 +154,7 @@ def _write(
 
     _attach(spark, options)
     # An existing bulk load is resumed without a preview, which was shown when it began.
-    if not options["yes"] and runs.read_run(ours.broker(), wanted.run_id or "") is None:
+    if not options["yes"] and bulk_loads.read_load(ours.broker(), wanted.run_id or "") is None:
         look = rehearse(spark, source, wanted, storm_above=options["storm"])
         found = look.dangers if wanted.quarantine else look.warnings
         if found:

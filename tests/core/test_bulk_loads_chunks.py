@@ -13,11 +13,11 @@ from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.records.run_frames import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending import run_writer, runs
-from django_delayq.core.sending.run_writer import RunWriter
+from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
+from django_delayq.core.sending import bulk_load_writer, bulk_loads
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 
-from .runs_stage import FAR, live, merged_row, row, rows, write
+from .bulk_loads_stage import FAR, live, merged_row, row, rows, write
 from .world import unchanged
 
 # -- shapes, keys and frames -------------------------------------------------------------------------------------------
@@ -111,50 +111,50 @@ def test_a_frame_says_what_its_jobs_have_in_common_once_and_its_digest_does_not_
 
 
 def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q")
+    load = bulk_loads.open_load(broker, "a", "q")
     news = [row(number, args=b"x" * 300_000) for number in range(20)] + [row("big", args=b"y" * 3_000_000)]
-    assert write(broker, run, news).counts == {"created": 21}
+    assert write(broker, load, news).counts == {"created": 21}
     told = [int(event.fields["jobs"]) for event in events.read(broker, "q", 0)]
     assert (max(told), sum(told)) == (4, 21)
 
 
 def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_writer, "MOST_WAITING", 20_000)
+    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 20_000)
     broker.queue("q", shards=64)
-    run = runs.open_run(broker, "a", "q")
-    writer = RunWriter(broker, run)
+    load = bulk_loads.open_load(broker, "a", "q")
+    writer = BulkLoadWriter(broker, load)
     news = rows(2000)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
-        assert writer._waiting < 20_000
-        assert writer._waiting == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
+        assert writer._waiting_bytes < 20_000
+        assert writer._waiting_bytes == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
     assert writer.finish().counts == {"created": 2000}
     with unchanged(broker):
-        assert write(broker, run, news).counts == {"created": 2000}
+        assert write(broker, load, news).counts == {"created": 2000}
 
 
 def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_writer, "MOST_SHAPES", 5)
-    run = runs.open_run(broker, "a", "q")
+    monkeypatch.setattr(bulk_load_writer, "MAX_SHAPES", 5)
+    load = bulk_loads.open_load(broker, "a", "q")
     news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, load)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
         assert len(writer._tables) <= 5
     assert writer.finish().counts == {"created": 200}
     with unchanged(broker):
-        assert write(broker, run, news).counts == {"created": 200}
+        assert write(broker, load, news).counts == {"created": 200}
 
 
 def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q", chunk=10)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
 
     def failing() -> Iterator[NewJob]:
         yield from rows(95)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write(broker, run, failing())
+        write(broker, load, failing())
     assert broker.queue("q").schedule(row("after")) == "created"
-    assert write(broker, run, rows(100)).counts == {"created": 100}
+    assert write(broker, load, rows(100)).counts == {"created": 100}
     assert live(broker) == 101

@@ -10,10 +10,12 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, Payload, ack
 from django_delayq.core.operations.resharding import Epochs
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.run_frames import entry_of, with_keys
-from django_delayq.core.sending import runs
-from django_delayq.core.sending.run_writer import Limits, RunWriter, Written, write_all
-from django_delayq.core.sending.runs import Run
+from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
+from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.sending.ledger_calls import Written
 
 from .epochs_stage import take_all
 from .stage import Stage
@@ -37,25 +39,25 @@ def merged_row(ident: str, data: bytes, score: str = "1", *, due: int = FAR, **o
     return NewJob(ident, "sync", due_ms=due, delay_ms=None, payload=Payload(data, score, b""), **options)
 
 
-def open_on(stage: Stage, run_id: str = "a", **options: Any) -> Run:
-    return runs.open_run(stage.broker, run_id, "q", **options)
+def open_on(stage: Stage, load_id: str = "a", **options: Any) -> BulkLoad:
+    return bulk_loads.open_load(stage.broker, load_id, "q", **options)
 
 
 def write(
     broker: Broker,
-    run: Run,
+    load: BulkLoad,
     news: Iterable[NewJob],
     limits: Limits | None = AT_ONCE,
     stop: Callable[[], bool] = lambda: False,
 ) -> Written:
-    return write_all(RunWriter(broker, run, limits, stop), news)
+    return write_all(BulkLoadWriter(broker, load, limits, stop), news)
 
 
-def write_some(broker: Broker, run: Run, n: int, of: int, **options: Any) -> None:
+def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
     """Write the first ``n`` rows and abandon the sender."""
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, load)
     for new in rows(of, **options)[:n]:
-        writer.add(*entry_of(with_keys(run.id, new)))
+        writer.add(*entry_of(with_keys(load.id, new)))
     writer.abandon()
 
 
@@ -74,12 +76,12 @@ def live(broker: Broker, name: str = "q") -> int:
     return sum(broker.client.hlen(queue.shard(number).names["body"]) for number in queue.numbers)
 
 
-def counted(broker: Broker, run: Run) -> Counter[str]:
-    return runs.progress(broker, run)
+def counted(broker: Broker, load: BulkLoad) -> Counter[str]:
+    return bulk_loads.progress(broker, load)
 
 
 def ledgers(broker: Broker) -> list[bytes]:
-    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":run:" in key)
+    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":load:" in key)
 
 
 def open_ledgers(broker: Broker) -> list[bytes]:

@@ -15,13 +15,13 @@ from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.job import ack
 from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import run_limits, runs
-from django_delayq.core.sending.run_limits import Limits, RunStopped
-from django_delayq.core.sending.runs import Run
+from django_delayq.core.sending import bulk_load_limits, bulk_loads
+from django_delayq.core.sending.bulk_load_limits import BulkLoadStopped, Limits
+from django_delayq.core.sending.bulk_loads import BulkLoad
 from tests.support.redis_box import RedisBox
 
+from .bulk_loads_stage import counted, live, merged_row, rows, work_off, write
 from .epochs_stage import other, take_all
-from .runs_stage import counted, live, merged_row, rows, work_off, write
 from .world import unchanged
 
 PATIENT = Limits(patience=60)
@@ -33,14 +33,14 @@ class Background:
     def __init__(
         self,
         broker: Broker,
-        run: Run,
+        load: BulkLoad,
         news: list[Any],
         limits: Limits = PATIENT,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.counts: dict[str, int] = {}
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(broker, run, news, limits, stop))
+        self._thread = threading.Thread(target=self._run, args=(broker, load, news, limits, stop))
         self._thread.start()
 
     def _run(self, *args: Any) -> None:
@@ -74,9 +74,9 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
 def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.limit("q", max_length=60)
-    run = runs.open_run(broker, "a", "q", chunk=25)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=25)
     news = rows(500, due=1)
-    sender = Background(broker, run, news)
+    sender = Background(broker, load, news)
     ran = 0
     while sender.alive or live(broker):
         assert live(broker) <= 60
@@ -84,12 +84,12 @@ def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -
         ran += sum(queue.settle([ack(job, 1, 2) for job in jobs]))
     assert sender.done() == {"created": 500}
     assert ran == 500
-    assert counted(broker, run) == {"created": 500}
+    assert counted(broker, load) == {"created": 500}
     with unchanged(broker):  # the way through every partial chunk again
         started = time.monotonic()
-        assert write(other(broker), run, news).counts == {"created": 500}
+        assert write(other(broker), load, news).counts == {"created": 500}
         assert time.monotonic() - started < 10, "what was refused once is not waited for again"
-    assert counted(broker, run) == {"created": 500}
+    assert counted(broker, load) == {"created": 500}
     assert work_off(queue) == 0
     told = [
         event.fields
@@ -103,43 +103,43 @@ def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -
 def test_a_run_that_broke_off_at_a_full_queue_is_gone_on_with(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.limit("q", max_length=100)
-    run = runs.open_run(broker, "a", "q", chunk=30)
-    with pytest.raises(QueueFull, match=r"waited 0\.01 s for room.*go on with the run"):
-        write(broker, run, rows(400, due=1), Limits(patience=0.01))
+    load = bulk_loads.open_load(broker, "a", "q", chunk=30)
+    with pytest.raises(QueueFull, match=r"waited 0\.01 s for room.*resume the bulk load"):
+        write(broker, load, rows(400, due=1), Limits(patience=0.01))
     for there in (100, 200):
-        assert live(broker) + there - 100 == counted(broker, run)["created"]
-        assert counted(broker, run)["created"] <= there
+        assert live(broker) + there - 100 == counted(broker, load)["created"]
+        assert counted(broker, load)["created"] <= there
         assert work_off(queue) > 0
         with pytest.raises(QueueFull):
-            write(broker, run, rows(400, due=1), Limits(patience=0))
+            write(broker, load, rows(400, due=1), Limits(patience=0))
     broker.limit("q", max_length=0)
-    assert write(broker, run, rows(400, due=1)).counts == counted(broker, run) == {"created": 400}
+    assert write(broker, load, rows(400, due=1)).counts == counted(broker, load) == {"created": 400}
     left = live(broker)
     assert work_off(queue) == left
-    assert write(broker, run, rows(400, due=1)).counts == {"created": 400}
+    assert write(broker, load, rows(400, due=1)).counts == {"created": 400}
     assert live(broker) == 0
 
 
 def test_a_paused_queue_is_waited_for(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q", chunk=20)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
     broker.pause("q", "in")
-    with pytest.raises(QueuePaused, match="resume it and go on with the run"):
-        write(broker, run, rows(100), Limits(patience=0))
-    sender = Background(broker, run, rows(100))
+    with pytest.raises(QueuePaused, match="resume the queue and then the bulk load"):
+        write(broker, load, rows(100), Limits(patience=0))
+    sender = Background(broker, load, rows(100))
     assert sender.alive
     assert live(broker) == 0
     broker.resume("q", "in")
-    assert sender.done() == counted(broker, run) == {"created": 100}
+    assert sender.done() == counted(broker, load) == {"created": 100}
 
 
 def test_a_merged_job_that_has_all_its_payloads_is_waited_for(broker: Broker) -> None:
     queue = broker.queue("q")
-    run = runs.open_run(broker, "a", "q")
+    load = bulk_loads.open_load(broker, "a", "q")
     news = [merged_row("m", b"%d" % number, str(number), due=1, max_payloads=3) for number in range(8)]
     with pytest.raises(QueueFull, match="a merged job its max_payloads"):
-        write(broker, run, news, Limits(patience=0))
-    sender = Background(broker, run, news)
+        write(broker, load, news, Limits(patience=0))
+    sender = Background(broker, load, news)
     seen: list[bytes] = []
     while sender.alive or live(broker):
         for job in take_all(queue):
@@ -148,21 +148,21 @@ def test_a_merged_job_that_has_all_its_payloads_is_waited_for(broker: Broker) ->
     assert sum(sender.done().values()) == 8
     assert sorted(seen) == [b"%d" % number for number in range(8)]
     with unchanged(broker):
-        assert sum(write(broker, run, news).counts.values()) == 8
+        assert sum(write(broker, load, news).counts.values()) == 8
 
 
 def test_who_is_told_to_stop_while_it_waits_does(broker: Broker) -> None:
     broker.queue("q")
     broker.limit("q", max_length=10)
-    run = runs.open_run(broker, "a", "q", chunk=10)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     told = threading.Event()
-    sender = Background(broker, run, rows(50), PATIENT, told.is_set)
-    until(lambda: counted(broker, run)["created"] == 10)
+    sender = Background(broker, load, rows(50), PATIENT, told.is_set)
+    until(lambda: counted(broker, load)["created"] == 10)
     told.set()
-    with pytest.raises(RunStopped, match="go on with the run to write the rest"):
+    with pytest.raises(BulkLoadStopped, match="resume it to write the rest"):
         sender.done()
     broker.limit("q", max_length=0)
-    assert write(broker, run, rows(50)).counts == counted(broker, run) == {"created": 50}
+    assert write(broker, load, rows(50)).counts == counted(broker, load) == {"created": 50}
 
 
 # -- the rate --------------------------------------------------------------------------------------------------------
@@ -186,13 +186,13 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
     """Progress is never ahead of the clock by more than a chunk of each sender, and the final mean is the rate."""
     rate, chunk, senders, jobs = 1500, 50, 4, 1500
     broker.queue("q", shards=4)
-    run = runs.open_run(broker, "a", "q", chunk=chunk)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=chunk)
     clock = paces(broker)
     limits, whole = Limits(per_second=rate), rows(jobs)
     began, _ = next(clock)
-    team = [Background(other(broker), run, whole[place::senders], limits) for place in range(senders)]
+    team = [Background(other(broker), load, whole[place::senders], limits) for place in range(senders)]
     while any(sender.alive for sender in team):
-        there = counted(broker, run)["created"]
+        there = counted(broker, load)["created"]
         now, _ = next(clock)
         assert there <= rate * (now - began) / 1e6 * 1.1 + chunk * (senders + 1)
     assert sum(sender.done()["created"] for sender in team) == jobs
@@ -204,49 +204,49 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
 
 @pytest.mark.one_server("TIME of one server")
 def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q", chunk=50)
-    write(broker, run, rows(1000))
+    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
+    write(broker, load, rows(1000))
     began = next(paces(broker))[0]
-    assert write(broker, run, rows(1000), Limits(per_second=1)).counts == {"created": 1000}
+    assert write(broker, load, rows(1000), Limits(per_second=1)).counts == {"created": 1000}
     assert next(paces(broker))[1] == 0
-    assert write(broker, run, rows(1050), Limits(per_second=1)).counts == {"created": 1050}
+    assert write(broker, load, rows(1050), Limits(per_second=1)).counts == {"created": 1050}
     assert next(paces(broker))[1] - began >= 50_000_000
 
 
 def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(broker: Broker) -> None:
     """A resumed load sent its first chunks to the new shards, because the old ones were closed."""
     broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q", chunk=10)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     broker.reshard("q", 3)
-    write(broker, run, rows(100))
+    write(broker, load, rows(100))
     slow = Limits(per_second=0.001, patience=0)
-    assert write(other(broker), run, rows(100), slow, lambda: True).counts == {"created": 100}
+    assert write(other(broker), load, rows(100), slow, lambda: True).counts == {"created": 100}
 
 
 @pytest.mark.one_server("TIME of one server")
 @pytest.mark.parametrize("retired", [False, True])
 def test_the_rate_is_kept_by_chunks_that_go_on_to_another_epoch(broker: Broker, retired: bool) -> None:
     queue = broker.queue("q", shards=1)
-    run = runs.open_run(broker, "a", "q", chunk=50)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
     broker.reshard("q", 2)
     if retired:
         names = queue.shard(0).names
         broker.client.delete(names["window"], names["reply"])
         assert broker.epochs.retire("q") == [0]
     began = next(paces(broker))[0]
-    assert write(broker, run, rows(200), Limits(per_second=1000)).counts == {"created": 200}
+    assert write(broker, load, rows(200), Limits(per_second=1000)).counts == {"created": 200}
     assert next(paces(broker))[1] - began >= 200_000
 
 
 def test_a_sender_that_waits_for_its_turn_can_be_stopped(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q", chunk=10)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     told = threading.Event()
-    sender = Background(broker, run, rows(50), Limits(per_second=1), told.is_set)
-    until(lambda: counted(broker, run)["created"] == 10 or broker.client.exists(pace_key(broker.prefix, "a")))
+    sender = Background(broker, load, rows(50), Limits(per_second=1), told.is_set)
+    until(lambda: counted(broker, load)["created"] == 10 or broker.client.exists(pace_key(broker.prefix, "a")))
     told.set()
-    with pytest.raises(RunStopped):
+    with pytest.raises(BulkLoadStopped):
         sender.done()
-    assert write(broker, run, rows(50)).counts == counted(broker, run) == {"created": 50}
+    assert write(broker, load, rows(50)).counts == counted(broker, load) == {"created": 50}
 
 
 @pytest.mark.one_server("TIME of one server")
@@ -287,33 +287,33 @@ def small(redis_factory: Callable[..., RedisBox]) -> Iterator[tuple[RedisBox, Br
 
 def test_a_redis_near_its_limit_is_waited_for(small: tuple[RedisBox, Broker]) -> None:
     box, broker = small
-    run = runs.open_run(broker, "a", "q", chunk=10)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     used = int(box.client().info("memory")["used_memory"])
     box.configure(maxmemory=used * 2)
     limits = Limits(most_memory=0.2, look_every=1, patience=60)
-    with pytest.raises(QueueFull, match=r"Redis uses \d+% of its maxmemory, and run 'a' stops at 20%"):
-        write(broker, run, rows(100), Limits(most_memory=0.2, look_every=1, patience=0))
-    assert counted(broker, run) == {}
-    sender = Background(broker, run, rows(100), limits)
+    with pytest.raises(QueueFull, match=r"Redis uses \d+% of its maxmemory, and bulk load 'a' stops at 20%"):
+        write(broker, load, rows(100), Limits(most_memory=0.2, look_every=1, patience=0))
+    assert counted(broker, load) == {}
+    sender = Background(broker, load, rows(100), limits)
     box.configure(maxmemory=0)
     assert sender.done() == {"created": 100}
-    assert write(broker, run, rows(200), Limits(most_memory=0)).counts == {"created": 200}
+    assert write(broker, load, rows(200), Limits(most_memory=0)).counts == {"created": 200}
 
 
 def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]) -> None:
     box, broker = small
-    run = runs.open_run(broker, "a", "q", chunk=10)
-    write(broker, run, rows(100)[:50])
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    write(broker, load, rows(100)[:50])
     box.configure(maxmemory="1mb")
     box.client().config_set("maxmemory", 1000)
     blind = Limits(most_memory=0, patience=0)
     with pytest.raises(QueueFull, match="no memory left"):
-        write(broker, run, rows(100), blind)
+        write(broker, load, rows(100), blind)
     with pytest.raises(QueueFull, match="no memory left"):
-        write(broker, run, rows(100), Limits(most_memory=0, patience=0, per_second=1e6))
-    sender = Background(broker, run, rows(100), Limits(most_memory=0, patience=60))
+        write(broker, load, rows(100), Limits(most_memory=0, patience=0, per_second=1e6))
+    sender = Background(broker, load, rows(100), Limits(most_memory=0, patience=60))
     box.configure(maxmemory=0)
-    assert sender.done() == counted(broker, run) == {"created": 100}
+    assert sender.done() == counted(broker, load) == {"created": 100}
     assert live(broker) == 100
 
 
@@ -345,9 +345,9 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(run_limits, "rest", rest)
+    monkeypatch.setattr(bulk_load_limits, "rest", rest)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wait = run_limits.Wait(10, lambda: False)
+    wait = bulk_load_limits.Wait(10, lambda: False)
     with pytest.raises(ZeroDivisionError):
         while True:
             wait.rest(ZeroDivisionError())

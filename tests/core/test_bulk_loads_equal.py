@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import NewJob, Payload, ack, bury, fail
-from django_delayq.core.records.run_frames import with_keys
-from django_delayq.core.sending import runs
+from django_delayq.core.records.bulk_load_frames import key_of, with_keys
+from django_delayq.core.sending import bulk_loads
 
-from .runs_stage import counted, write
+from .bulk_loads_stage import counted, write
 from .stage import T0, Stage
 from .world import read_world
 
@@ -67,10 +67,10 @@ def world(stage: Stage) -> list[dict[str, Any]]:
     ]
 
 
-def with_own_key(run_id: str, new: NewJob) -> NewJob:
+def with_own_key(load_id: str, new: NewJob) -> NewJob:
     """Give a job a key, plain jobs included, because ``schedule_many`` does not know the keys derived by chunks."""
     said = b"%d\0%b\0%b" % (new.due_ms or 0, new.options, new.args)
-    return with_keys(run_id, new) if new.payload else replace(new, key=runs.key_of(run_id, new.id.encode() + said))
+    return with_keys(load_id, new) if new.payload else replace(new, key=key_of(load_id, new.id.encode() + said))
 
 
 def outcomes_of(stage: Stage, news: list[NewJob]) -> Counter[str]:
@@ -96,17 +96,17 @@ def test_a_run_and_schedule_many_make_the_same_world(
     stages = [Stage(clocked, shards=2, name=f"{kind}{name}") for kind in ("one", "many")]
     for stage in stages:
         live_before(stage, before)
-    news = [with_own_key("run", new) for new in news]
+    news = [with_own_key("load", new) for new in news]
     expected = outcomes_of(stages[0], news)
-    run = runs.open_run(clocked, f"run{name}", stages[1].queue.name, chunk=chunk)
+    load = bulk_loads.open_load(clocked, f"load{name}", stages[1].queue.name, chunk=chunk)
     if expected["full"]:
         with pytest.raises(QueueFull, match="max_payloads"):
-            write(clocked, run, news)
+            write(clocked, load, news)
         return
-    written = write(clocked, run, news)
-    assert written.counts == counted(clocked, run) == expected
+    written = write(clocked, load, news)
+    assert written.counts == counted(clocked, load) == expected
     assert world(stages[1]) == world(stages[0])
-    assert write(clocked, run, news).counts == written.counts
+    assert write(clocked, load, news).counts == written.counts
     assert world(stages[1]) == world(stages[0])
 
 

@@ -12,16 +12,16 @@ from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, fail, new_key
-from django_delayq.core.records.run_frames import entry_of, with_keys
+from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.sending import runs
-from django_delayq.core.sending.run_writer import RunWriter
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
+from .bulk_loads_stage import FAR, counted, idents, live, merged_row, open_on, row, rows, write
 from .epochs_stage import take_all
-from .runs_stage import FAR, counted, idents, live, merged_row, open_on, row, rows, write
 from .stage import T0, Stage
 from .world import read_world, unchanged
 
@@ -29,9 +29,9 @@ from .world import read_world, unchanged
 
 
 def test_an_id_that_is_twice_in_the_input_meets_itself(stage: Stage) -> None:
-    run = open_on(stage, chunk=4)
+    load = open_on(stage, chunk=4)
     news = [row(1, args=b"1"), row(2), row(1, args=b"2"), row(3), row(4), row(5), row(6), row(1, args=b"3")]
-    assert write(stage.broker, run, news).counts == {"created": 6, "ignored": 2}
+    assert write(stage.broker, load, news).counts == {"created": 6, "ignored": 2}
     assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
     again = open_on(stage, "b", chunk=4)
     for new in news:
@@ -66,10 +66,14 @@ def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
         return read
 
     monkeypatch.setattr(Scripts, "begin", watched)
-    write(broker, runs.open_run(broker, "a", "q"), rows(2000))
+    write(broker, bulk_loads.open_load(broker, "a", "q"), rows(2000))
     assert max(most) == 3
     most.clear()
-    write(broker, runs.open_run(broker, "b", "q"), [row(1, due=FAR + n, on_conflict="replace") for n in range(20)])
+    write(
+        broker,
+        bulk_loads.open_load(broker, "b", "q"),
+        [row(1, due=FAR + n, on_conflict="replace") for n in range(20)],
+    )
     assert max(most) == 1
 
 
@@ -112,7 +116,7 @@ def test_what_lives_already_is_met_as_the_rows_say(
 def test_of_those_that_came_to_nothing_a_hundred_are_named(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     queue.schedule_many(rows(300))
-    written = write(broker, runs.open_run(broker, "a", "q"), rows(300, on_conflict="error"))
+    written = write(broker, bulk_loads.open_load(broker, "a", "q"), rows(300, on_conflict="error"))
     assert written.counts == {"exists": 300}
     assert len(written.refused) == len(dict(written.refused)) == 100
     assert set(dict(written.refused).values()) == {"exists"}
@@ -162,7 +166,7 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
         for place, name in enumerate(names)
     ]
     news += [merged_row(name + "!", every[place:], due=1) for place, name in enumerate(names) if len(name) < 100]
-    assert write(broker, runs.open_run(broker, "a", "q"), news).counts == {"created": len(news)}
+    assert write(broker, bulk_loads.open_load(broker, "a", "q"), news).counts == {"created": len(news)}
     found = {job.id: job for job in take_all(queue)}
     for place, name in enumerate(names):
         assert (found[name].args, found[name].context) == (every[place:] + b"\0", {"a": str(place)})
@@ -172,11 +176,11 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
 
 @pytest.mark.parametrize("ident", ["", "x" * 256, "é" * 128, "a\0b"])
 def test_an_id_that_cannot_be_is_refused_and_its_chunk_with_it(broker: Broker, ident: str) -> None:
-    run = runs.open_run(broker, "a", "q")
+    load = bulk_loads.open_load(broker, "a", "q")
     good = entry_of(with_keys("a", row(1)))
     with pytest.raises(InvalidJob):
         entry_of(NewJob(ident, "work", due_ms=1, delay_ms=None, key=new_key(durable=False)))
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, load)
     writer.add(*good)
     writer.add(good[0], (ident.encode(), *good[1][1:]))
     with pytest.raises(InvalidJob, match="an id has"):
@@ -218,9 +222,9 @@ def test_a_lost_line_does_not_change_the_order(
     told: list[tuple[str, bool]] = []
     broker = Broker(connection, prefix=prefix, observe=lambda verb, _, failed: told.append((verb, failed)))
     queue = broker.queue("q")
-    run = runs.open_run(broker, "a", "q", chunk=25)
-    getattr(proxy, cut)(7, when=lambda chunk: b"run:a" in chunk and b"EVALSHA" in chunk)
-    write(broker, run, rows(900, due=1))
+    load = bulk_loads.open_load(broker, "a", "q", chunk=25)
+    getattr(proxy, cut)(7, when=lambda chunk: b"load:a" in chunk and b"EVALSHA" in chunk)
+    write(broker, load, rows(900, due=1))
     assert proxy.cuts_done == 1
     order = [job.id for _ in range(4) for job in queue.reserve(0, 250, worker="w").jobs]
     assert order == [f"r{number}" for number in range(900)]
@@ -251,8 +255,8 @@ def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: St
 
 def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
     queue = broker.queue("pull", kind="pull", shards=2)
-    run = runs.open_run(broker, "a", "pull")
-    write(broker, run, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
+    load = bulk_loads.open_load(broker, "a", "pull")
+    write(broker, load, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
     assert queue.kind == broker.queue("pull").kind == "pull"
     assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
 
@@ -263,10 +267,10 @@ def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
 def test_each_chunk_tells_one_event_with_its_run(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     queue.schedule_many(rows(5))
-    run = runs.open_run(broker, "nightly", "q", chunk=100)
+    load = bulk_loads.open_load(broker, "nightly", "q", chunk=100)
     news = rows(300)
-    write(broker, run, news)
-    write(broker, run, news)
+    write(broker, load, news)
+    write(broker, load, news)
     found = [event for number in queue.numbers for event in events.read(broker, "q", number)]
     told = [event.fields for event in found if "run" in event.fields]
     assert {event.outcome for event in found} == {"bulk"}
@@ -290,16 +294,16 @@ def test_the_counters_of_the_queue_are_those_of_schedule(stage: Stage) -> None:
 
 def test_a_waiting_consumer_is_woken_when_a_chunk_brings_an_earlier_job(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q")
-    write(broker, run, [row(1, due=FAR - 5)])
+    load = bulk_loads.open_load(broker, "a", "q")
+    write(broker, load, [row(1, due=FAR - 5)])
     waker = broker.waker(["q"])
     while waker.wait(0.05):
         pass  # what was told up to here
     place = queue.shard_of("r1")
     later = next(number for number in range(2, 100) if queue.shard_of(f"r{number}") == place)
-    write(broker, run, [row(later, due=FAR)])
+    write(broker, load, [row(later, due=FAR)])
     assert waker.wait(0.2) == []
-    write(broker, run, [row(later + 1000, due=FAR - 9), row(1, due=FAR - 5)])
+    write(broker, load, [row(later + 1000, due=FAR - 9), row(1, due=FAR - 5)])
     assert waker.wait(10) == [("q", queue.shard_of(f"r{later + 1000}"))]
     waker.close()
 
@@ -320,8 +324,8 @@ def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> N
 def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broker: Broker, forgotten: bool) -> None:
     """The sender has outdated task numbers, or none."""
     broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q", chunk=10)
-    writer = RunWriter(broker, run)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    writer = BulkLoadWriter(broker, load)
     for new in rows(50, due=1):
         writer.add(*entry_of(with_keys("a", new)))
     if forgotten:  # as after the loss of Redis

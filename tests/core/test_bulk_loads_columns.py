@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core.errors import InvalidJob, QueueFull
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.run_frames import Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending import run_writer, runs
-from django_delayq.core.sending.run_writer import RunWriter
+from django_delayq.core.records.bulk_load_frames import Rows, Shape, entry_of, with_keys
+from django_delayq.core.sending import bulk_load_writer, bulk_loads
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 
-from .runs_stage import counted, ledgers, merged_row, row, rows, write
+from .bulk_loads_stage import counted, ledgers, merged_row, row, rows, write
 
 EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
 _names = itertools.count()
@@ -31,12 +31,12 @@ def keys(broker: Broker, queue: str = "q") -> dict[str, bytes]:
     return {ident.decode(): body[3:19] for some in stored for ident, body in some.items()}
 
 
-def write_columns(broker: Broker, run: runs.Run, news: list[NewJob], cuts: list[int]) -> Any:
+def write_columns(broker: Broker, load: bulk_loads.BulkLoad, news: list[NewJob], cuts: list[int]) -> Any:
     """Write the rows in slices, one shape after the other."""
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, load)
     places = sorted({0, len(news), *(cut % (len(news) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(places):
-        made = [entry_of(with_keys(run.id, new)) for new in news[start:stop]]
+        made = [entry_of(with_keys(load.id, new)) for new in news[start:stop]]
         for shape, some in itertools.groupby(made, key=lambda pair: pair[0]):
             writer.add_many(shape, Rows.of([entry for _, entry in some]))
     return writer.finish()
@@ -47,10 +47,10 @@ def write_columns(broker: Broker, run: runs.Run, news: list[NewJob], cuts: list[
 
 def test_each_job_has_a_key_of_its_own_and_the_same_in_every_try(broker: Broker) -> None:
     seen = []
-    for run_id in ("a", "a", "b"):
+    for load_id in ("a", "a", "b"):
         broker.client.flushdb()
         broker.queue("q", shards=3).reload()
-        write(broker, runs.open_run(broker, run_id, "q", chunk=40), rows(300))
+        write(broker, bulk_loads.open_load(broker, load_id, "q", chunk=40), rows(300))
         seen.append(keys(broker))
     assert len(set(seen[0].values())) == 300
     assert seen[0] == seen[1]
@@ -59,10 +59,10 @@ def test_each_job_has_a_key_of_its_own_and_the_same_in_every_try(broker: Broker)
 
 
 def test_an_id_that_comes_again_has_another_key_even_if_all_else_is_the_same(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q")
+    load = bulk_loads.open_load(broker, "a", "q")
     first = row(1, on_conflict="replace")
     found = []
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, load)
     for new in (first, first, replace(first, priority=7), replace(first, args=b"2"), replace(first, due_ms=1)):
         writer.add(*entry_of(new))
         writer.finish()
@@ -74,20 +74,20 @@ def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
     """The queue accepted the first rows; the others are sent again when there is room, and in the next try."""
     queue = broker.queue("q")
     broker.limit("q", max_length=30)
-    run = runs.open_run(broker, "a", "q")
-    with pytest.raises(run_writer.QueueFull):
-        write(broker, run, rows(50))
+    load = bulk_loads.open_load(broker, "a", "q")
+    with pytest.raises(QueueFull):
+        write(broker, load, rows(50))
     some = keys(broker)
     assert 0 < len(some) < 50
     broker.limit("q", max_length=0)
-    assert write(broker, run, rows(50)).counts == {"created": 50}
+    assert write(broker, load, rows(50)).counts == {"created": 50}
     whole = keys(broker)
     assert len(set(whole.values())) == 50
     assert {ident: whole[ident] for ident in some} == some
     queue.reload()
     broker.client.flushdb()
     queue.reload()
-    write(broker, runs.open_run(broker, "a", "q"), rows(50))
+    write(broker, bulk_loads.open_load(broker, "a", "q"), rows(50))
     assert keys(broker) == whole
 
 
@@ -119,29 +119,29 @@ SOME = st.builds(
 def test_columns_make_the_chunks_that_rows_make(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, news: list[NewJob], cuts: list[int], chunk: int, shards: int
 ) -> None:
-    monkeypatch.setattr(run_writer, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(run_writer, "MOST_WAITING", 4000)
+    monkeypatch.setattr(bulk_load_writer, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 4000)
     name = f"q{next(_names)}"
     broker.queue(name, shards=shards)
-    run = runs.open_run(broker, name, name, chunk=chunk)
-    written = write(broker, run, news)
+    load = bulk_loads.open_load(broker, name, name, chunk=chunk)
+    written = write(broker, load, news)
     known, had = ledgers(broker), keys(broker, name)
-    assert write_columns(broker, run, news, cuts).counts == written.counts
+    assert write_columns(broker, load, news, cuts).counts == written.counts
     assert ledgers(broker) == known
     assert keys(broker, name) == had
 
 
 def test_columns_that_were_never_sent_before_are_all_there(broker: Broker) -> None:
     broker.queue("q", shards=4)
-    run = runs.open_run(broker, "a", "q")
-    assert write_columns(broker, run, rows(2_345), [100, 1100]).counts == {"created": 2_345}
-    assert counted(broker, run) == {"created": 2_345}
+    load = bulk_loads.open_load(broker, "a", "q")
+    assert write_columns(broker, load, rows(2_345), [100, 1100]).counts == {"created": 2_345}
+    assert counted(broker, load) == {"created": 2_345}
     assert len(keys(broker)) == 2_345
 
 
 @pytest.mark.parametrize("ident", [b"", b"a\0b", b"x" * 256])
 def test_an_id_that_cannot_be_one_is_refused_in_columns_too(broker: Broker, ident: bytes) -> None:
-    writer = RunWriter(broker, runs.open_run(broker, "a", "q"))
+    writer = BulkLoadWriter(broker, bulk_loads.open_load(broker, "a", "q"))
     shape = Shape.of("work", flags=36, keyed=False)
     writer.add_many(shape, Rows([b"good", ident], [b"1", b"1"], [b"", b""]))
     with pytest.raises(InvalidJob, match="id"):
@@ -149,6 +149,6 @@ def test_an_id_that_cannot_be_one_is_refused_in_columns_too(broker: Broker, iden
 
 
 def test_no_rows_are_no_chunk(broker: Broker) -> None:
-    writer = RunWriter(broker, runs.open_run(broker, "a", "q"))
+    writer = BulkLoadWriter(broker, bulk_loads.open_load(broker, "a", "q"))
     writer.add_many(Shape.of("work", flags=36, keyed=False), Rows())
     assert writer.finish().counts == {}

@@ -10,14 +10,14 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeAlias
 
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import MAX_ID_BYTES, NewJob
-from ..sending.runs import CHUNK, key_of
-from .frames import CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
+from .frames import CHUNK, CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
 
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
@@ -103,15 +103,15 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
             outbox supports.
     """
     if new.durable:
-        raise InvalidJob("a bulk write takes no durable jobs: their rows are in the database, so schedule them there")
+        raise InvalidJob("a bulk load takes no durable jobs: their rows are in the database, so schedule them there")
     keyed = bool(new.key or new.payload)
     if keyed and not len(new.key) == KEY_BYTES == len(new.payload.key if new.payload else new.key):
         raise InvalidJob(
-            f"a bulk write needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
+            f"a bulk load needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
             "by chance would be another in a second try; make it with key_of()"
         )
     if new.due_ms is None:
-        raise InvalidJob("a bulk write needs the moment when a job is due: a delay would mean another in a second try")
+        raise InvalidJob("a bulk load needs the moment when a job is due: a delay would mean another in a second try")
     packed = pack_new(new)
     conflict, due_policy, score_policy, marks, _, size = _FRONT.unpack_from(packed)
     at = _FRONT.size
@@ -124,19 +124,34 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
     return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, kept, extra)
 
 
-def with_keys(run_id: str, new: NewJob) -> NewJob:
+def key_of(load_id: str, ident: bytes) -> bytes:
+    """Return the key of the generation that a bulk load makes of an id: the same in every try.
+
+    If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
+    the id, otherwise they are taken for one.
+    """
+    key = hashlib.blake2b(ident, digest_size=KEY_BYTES, key=_salt(load_id)).digest()
+    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
+
+
+@lru_cache(maxsize=64)
+def _salt(load_id: str) -> bytes:
+    return hashlib.sha256(load_id.encode()).digest()
+
+
+def with_keys(load_id: str, new: NewJob) -> NewJob:
     """Return a merged job with keys derived for this bulk load where it has none: the same keys in every try.
 
-    Payloads are told apart by their content, so that a payload given again in another chunk is recognised. A plain job
-    is returned unchanged, because its chunk gives it a key.
+    Payloads are distinguished by their content, so that a payload given again in another chunk is recognised. A plain
+    job is returned unchanged, because its chunk gives it a key.
     """
     payload = new.payload
     if payload is None or (new.key and payload.key):
         return new
     ident = new.id.encode()
-    said = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
-    payload = replace(payload, key=payload.key or key_of(run_id, ident + b"\1" + said))
-    return replace(new, key=new.key or key_of(run_id, ident + b"\0" + said), payload=payload)
+    content = b"%b\0%d\0%b\0%b" % (new.task.encode(), new.priority, payload.score.encode(), payload.data)
+    payload = replace(payload, key=payload.key or key_of(load_id, ident + b"\1" + content))
+    return replace(new, key=new.key or key_of(load_id, ident + b"\0" + content), payload=payload)
 
 
 @dataclass(slots=True)
@@ -189,9 +204,9 @@ class Rows:
         for column, behind in zip(self._columns(), more._columns(), strict=True):
             column += behind
 
-    def keyed(self, run_id: str, digest: bytes) -> Rows:
+    def keyed(self, load_id: str, digest: bytes) -> Rows:
         """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
-        made = hashlib.blake2b(run_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
+        made = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((made[0] & 0x7F,)) + made[1:]
         places = _PLACES[: len(self)]
         bodies = [base + place + body for place, body in zip(places, self.bodies, strict=True)]

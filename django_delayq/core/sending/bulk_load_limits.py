@@ -16,10 +16,10 @@ from ..redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from ..broker import Broker
-    from .runs import Run
+    from .bulk_loads import BulkLoad
 
 
-class RunStopped(DelayQError):
+class BulkLoadStopped(DelayQError):
     """Stop request during a wait. All rows written so far are recorded, so the bulk load can be resumed."""
 
 
@@ -86,15 +86,15 @@ def rest(seconds: float, stop: Callable[[], bool]) -> None:
         if left <= 0:
             return
         time.sleep(min(left, 0.2))
-    raise RunStopped("the bulk write was stopped while it waited; go on with the run to write the rest")
+    raise BulkLoadStopped("the bulk load was stopped while it waited; resume it to write the rest")
 
 
 class Throttle:
     """Throttle of one sender: before each chunk it waits for Redis's memory limit, and to keep the rate."""
 
-    def __init__(self, broker: Broker, run: Run, limits: Limits, stop: Callable[[], bool]) -> None:
+    def __init__(self, broker: Broker, load: BulkLoad, limits: Limits, stop: Callable[[], bool]) -> None:
         self._broker = broker
-        self._run = run
+        self._load = load
         self._limits = limits
         self._stop = stop
         self._chunks = 0
@@ -114,7 +114,7 @@ class Throttle:
             self._wait_for_memory()
         self._chunks += 1
         if self._limits.per_second is not None and not self._is_known(ledger, digest):
-            key = pace_key(self._broker.prefix, self._run.id).encode()
+            key = pace_key(self._broker.prefix, self._load.id).encode()
             ms = self._broker.scripts.call("pace", (key,), jobs, f"{self._limits.per_second:.6f}")
             rest(ms / 1000, self._stop)
 
@@ -130,8 +130,8 @@ class Throttle:
                 return
             wait.rest(
                 QueueFull(
-                    f"Redis uses {used / limit:.0%} of its maxmemory, and run {self._run.id!r} stops at "
-                    f"{self._limits.most_memory:.0%}; give it memory and go on with the run"
+                    f"Redis uses {used / limit:.0%} of its maxmemory, and bulk load {self._load.id!r} stops at "
+                    f"{self._limits.most_memory:.0%}; give it memory and resume the bulk load"
                 )
             )
 
@@ -155,13 +155,13 @@ def memory_of(broker: Broker) -> dict[str, dict[str, Any]]:
     with clear_errors():
         if not broker.connection.cluster:
             return {"": client.info("memory")}
-        told: dict[str, dict[str, Any]] = {}
+        by_node: dict[str, dict[str, Any]] = {}
         refusal: Exception | None = None
         for node in client.get_primaries():
             try:
-                told[node.name] = client.info("memory", target_nodes=node)
+                by_node[node.name] = client.info("memory", target_nodes=node)
             except REDIS_ERRORS as error:
                 refusal = error
-        if refusal is not None and not told:
+        if refusal is not None and not by_node:
             raise refusal
-        return told
+        return by_node

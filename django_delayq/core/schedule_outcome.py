@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 
-class Outcome(StrEnum):
-    """Outcome of sending one job. Each is also the text that callers of ``schedule()`` compare it with."""
+class ScheduleOutcome(StrEnum):
+    """ScheduleOutcome of sending one job. Each is also the text that callers of ``schedule()`` compare it with."""
 
     #: stored
     CREATED = "created"
@@ -57,7 +57,7 @@ class Outcome(StrEnum):
     @property
     def is_final(self) -> bool:
         """True if a repetition of the call would change nothing: stored, ignored, or refused for good."""
-        return self in _STORED or self in _NEVER or self is Outcome.IGNORED
+        return self in _STORED or self in _NEVER or self is ScheduleOutcome.IGNORED
 
     @property
     def is_refusal(self) -> bool:
@@ -65,26 +65,26 @@ class Outcome(StrEnum):
         return self in REFUSALS
 
 
-_STORED: Final = frozenset((Outcome.CREATED, Outcome.MERGED, Outcome.REPLACED, Outcome.GATED, Outcome.KNOWN))
-_NEVER: Final = frozenset((Outcome.TAKEN, Outcome.EXISTS))
-_LATER: Final = frozenset((Outcome.FULL, Outcome.PAUSED))
-REFUSALS: Final = (Outcome.TAKEN, Outcome.EXISTS, Outcome.FULL, Outcome.PAUSED)
+_STORED: Final = frozenset(map(ScheduleOutcome, ("created", "merged", "replaced", "gated", "known")))
+_NEVER: Final = frozenset((ScheduleOutcome.TAKEN, ScheduleOutcome.EXISTS))
+_LATER: Final = frozenset((ScheduleOutcome.FULL, ScheduleOutcome.PAUSED))
+REFUSALS: Final = tuple(map(ScheduleOutcome, ("taken", "exists", "full", "paused")))
 
 #: by the letter in the reply of ``schedule.lua`` and ``bulk.lua``
-OF_LETTER: Final[Mapping[str, Outcome]] = {
-    "c": Outcome.CREATED,
-    "m": Outcome.MERGED,
-    "r": Outcome.REPLACED,
-    "i": Outcome.IGNORED,
-    "g": Outcome.GATED,
-    "e": Outcome.EXISTS,
-    "t": Outcome.TAKEN,
-    "f": Outcome.FULL,
-    "p": Outcome.PAUSED,
-    "v": Outcome.MOVED,
-    "d": Outcome.FIRED,
-    "k": Outcome.KNOWN,
-    "l": Outcome.LATE,
+OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
+    "c": ScheduleOutcome.CREATED,
+    "m": ScheduleOutcome.MERGED,
+    "r": ScheduleOutcome.REPLACED,
+    "i": ScheduleOutcome.IGNORED,
+    "g": ScheduleOutcome.GATED,
+    "e": ScheduleOutcome.EXISTS,
+    "t": ScheduleOutcome.TAKEN,
+    "f": ScheduleOutcome.FULL,
+    "p": ScheduleOutcome.PAUSED,
+    "v": ScheduleOutcome.MOVED,
+    "d": ScheduleOutcome.FIRED,
+    "k": ScheduleOutcome.KNOWN,
+    "l": ScheduleOutcome.LATE,
 }
 
 
