@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..access import problems
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
+from ..core.moments import iso_of
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import registry
 from ..outbox import durability
@@ -20,7 +21,6 @@ from ..settings.conf import conf
 from . import brokers
 from .entries import Reader
 from .parsing import too_many
-from .values import moment
 
 #: outcomes that store nothing new
 _NOTHING_NEW: Final = (ScheduleOutcome.IGNORED, ScheduleOutcome.SKIPPED)
@@ -58,7 +58,7 @@ def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
     """
     handle = reader.one(entry, _send_one)
     status = 202 if handle.outcome == ScheduleOutcome.OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
-    due = None if handle.outcome == ScheduleOutcome.SKIPPED else moment(handle.due.timestamp() * 1000)
+    due = None if handle.outcome == ScheduleOutcome.SKIPPED else iso_of(handle.due.timestamp() * 1000)
     return status, {"id": handle.id or None, "queue": handle.queue, "outcome": handle.outcome, "due": due}
 
 

@@ -31,8 +31,8 @@ from .operations.selection import (
     named,
     shard_snapshots,
 )
-from .records.frames import CHUNK
 from .records.keys import DUE_KEYS, number_of
+from .records.schedule_frames import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
 from ..core.schedule_outcome import ScheduleOutcome
 from . import rows
 from .producer import SendingTime, call_briefly

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import Misconfigured
+from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
+from ..core.moments import ms_of, parse_moment
 from ..core.times import delay_ms_of
 from .column_names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 #: types with exactly one text form per value
@@ -34,7 +34,7 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     if column_of(frame, name) is None:
         known = ", ".join(frame.columns[:30])
         raise Misconfigured(
-            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} It has: {known}"
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {known}"
         )
     return F.col(quoted(name))
 
@@ -63,15 +63,15 @@ def id_column(frame: DataFrame, template: str) -> Column:
             continue
         if form or conversion:
             raise Misconfigured(
-                f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
-                "a column of the form that is wanted"
+                f"the id {short(template)}: only names of columns go between braces, like {{pk}}; derive "
+                "a column with the required form"
             )
         one = column(frame, name, f"the id {short(template)}")
         kind = kinds[column_of(frame, name) or name]
         if kind not in _SURE and not kind.startswith("decimal"):
             raise Misconfigured(
-                f"the id {short(template)}: {name} is {kind}, whose text may be another one tomorrow; use a text, a "
-                "whole number or a date"
+                f"the id {short(template)}: {name} is {kind}, whose text form may vary; use a text, a whole "
+                "number or a date"
             )
         found.append(one.cast("string"))
         names += 1
@@ -97,7 +97,13 @@ def names_in(template: str) -> list[str]:
     Raises:
         Misconfigured: it is not a template.
     """
-    return [name for _, name, _, _ in _pieces(template) if name]
+    return list(dict.fromkeys(name for _, name, _, _ in _pieces(template) if name))
+
+
+def pattern_of(template: str) -> str:
+    """Return a regular expression of Java's for the ids that the template makes."""
+    found = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name, _, _ in _pieces(template))
+    return rf"(?s)\A{found}\z"
 
 
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
@@ -127,7 +133,7 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
         return F.expr(f"try_cast({quoted(due)} AS timestamp)").alias("due")
     raise Misconfigured(
         f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date "
-        "has no hour, and a time without a zone is no moment"
+        "has no hour, and a time without a zone is ambiguous"
     )
 
 
@@ -135,15 +141,12 @@ def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
     if due.startswith("+"):
         return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
     try:
-        moment = datetime.fromisoformat(due)
-    except ValueError:
+        return ms_of(parse_moment(due, what="due"))
+    except InvalidJob as error:
         raise Misconfigured(
-            f"due is {short(due)}, which is no column.{suggest(due, frame.columns)} Give the name of a column, a "
-            "moment like 2026-11-21T08:00:00+01:00, or a time from now on like +2h30m"
+            f"{error}. It is no column either.{suggest(due, frame.columns)} Give the name of a column, a moment, or a "
+            "delay like +2h30m"
         ) from None
-    if moment.utcoffset() is None:
-        raise Misconfigured(f"due is {short(due)}, which has no time zone; end it with one, like +01:00 or Z")
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 def seconds(text: str) -> float:
@@ -156,7 +159,7 @@ def seconds(text: str) -> float:
         return float(text)
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise Misconfigured(f"{short(text)} is no time; write it like 90s, 2h30m or 1d")
+        raise Misconfigured(f"{short(text)} is no duration; write it like 90s, 2h30m or 1d")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 

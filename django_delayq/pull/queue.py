@@ -16,7 +16,7 @@ from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
-from ..core.records.frames import CHUNK
+from ..core.records.schedule_frames import CHUNK
 from ..core.times import delay_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle

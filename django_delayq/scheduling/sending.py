@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core.job import NewJob
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_queue_name, short, suggest
 from ..core.task import Task, registry
-from ..outbox.verbs import Target
+from ..outbox.row_verbs import Target
 from ..settings.conf import check_installed, conf
 from .handle import JobHandle
 

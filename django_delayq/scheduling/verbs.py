@@ -18,7 +18,7 @@ from ..core.inputs import short
 from ..core.job_options import OPTIONS, check_option_names
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
-from ..outbox import durability, verbs
+from ..outbox import durability, row_verbs
 from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
@@ -199,7 +199,7 @@ def cancel(
         QueueUnavailable: Redis cannot be reached.
     """
     event_loop.warn("cancel")
-    return verbs.cancel(find_job(target, id, task, queue, using_db))
+    return row_verbs.cancel(find_job(target, id, task, queue, using_db))
 
 
 def reschedule(
@@ -234,7 +234,7 @@ def reschedule(
         rest_ms = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - called_at) * 1000))
         return live.reschedule(job.id, due_ms=due_ms, delay_ms=rest_ms, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), call)
+    return row_verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), call)
 
 
 def run_now(
@@ -259,7 +259,7 @@ def run_now(
         live = broker.existing(job.queue)
         return live is not None and live.run_now(job.id, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "run_now", NOW, call)
+    return row_verbs.move(job, "run_now", NOW, call)
 
 
 def get_job(

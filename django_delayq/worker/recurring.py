@@ -12,10 +12,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from ..core.builder import JobBuilder
+from ..core.moments import datetime_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
@@ -187,4 +187,4 @@ class RecurringTicker:
 
 
 def _text_of(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    return datetime_of(ms).isoformat(timespec="seconds")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.sending import epoch_walk
 
 from .epochs_stage import take_all
@@ -56,6 +57,19 @@ def full(clocked: Broker) -> Stage:
     stage.put("ready")
     stage.put("delayed", at=500_000)
     return stage
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[object], Connection]]:
+    """Return a function that opens a connection and closes it after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(value: object) -> Connection:
+            connection = value if isinstance(value, Connection) else connect(RedisConfig.parse(value))
+            stack.callback(connection.close)
+            return connection
+
+        yield make
 
 
 @pytest.fixture

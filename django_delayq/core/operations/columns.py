@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
+from ..records.column_reply import Reply, text_of, unpack_reply
 from ..records.column_values import (
     NAMES,
     Columns,
     Part,
-    Reply,
     buried_columns,
     decoded,
     default_of,
     live_columns,
     ms_of,
-    text_of,
-    unpack_reply,
 )
-from ..records.frames import CHUNK
 from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
 from .paging import Range
 

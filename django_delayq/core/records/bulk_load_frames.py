@@ -17,17 +17,25 @@ from typing import Final, TypeAlias
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import MAX_ID_BYTES, NewJob
-from .frames import CHUNK, CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
+from .schedule_frames import (
+    CHUNK,
+    CONFLICT,
+    DUE_POLICY,
+    KEEP_RETRIES,
+    KEY_BYTES,
+    MERGED,
+    NEW_HEAD,
+    SCORE_IS_NOW,
+    SCORE_POLICY,
+    bad_id,
+    pack_new,
+)
 
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
-_FRONT: Final = struct.Struct("<BBBBdB")  # of an entry of schedule.lua
-_KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 2, 4, 8
 NO_CODE: Final = b"\0\0"
-#: length of the keys of a body and of a payload
-KEY_BYTES: Final = 16
 #: suffixes that distinguish the keys of one chunk
 _PLACES: Final = tuple(struct.pack(">I", place) for place in range(CHUNK))
 
@@ -72,8 +80,8 @@ class Shape:
         check_choice("score_policy", score_policy, tuple(SCORE_POLICY))
         if on_conflict == "merge" and not merged:
             raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
-        marks = (0 if reset_retries else _KEEP_RETRIES) | (_MERGED if merged else 0)
-        marks |= _SCORE_IS_NOW if score_is_now else 0
+        marks = (0 if reset_retries else KEEP_RETRIES) | (MERGED if merged else 0)
+        marks |= SCORE_IS_NOW if score_is_now else 0
         name = check_task_name(task).encode()
         return cls(
             _HEAD.pack(
@@ -98,30 +106,33 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
     """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
-        InvalidJob: see :func:`~.frames.pack_new`. Also if it has no due time of its own, or is merged and has no keys
-            (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which only the
-            outbox supports.
+        InvalidJob: see :func:`~.schedule_frames.pack_new`. Also if it has no due time of its own, or is merged and has
+            no keys (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which
+            only the outbox supports.
     """
     if new.durable:
         raise InvalidJob("a bulk load takes no durable jobs: their rows are in the database, so schedule them there")
     keyed = bool(new.key or new.payload)
     if keyed and not len(new.key) == KEY_BYTES == len(new.payload.key if new.payload else new.key):
         raise InvalidJob(
-            f"a bulk load needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
-            "by chance would be another in a second try; make it with key_of()"
+            f"a bulk load needs the key of job {new.id!r}, and of its payload, 16 bytes each: a random key would "
+            "differ in a second try; make it with key_of()"
         )
     if new.due_ms is None:
-        raise InvalidJob("a bulk load needs the moment when a job is due: a delay would mean another in a second try")
+        raise InvalidJob(
+            "a bulk load needs the moment when a job is due, because a delay would end at another moment in a second "
+            "try; give due_ms"
+        )
     packed = pack_new(new)
-    conflict, due_policy, score_policy, marks, _, size = _FRONT.unpack_from(packed)
-    at = _FRONT.size
+    conflict, due_policy, score_policy, marks, _, size = NEW_HEAD.unpack_from(packed)
+    at = NEW_HEAD.size
     ident, at = packed[at : at + size], at + size
     task, at = packed[at + 1 : at + 1 + packed[at]], at + 1 + packed[at]
     (length,) = _U32.unpack_from(packed, at)
     body, extra = packed[at + 4 : at + 4 + length], packed[at + 4 + length :]
     head = _HEAD.pack(conflict, due_policy, score_policy, marks, body[0], len(task)) + task
-    kept = body[1:] if keyed else body[1 + KEY_BYTES :]
-    return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, kept, extra)
+    stored_body = body[1:] if keyed else body[1 + KEY_BYTES :]
+    return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, stored_body, extra)
 
 
 def key_of(load_id: str, ident: bytes) -> bytes:
@@ -190,10 +201,10 @@ class Rows:
         """Return the rows at these places."""
         if not places:
             return Rows()
-        taken: Callable[[list[bytes]], Sequence[bytes]] = (
+        pick: Callable[[list[bytes]], Sequence[bytes]] = (
             itemgetter(*places) if len(places) > 1 else (lambda column: (column[places[0]],))
         )
-        return Rows(*(list(taken(column)) if column else [] for column in self._columns()))
+        return Rows(*(list(pick(column)) if column else [] for column in self._columns()))
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return the rows from ``start`` to before ``stop``."""
@@ -206,8 +217,8 @@ class Rows:
 
     def keyed(self, load_id: str, digest: bytes) -> Rows:
         """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
-        made = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
-        base = bytes((made[0] & 0x7F,)) + made[1:]
+        hashed = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
+        base = bytes((hashed[0] & 0x7F,)) + hashed[1:]
         places = _PLACES[: len(self)]
         bodies = [base + place + body for place, body in zip(places, self.bodies, strict=True)]
         return Rows(self.ids, self.dues, bodies, self.extras)
@@ -256,11 +267,11 @@ class Frame:
             origin: distinguishes it from other chunks of the same bytes: the digest of the chunk of which it is the
                 remainder, or the number of times its sender has sent such a chunk.
         """
-        made = hashlib.sha1(origin + self.front, usedforsecurity=False)
-        made.update(struct.pack(f"<{len(bodies)}I", *map(len, bodies)))
-        made.update(b"".join(bodies))
-        made.update(self.tail)
-        return made.digest()
+        hashed = hashlib.sha1(origin + self.front, usedforsecurity=False)
+        hashed.update(struct.pack(f"<{len(bodies)}I", *map(len, bodies)))
+        hashed.update(b"".join(bodies))
+        hashed.update(self.tail)
+        return hashed.digest()
 
     def packed(self, bodies: list[bytes], code: bytes) -> bytes:
         """Return the chunk in the form that ``bulk.lua`` reads.

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import InvalidJob
 from ..inputs import check_int, short
 from ..records import layout as layouts
-from ..records.frames import CHUNK
 from ..records.keys import bulk_loads_key
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
 from . import ledgers
 

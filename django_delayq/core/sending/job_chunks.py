@@ -10,8 +10,8 @@ from zlib import crc32
 
 from ..errors import QueueUnavailable
 from ..job import NewJob
-from ..records.frames import CHUNK, pack_deadline, pack_new
 from ..records.keys import number_of
+from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for

@@ -12,8 +12,8 @@ from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
-from ..records.frames import pack_deadline, pack_new
 from ..records.keys import Shard, number_of
+from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
 from ..schedule_outcome import MOVED_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
 from ..shards import Shards

@@ -2,7 +2,7 @@
 -- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
 -- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
 -- 3 last) decides between a payload that is put back and an equal one that arrived meanwhile.
--- One table, since a script has no more than 200 local names. The marks are explained in records/frames.py.
+-- One table, since a script has no more than 200 local names. The marks are explained in records/settle_frames.py.
 local MARK = {
   MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
   UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024,

@@ -17,9 +17,10 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
-from .core.errors import Misconfigured
-from .core.redis.config import Address, RedisConfig
-from .settings.conf import SETTING, Conf
+from ..core.errors import Misconfigured
+from ..core.redis.config import RedisConfig
+from ..core.redis.config_values import Address
+from ..settings.conf import SETTING, Conf
 
 #: address of a server and number of a database
 Place: TypeAlias = tuple[str, int]
@@ -28,16 +29,16 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://"
 _VALKEY: Final = re.compile(r"\Avalkey")
 
 
-def shared_caches(config: Conf) -> Iterator[CheckMessage]:
+def check_caches(config: Conf) -> Iterator[CheckMessage]:
     """Find the caches whose ``clear()`` would delete the jobs.
 
     The alias in ``REDIS`` is dedicated to the jobs, so it is not reported unless it is the default cache.
     """
-    jobs = set(_places_of_jobs(config))
+    jobs = set(_databases_of_jobs(config))
     for alias, cache in settings.CACHES.items():
-        found = sorted(jobs.intersection(_places_of_cache(cache)))
-        if found and (alias != config.redis or alias == "default"):
-            where, number = found[0]
+        shared = sorted(jobs.intersection(_databases_of_cache(cache)))
+        if shared and (alias != config.redis or alias == "default"):
+            where, number = shared[0]
             yield Error(
                 f"The cache {alias!r} is in the Redis database of the jobs ({where}, database {number}): "
                 f"cache.clear() would delete all jobs, whatever its KEY_PREFIX is.",
@@ -47,31 +48,31 @@ def shared_caches(config: Conf) -> Iterator[CheckMessage]:
             )
 
 
-def _places_of_jobs(config: Conf) -> Iterator[Place]:
+def _databases_of_jobs(config: Conf) -> Iterator[Place]:
     redis = config.redis
     if redis is None:
-        from .connections import embedded_directory
+        from ..connections import embedded_directory
 
         with contextlib.suppress(Misconfigured):  # reported as delayq.E003
             yield _socket(str(embedded_directory(config) / "redis.sock"), 0)
     elif isinstance(redis, str) and "://" not in redis:
-        yield from _places_of_cache(settings.CACHES.get(redis, {}))
+        yield from _databases_of_cache(settings.CACHES.get(redis, {}))
     else:
         with contextlib.suppress(Misconfigured):  # reported as delayq.E002
-            yield from _places_of_config(RedisConfig.parse(redis))
+            yield from _databases_of_config(RedisConfig.parse(redis))
 
 
-def _places_of_config(redis: RedisConfig) -> Iterator[Place]:
+def _databases_of_config(redis: RedisConfig) -> Iterator[Place]:
     if redis.path:
         yield _socket(redis.path, redis.db)
     elif redis.sentinels:
-        yield from _behind_sentinels(redis.sentinel_master, redis.sentinels, redis.db)
+        yield from _database_of_master(redis.sentinel_master, redis.sentinels, redis.db)
     else:
         for address in redis.cluster_nodes or ((redis.host, redis.port),):
-            yield _server(address), redis.db
+            yield _normal_address(address), redis.db
 
 
-def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
+def _databases_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
     given, options = cache.get("LOCATION") or (), cache.get("OPTIONS") or {}
     for location in re.split("[;,]", given) if isinstance(given, str) else given:
         url = str(location).strip()
@@ -86,9 +87,9 @@ def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
         if parts.get("path"):
             yield _socket(parts["path"], number)
         elif options.get("SENTINELS"):
-            yield from _behind_sentinels(host, options["SENTINELS"], number)
+            yield from _database_of_master(host, options["SENTINELS"], number)
         else:
-            yield _server((host, int(parts.get("port") or 6379))), number
+            yield _normal_address((host, int(parts.get("port") or 6379))), number
 
 
 def _number_in(options: Mapping[str, Any]) -> int:
@@ -99,20 +100,20 @@ def _number_in(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _behind_sentinels(master: str, sentinels: Any, number: int) -> Iterator[Place]:
+def _database_of_master(master: str, sentinels: Any, number: int) -> Iterator[Place]:
     for host, port in sentinels:
-        yield f"{master} of the sentinel {_server((host, int(port)))}", number
+        yield f"{master} of the sentinel {_normal_address((host, int(port)))}", number
 
 
 def _socket(path: str, number: int) -> Place:
     return f"unix:{os.path.realpath(path)}", number
 
 
-def _server(address: Address) -> str:
+def _normal_address(address: Address) -> str:
     host, port = address
     name = host.strip("[]").rstrip(".").lower()
     with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(name)
-        if found.is_loopback or found.is_unspecified:
+        ip = ipaddress.ip_address(name)
+        if ip.is_loopback or ip.is_unspecified:
             name = "localhost"
     return f"{name or 'localhost'}:{port}"

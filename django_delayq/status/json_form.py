@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from ..core.moments import iso_of
 from ..core.timings import Histogram
 from .change import NOTHING, Change, Rates, by_queue, united
 from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
@@ -27,12 +27,12 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
     totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
-    ran = by_queue(snapshot.figures.run)
-    told: dict[str, Any] = {
-        "now": iso(snapshot.now_ms),
+    attempts = by_queue(snapshot.figures.run)
+    values: dict[str, Any] = {
+        "now": iso_of(snapshot.now_ms),
         "totals": totals,
         "queues": [
-            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
+            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING))
             for queue in snapshot.queues
         ],
         "workers": [_worker(worker) for worker in snapshot.workers],
@@ -40,18 +40,18 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
         "redis": _redis(snapshot.redis),
     }
     if snapshot.outbox is not None:
-        told["outbox"] = snapshot.outbox
+        values["outbox"] = snapshot.outbox
     if change is not None:
-        told["seconds"] = round(change.seconds, 3)
+        values["seconds"] = round(change.seconds, 3)
         totals["rates"] = _rates(change.total)
-        for queue in told["queues"]:
+        for queue in values["queues"]:
             queue["rates"] = _rates(change.queues.get(queue["name"], Rates()))
-    return told
+    return values
 
 
 def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
     counts = queue.counts
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "name": queue.name,
         **{place: getattr(counts, place) for place in _PLACES},
         "quarantine": counts.quarantine,
@@ -72,9 +72,9 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         "run_so_far": lengths(run),
     }
     if len(counts.backlog) > 2:
-        told["backlog"] = list(counts.backlog)
+        values["backlog"] = list(counts.backlog)
     if counts.shards:
-        told["by_shard"] = [
+        values["by_shard"] = [
             {
                 "shard": number,
                 **{place: getattr(one, place) for place in _PLACES},
@@ -82,18 +82,18 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
             }
             for number, one in counts.shards
         ]
-    return told
+    return values
 
 
 def lengths(histogram: Histogram) -> dict[str, Any]:
     """Return count, mean and quantiles of a histogram of durations, in ms; None for missing values."""
     count = histogram.count
-    found = {
+    statistics = {
         "mean_ms": histogram.sum_ms / count if count else None,
         "p50_ms": histogram.quantile(0.5),
         "p99_ms": histogram.quantile(0.99),
     }
-    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in found.items()}}
+    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in statistics.items()}}
 
 
 def _rates(rates: Rates) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _rates(rates: Rates) -> dict[str, Any]:
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
     """Return the complete heartbeat payload of a worker of any release, with derived values."""
     return {
-        **worker.said,
+        **worker.payload,
         "seen_seconds_ago": round(worker.seconds_ago, 1),
         "lost": worker.lost,
         "jobs": [asdict(job) for job in worker.jobs],
@@ -123,8 +123,8 @@ def _recurring(one: RecurringStatus) -> dict[str, Any]:
         "schedule": one.schedule,
         "timezone": one.timezone or None,
         "missed": one.missed,
-        "last_tick": None if one.last_tick_ms is None else iso(one.last_tick_ms),
-        "next_tick": None if one.next_tick_ms is None else iso(one.next_tick_ms),
+        "last_tick": iso_of(one.last_tick_ms),
+        "next_tick": iso_of(one.next_tick_ms),
     }
 
 
@@ -139,8 +139,3 @@ def human_bytes(size: float) -> str:
         return f"{size:.0f}B"
     power = min(4, int(math.log(size, 1024)))
     return f"{size / 1024**power:.2f}{'KMGT'[power - 1]}"
-
-
-def iso(unix_ms: float) -> str:
-    """Return a time as ISO 8601 text in UTC."""
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")

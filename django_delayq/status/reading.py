@@ -42,7 +42,7 @@ def take(
     return Snapshot(
         now_ms=now_ms,
         queues=tuple(queue_status(queue, one) for queue, one in zip(queues, counts, strict=True)),
-        workers=tuple(worker_status(said, now_ms) for said in workers),
+        workers=tuple(worker_status(payload, now_ms) for payload in workers),
         redis=redis_status(servers, now_ms),
         outbox=_outbox() if outbox else None,
         figures=figures,
@@ -65,33 +65,33 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
     )
 
 
-def worker_status(said: Mapping[str, Any], now_ms: float) -> WorkerStatus:
+def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
     """Return the status of a worker from its heartbeat payload (:meth:`Broker.workers`).
 
     The worker may be of another release, so every field is checked.
     """
-    queues = said.get("queues") or ()
+    queues = payload.get("queues") or ()
     return WorkerStatus(
-        name=str(said["name"]),
-        seen_ms=float(said["seen_ms"]),
-        seconds_ago=max(0.0, now_ms - float(said["seen_ms"])) / 1000,
-        host=str(said.get("host") or ""),
-        pid=_whole(said.get("pid")),
+        name=str(payload["name"]),
+        seen_ms=float(payload["seen_ms"]),
+        seconds_ago=max(0.0, now_ms - float(payload["seen_ms"])) / 1000,
+        host=str(payload.get("host") or ""),
+        pid=_whole(payload.get("pid")),
         queues=tuple(map(str, queues)) if isinstance(queues, (list, tuple)) else (str(queues),),
-        threads=_whole(said.get("threads")) or 0,
-        running=_whole(said.get("running")) or 0,
-        dispatcher=bool(said.get("dispatcher")),
-        stopping=bool(said.get("stopping")),
-        quarantine=bool(said.get("quarantine")),
-        started_ms=_whole(said.get("started")),
-        rss_mib=_whole(said.get("rss_mib")),
-        jobs=tuple(_jobs(said.get("jobs"))),
-        said=said,
+        threads=_whole(payload.get("threads")) or 0,
+        running=_whole(payload.get("running")) or 0,
+        dispatcher=bool(payload.get("dispatcher")),
+        stopping=bool(payload.get("stopping")),
+        quarantine=bool(payload.get("quarantine")),
+        started_ms=_whole(payload.get("started")),
+        rss_mib=_whole(payload.get("rss_mib")),
+        jobs=tuple(_jobs(payload.get("jobs"))),
+        payload=payload,
     )
 
 
-def _jobs(said: object) -> Iterable[RunningJob]:
-    for one in said if isinstance(said, list) else ():
+def _jobs(payload: object) -> Iterable[RunningJob]:
+    for one in payload if isinstance(payload, list) else ():
         if isinstance(one, dict):
             yield RunningJob(
                 _whole(one.get("slot")) or 0,
@@ -116,7 +116,7 @@ def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStat
         return [int(info[name]) for info in masters if name in info]
 
     def total(name: str) -> int | None:
-        return sum(found) if (found := numbers(name)) else None
+        return sum(values) if (values := numbers(name)) else None
 
     def fine(name: str) -> bool:
         return all(info.get(name, "ok") == "ok" for info in masters)

@@ -22,7 +22,7 @@ from ..core.operations.selection import Progress
 from ..core.queue import Queue
 from ..core.schedule_outcome import ScheduleOutcome
 from ..models import InboxEntry
-from ..outbox import durability, rows, verbs
+from ..outbox import durability, row_verbs, rows
 from ..outbox.due import NOW, DueTime
 from ..repair.sweeping import Sweep
 from ..settings.conf import conf
@@ -86,7 +86,7 @@ def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> lis
     def one(ident: str, request: bytes | None, there: _Rows) -> str:
         home = there.home(ident, request)
         if home is not None:
-            return verbs.cancel(_target(queue, ident, home, request)) or GONE
+            return row_verbs.cancel(_target(queue, ident, home, request)) or GONE
         outcome = queue.cancel(ident, generation=there.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
@@ -183,7 +183,7 @@ def _move(
             live = broker.existing(queue.name)
             return live is not None and move(live, ident, request, None)
 
-        answer = verbs.move(_target(queue, ident, home, request), verb, when, tell)
+        answer = row_verbs.move(_target(queue, ident, home, request), verb, when, tell)
         return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
 
     return _each(queue, idents, kept, one)
@@ -200,8 +200,8 @@ def _each(
     return [outcomes[place] for place in range(len(idents))]
 
 
-def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> verbs.Target:
-    return verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
+def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> row_verbs.Target:
+    return row_verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
 
 
 def _outboxes(queue: Queue) -> Iterable[str]:
