@@ -7,7 +7,7 @@ display.
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
