@@ -9,6 +9,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
+from .attempt_outcome import AttemptOutcome
 from .job import Job, Settlement, bury, expire
 from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
@@ -155,7 +156,7 @@ class Shards(ShardSet):
                         0,
                         0,
                         reason="undecodable",
-                        outcome="undecodable",
+                        outcome=AttemptOutcome.UNDECODABLE,
                         error_class="Undecodable",
                         error=item.error.encode(),
                     )
