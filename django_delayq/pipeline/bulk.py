@@ -20,7 +20,7 @@ from ..core.sending.runs import CHUNK, Run
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
-from .redis_door import DEFAULT_PREFIX, open_broker
+from .redis_options import DEFAULT_PREFIX, open_broker
 from .session import activate
 
 if TYPE_CHECKING:

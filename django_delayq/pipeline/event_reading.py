@@ -24,7 +24,7 @@ from .column_names import fault_of_case
 from .errors import EventsLost
 from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
-from .redis_door import check_names, config_of, open_broker
+from .redis_options import check_names, config_of, open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _ARROW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EventsOptions:
-    """Parsed and validated options of the data source, without those of :mod:`.redis_door`."""
+    """Parsed and validated options of the data source, without those of :mod:`.redis_options`."""
 
     #: queues to read; empty = every queue, future ones included
     queues: tuple[str, ...] = ()

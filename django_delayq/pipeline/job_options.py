@@ -13,9 +13,9 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_id, check_queue_name, short
 from ..core.operations.columns import PLACES
 from ..core.task import suggest
-from .redis_door import check_names
+from .redis_options import check_names
 
-#: option names, without those of :mod:`.redis_door`
+#: option names, without those of :mod:`.redis_options`
 NAMES: Final = ("queue", "missingQueue", "shards", "states", "ids", "dueFrom", "dueTo", "fetch", "partitions")
 EVERY: Final = "*"
 STATES: Final = ("waiting", "reserved")

@@ -32,7 +32,7 @@ from . import aside
 from .bulk import BulkOptions, Watch, bulk
 from .errors import PipelineError
 from .expressions import due_column, id_column
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 from .template import names_in, pattern_of
 

@@ -46,9 +46,9 @@ from ..core.options import (
 from ..core.records.keys import MAX_SHARDS
 from ..core.sending.runs import CHUNK, MOST_ID
 from .errors import PipelineError
-from .redis_door import check_names
+from .redis_options import check_names
 
-#: option names, without those of :mod:`.redis_door`
+#: option names, without those of :mod:`.redis_options`
 NAMES: Final = (
     "queue",
     "task",

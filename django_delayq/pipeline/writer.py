@@ -35,7 +35,7 @@ from ..core.sending.run_limits import memory_of
 from ..core.sending.run_writer import RunClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .sender import AT, Refused, Sender, Sent, open_run
 from .write_options import WriteOptions, check_schema
 

@@ -25,7 +25,7 @@ from django_delayq.core.redis.config import RedisConfig
 from django_delayq.management.commands.delayq_pipeline import SUBCOMMANDS
 from django_delayq.management.pipeline import address, common
 from django_delayq.models.history import PipelineRun
-from django_delayq.pipeline.redis_door import config_of
+from django_delayq.pipeline.redis_options import config_of
 from django_delayq.settings.conf import conf
 from tests.support.event_entries import add, pack
 
