@@ -71,7 +71,7 @@ def root(delayq: DjangoBroker, settings: Any, tmp_path: Path) -> Path:
 
 def spoken(**settings: Any) -> str:
     with override_settings(DELAYQ=settings):
-        return address.spoken(conf())
+        return address.redis_address(conf())
 
 
 def test_a_url_is_told_as_it_is() -> None:
@@ -117,7 +117,7 @@ def test_a_client_of_sentinels_means_the_same_on_the_other_side() -> None:
     from redis.sentinel import Sentinel
 
     sentinel = Sentinel([("10.0.0.1", 1), ("10.0.0.2", 2)], sentinel_kwargs={"password": "s"}, password="p", db=3)
-    found = config_of({"redis": json.dumps(address.of_client(sentinel.master_for("m")))})
+    found = config_of({"redis": json.dumps(address.address_of_client(sentinel.master_for("m")))})
     assert found == RedisConfig.parse(
         {
             "sentinels": [("10.0.0.1", 1), ("10.0.0.2", 2)],
@@ -130,7 +130,7 @@ def test_a_client_of_sentinels_means_the_same_on_the_other_side() -> None:
 
 
 def test_a_client_of_a_cluster_leads_to_the_same_cluster(cluster_connection: Any) -> None:
-    config = config_of({"redis": json.dumps(address.of_client(cluster_connection.client))})
+    config = config_of({"redis": json.dumps(address.address_of_client(cluster_connection.client))})
     assert len(config.cluster_nodes) == 3
 
 
@@ -140,7 +140,7 @@ def test_a_password_from_a_program_cannot_be_handed_on() -> None:
             return ("geheim",)
 
     with pytest.raises(Misconfigured, match="credential_provider, which Spark's workers do not have"):
-        address.of_client(redis.Redis(credential_provider=Program()))
+        address.address_of_client(redis.Redis(credential_provider=Program()))
 
 
 def test_the_embedded_redis_is_started_and_named(tmp_path: Path) -> None:
@@ -200,10 +200,13 @@ def test_the_command_line_comes_before_the_settings(settings: Any) -> None:
         ([], "SUBCOMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["run", "--conf", "spark.driver.memory"], "write it like spark.driver.memory=2g"),
-        (["run", "--conf", "=2g"], "is no option of Spark"),
+        (["run", "--conf", "=2g"], "is not an option of Spark"),
         (["run", "--max-rows", "0"], "not a number of events above 0"),
         (["stream", "--interval", "-1"], "not a number of seconds above 0"),
-        (["backfill", "--from", "yesterday", "--to", "2026-11-21"], "'yesterday' is no day like 2026-11-21"),
+        (
+            ["backfill", "--from", "yesterday", "--to", "2026-11-21"],
+            "'yesterday' is not a day; write it like 2026-11-21",
+        ),
         (["backfill"], "--from"),
         (["runs", "--kind", "magic"], "invalid choice: 'magic'"),
     ],
@@ -324,7 +327,7 @@ def test_a_doctor_finds_a_whole_machine_whole(root: Path, delayq: DjangoBroker) 
     assert found["history"][0][0] == "WARN", "nobody has read events yet"
     assert not root.parent.exists(), "a look leaves nothing behind"
     lines = run("doctor").splitlines()
-    assert lines[-1] == "Everything that is needed is there."
+    assert lines[-1] == "All requirements are met."
     assert lines[0].startswith("OK   python: 3.")
 
 
@@ -356,7 +359,7 @@ def test_a_folder_that_cannot_be_written_is_found_by_trying(root: Path) -> None:
     code, found = doctor()
     assert code == 3
     assert found["root"] == [
-        ("ERROR", f"{root} cannot be written (Not a directory): set DELAYQ['PIPELINE']['root'] to a folder of yours")
+        ("ERROR", f"{root} cannot be written (Not a directory): set DELAYQ['PIPELINE']['root'] to a writable folder")
     ]
     assert root.parent.read_text() == "a file in the way"
 
@@ -387,13 +390,13 @@ def test_a_cap_that_holds_less_than_an_hour_is_told(root: Path, delayq: DjangoBr
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 1000}}
     assert doctor()[1]["events"][0] == (
         "OK",
-        "a shard keeps its latest 1000 events; at the rate of queue default they are those of 2h45m; read them "
+        "a shard keeps its latest 1000 events; at the rate of queue default they cover 2h45m; read them "
         "more often than that",
     )
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 300}}
     level, text = doctor()[1]["events"][0]
     assert level == "WARN"
-    assert "those of 49m45s: read them more often than that, by delayq_pipeline stream, or raise" in text
+    assert "they cover 49m45s: read them more often, with delayq_pipeline stream, or raise" in text
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 0}}
     assert doctor()[1]["events"][0][0] == "ERROR"
 
@@ -403,11 +406,13 @@ def test_a_stream_that_is_nearly_full_of_unread_events_is_told(root: Path, delay
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 100}}
     happen(delayq, 60)
     events.follow(delayq, "history")
-    assert doctor()[1]["history"] == [("OK", "60 events are not read yet")]
+    assert doctor()[1]["history"] == [("OK", "60 events are unread")]
     happen(delayq, 15, apart_ms=1, after_ms=10**7)
     level, text = doctor()[1]["history"][0]
     assert level == "WARN"
-    assert "of queue default has 75 of at most 100, then the oldest are lost: run delayq_pipeline run now" in text
+    assert (
+        "of queue default has 75 of at most 100; above that the oldest are deleted: run delayq_pipeline run now" in text
+    )
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ def a_run(run_id: str, minutes_ago: float, **about: Any) -> PipelineRun:
 
 @pytest.mark.django_db
 def test_runs_are_listed_the_latest_first() -> None:
-    assert run("runs") == "No run yet.\n"
+    assert run("runs") == "No pipeline run found.\n"
     a_run("old", 60, rows=7)
     a_run("sms", 20, kind="bulk", state="failed", rows=5, created=3, known=1, bad=1, error="RedisError: away\nmore")
     a_run("dead", 10, state="running", ended_at=None)
@@ -477,4 +482,4 @@ def test_runs_can_be_chosen() -> None:
     assert names("--run-id", "h3") == ["h3"]
     assert names("--state", "died") == ["dead"]
     assert names("--state", "running") == []
-    assert run("runs", "--state", "failed") == "No such run.\n"
+    assert run("runs", "--state", "failed") == "No pipeline run found.\n"
