@@ -40,10 +40,10 @@ class RecordingExecution(Execution):
         self.notifier = self._teller
         self._faults = faults
         self._inner = self._call
-        self._call = self._watched
+        self._call = self._recorded_call
         self.raised: list[BaseException] = []
 
-    def _watched(self, run: Run) -> Any:
+    def _recorded_call(self, run: Run) -> Any:
         try:
             return self._inner(run)
         except BaseException as error:
@@ -51,5 +51,5 @@ class RecordingExecution(Execution):
             raise
 
     def _handler(self, run: Run) -> Any:
-        self._faults.strike(run)
+        self._faults.raise_next(run)
         return super()._handler(run)
