@@ -257,5 +257,5 @@ def refuse_event_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "jobs cannot be run inside a coroutine: use `await arun_due()`, or `await aschedule()` under immediate()"
+        "jobs cannot be run inside a coroutine: use `await arun_due()`; under immediate() use aschedule()"
     )

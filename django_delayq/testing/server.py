@@ -35,7 +35,7 @@ try:
     from .interpreter import Interpreter
 except ImportError as error:
     raise ImportError(
-        f"django_delayq.testing needs fakeredis with its Lua support, which is not installed ({error}): "
+        f"django_delayq.testing needs fakeredis with Lua, which cannot be imported ({error}): "
         "pip install 'django-delayq[testing]'"
     ) from error
 

@@ -202,7 +202,7 @@ def test_max_jobs_ends_it_early(delayq_fake: Fake, done: list[Any]) -> None:
 
 
 def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_fake: Fake, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_delayq.testing.running.MANY", 20)
+    monkeypatch.setattr("django_delayq.testing.running.SELF_SCHEDULING", 20)
     schedule(works.again)
     with pytest.raises(RuntimeError, match=r"works.again is due again. If a task schedules itself, pass a smaller"):
         run_due()
