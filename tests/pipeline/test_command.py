@@ -190,7 +190,7 @@ def test_a_failure_is_short_and_kept(root: Path, delayq: Broker) -> None:
     with pytest.raises(CommandError, match="No events from 2020-01-01 to 2020-01-02 are kept any more"):
         root.unlink()
         run("backfill", "--from", "2020-01-01", "--to", "2020-01-02")
-    with pytest.raises(CommandError, match="--to 2020-01-01 lies before --from 2020-01-02"):
+    with pytest.raises(CommandError, match="--to 2020-01-01 is before --from 2020-01-02"):
         run("backfill", "--from", "2020-01-02", "--to", "2020-01-01")
 
 

@@ -223,7 +223,7 @@ def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker)
         (("cancel", "--where", "taks = 'x'"), "the condition cannot be used", 1),
         (("reschedule", "--where", "true"), "either a delay from now or a moment", 2),
         (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel has no time", 2),
-        (("reschedule", "--where", "true", "--at", "tomorrow"), "is no moment; write it like", 2),
+        (("reschedule", "--where", "true", "--at", "tomorrow"), "is not a moment; write it like", 2),
         (("reschedule", "--where", "true", "--at", "2031-01-01T00:00:00"), "has no time zone", 2),
     ],
 )
