@@ -17,6 +17,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import NewJob
 from ..core.job_options import check_option_names
+from ..core.moments import parse_moment
 from ..core.task import Task, registry
 from ..outbox import durability
 from ..scheduling.handle import COLLECTED, JobHandle
@@ -25,7 +26,6 @@ from ..scheduling.plans import Plan, job_rules, plan_of
 from ..scheduling.sending import Prepared
 from ..scheduling.targets import find_task
 from ..settings import context_links
-from .values import moment_of
 
 if TYPE_CHECKING:
     from .idempotency import Kept
@@ -246,7 +246,7 @@ def _read_moments(options: Entry) -> None:
         value = options.get(name)
         if type(value) is str:
             try:
-                options[name] = moment_of(value)
+                options[name] = parse_moment(value)
             except InvalidJob as error:
                 raise Wrong(f"/{name}", str(error)) from None
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
+from ...core.moments import iso_of
 from ...status.snapshot import RunningJob
-from ..values import moment
 from .base import Resource, with_example
 from .fields import RoundedField, TimeField
 
@@ -44,7 +44,7 @@ class RunningJobSerializer(Resource):
         if ends is None:
             del shown["lease_ends"]
         else:
-            shown["lease_ends"] = moment(ends.get((job.queue, job.id)))
+            shown["lease_ends"] = iso_of(ends.get((job.queue, job.id)))
         return shown
 
 

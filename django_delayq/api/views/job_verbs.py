@@ -14,7 +14,7 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core import bulk
-from .. import verbs
+from .. import job_changes
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.base import Resource, with_example
@@ -52,8 +52,8 @@ class Cancel(_Verb):
         """
         jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in jobs:
-            return Response(BulkSerializer.render(verbs.cancel_all(live)))
-        return results(jobs["ids"], verbs.cancel(live, jobs["ids"], self._kept))
+            return Response(BulkSerializer.render(job_changes.cancel_all(live)))
+        return results(jobs["ids"], job_changes.cancel(live, jobs["ids"], self._kept))
 
 
 class Reschedule(_Verb):
@@ -72,7 +72,7 @@ class Reschedule(_Verb):
         """
         jobs, live = self.read(request, RescheduleSerializer), self.queue(queue)
         due_ms, delay_ms = jobs["due"]
-        return results(jobs["ids"], verbs.reschedule(live, jobs["ids"], due_ms, delay_ms, self._kept))
+        return results(jobs["ids"], job_changes.reschedule(live, jobs["ids"], due_ms, delay_ms, self._kept))
 
 
 class RunNow(_Verb):
@@ -91,8 +91,8 @@ class RunNow(_Verb):
         """
         jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in jobs:
-            return Response(BulkSerializer.render(verbs.run_all_now(live)))
-        return results(jobs["ids"], verbs.run_now(live, jobs["ids"], self._kept))
+            return Response(BulkSerializer.render(job_changes.run_all_now(live)))
+        return results(jobs["ids"], job_changes.run_now(live, jobs["ids"], self._kept))
 
 
 class _Failed(_Verb):
@@ -102,7 +102,7 @@ class _Failed(_Verb):
         """Apply the verb to all failed jobs."""
         self.read(request, Resource)
         live, act = self.queue(queue), type(self).act
-        return Response(BulkSerializer.render(verbs.swept(lambda progress: act(live, progress=progress))))
+        return Response(BulkSerializer.render(job_changes.swept(lambda progress: act(live, progress=progress))))
 
 
 class KillFailed(_Failed):

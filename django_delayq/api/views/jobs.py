@@ -14,7 +14,7 @@ from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import brokers, verbs
+from .. import brokers, job_changes
 from ..base import ApiView
 from ..describe import operation
 from ..entries import Reader
@@ -98,8 +98,8 @@ class OneJob(ApiView):
         not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
         """
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = verbs.cancel(live, [ident])
-        if outcome == verbs.GONE:
+        (outcome,) = job_changes.cancel(live, [ident])
+        if outcome == job_changes.GONE:
             raise job_not_found(live.name, id)
         return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
@@ -116,8 +116,8 @@ class OneJob(ApiView):
         """
         due_ms, delay_ms = self.read(request, DueSerializer)["due"]
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = verbs.reschedule(live, [ident], due_ms, delay_ms)
-        if outcome == verbs.NOT_WAITING:
+        (outcome,) = job_changes.reschedule(live, [ident], due_ms, delay_ms)
+        if outcome == job_changes.NOT_WAITING:
             raise _not_waiting(live, ident)
         # approximate: Redis's clock decides
         due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)

@@ -10,7 +10,7 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core import bulk
-from .. import verbs
+from .. import job_changes
 from ..base import ApiView
 from ..describe import operation
 from ..idempotency import calls
@@ -85,11 +85,13 @@ class KickView(ApiView):
         options = {"delay_ms": wanted.get("delay", 0), "replace": wanted.get("replace", False)}
         if "all" in wanted:
             pace = wanted.get("per_second")
-            found = verbs.swept(lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options))
+            found = job_changes.swept(
+                lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options)
+            )
             return Response(BulkSerializer.render(found))
         jobs = wanted["jobs"]
         outcomes = [
-            live.kick(ident, key=key, request=call, **options) or verbs.GONE
+            live.kick(ident, key=key, request=call, **options) or job_changes.GONE
             for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
         ]
         return results([ident for ident, _ in jobs], outcomes)
@@ -113,11 +115,11 @@ class DiscardView(ApiView):
         if "all" in wanted:
             age = wanted.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
-            found = verbs.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
+            found = job_changes.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
             return Response(BulkSerializer.render(found))
         jobs = wanted["jobs"]
         outcomes = [
-            "discarded" if live.discard(ident, key=key, request=call) else verbs.GONE
+            "discarded" if live.discard(ident, key=key, request=call) else job_changes.GONE
             for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
         ]
         return results([ident for ident, _ in jobs], outcomes)

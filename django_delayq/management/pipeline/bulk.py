@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,18 +13,17 @@ from django.db import connections
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
-from ...core.sending import runs
+from ...core.sending import bulk_loads
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
-from ...status.formatting import moment, table
 from ..base import positive
 from . import common, history_runs, job_writer
+from .bulk_preview import print_dry_run
 from .stopping import Stopped
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
-    from ...pipeline.dry_run import DryRun
     from ...pipeline.inputs import Files, Table
 
 HELP: Final = "schedule a job for each row of files or of a model; an interrupted run can be resumed"
@@ -128,7 +126,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | Non
             _attach(spark, options)
             from ...pipeline.bulk import rehearse
 
-            _print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]), options)
+            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]), options)
         return None
     run_id = options["run_id"] or history_runs.new_run_id("bulk")
     bulk_options = replace(bulk_options, run_id=run_id)
@@ -173,7 +171,7 @@ def _write(
 
     _attach(spark, options)
     # An existing bulk load is resumed without a preview, which was shown when it began.
-    if not options["yes"] and runs.read_run(ours.broker(), bulk_options.run_id or "") is None:
+    if not options["yes"] and bulk_loads.read_load(ours.broker(), bulk_options.run_id or "") is None:
         preview = rehearse(spark, source, bulk_options, storm_above=options["storm"])
         warnings = preview.dangers if bulk_options.quarantine else preview.warnings
         if warnings:
@@ -295,35 +293,3 @@ def _result_values(result: BulkResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
     }
-
-
-def _print_dry_run(command: common.CommandContext, dry_run: DryRun, options: Mapping[str, Any]) -> None:
-    """Print a dry run as readable text on stderr, and as JSON in the last line."""
-    lines = [
-        f"{dry_run.rows:,} rows, {dry_run.due_now:,} of them due now; about {dry_run.bytes_per_job:,.0f} bytes per "
-        f"job, {dry_run.memory / 1e6:,.1f} MB in total"
-    ]
-    lines += ["", *table(("shard", "rows"), sorted(dry_run.shards.items())), ""]
-    lines += table(("due from (UTC)", "rows"), [(moment(start), count) for start, count in dry_run.dues])
-    lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in dry_run.first)]
-    lines += ["", *(f"WARNING: {text}" for text in dry_run.warnings)]
-    common.print_note(command, "\n".join(lines), options)
-    common.print_result(
-        command,
-        {
-            "state": "dry run",
-            "rows": dry_run.rows,
-            "due_now": dry_run.due_now,
-            "without_id": dry_run.without_id,
-            "without_due": dry_run.without_due,
-            "shards": dict(dry_run.shards),
-            "dues": list(dry_run.dues),
-            "width_minutes": dry_run.width_min,
-            "busiest_minute": {"at": moment(dry_run.busiest[0]), "rows": dry_run.busiest[1]},
-            "bytes_per_job": round(dry_run.bytes_per_job),
-            "bytes": dry_run.memory,
-            "free_bytes": dry_run.free,
-            "first": list(dry_run.first),
-            "warnings": dry_run.warnings,
-        },
-    )
