@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from ..core.job import Job
     from ..scheduling.middleware import Chain, Scheduling
+    from ..worker.attempt import Attempt
     from ..worker.middleware import Call
-    from ..worker.run import Run
 
 logger: Final = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ def _around(next: Call, *, linked: bool) -> Call:
         explicit_bucket_boundaries_advisory=_BOUNDS,
     )
 
-    def call(run: Run) -> Any:
+    def call(run: Attempt) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
         measured = _attributes(run.job.queue, run.job.task, "run", "process")
         with _unharmed():
@@ -279,11 +279,11 @@ def _span_context(context: Context) -> trace.SpanContext:
     return trace.get_current_span(context).get_span_context()
 
 
-def _lateness(run: Run, job: Job) -> float:
+def _lateness(run: Attempt, job: Job) -> float:
     return max(0.0, (run.started_ms - job.due_ms) / 1000)
 
 
-def _run_attributes(run: Run, jobs: Sequence[Job]) -> _Attributes:
+def _run_attributes(run: Attempt, jobs: Sequence[Job]) -> _Attributes:
     job = jobs[0]
     found: _Attributes = {
         "delayq.attempt": job.failures + 1,

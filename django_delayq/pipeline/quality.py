@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pyspark.sql import functions as F
 
+from ..core.attempt_outcome import COUNTED, IN_MORGUE
 from ..core.inputs import short
 from .errors import PipelineError
-from .transforms import BURIED, COUNTED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,7 +48,7 @@ EXPECTATIONS: Final = (
     Expectation("queue is known", "queue IS NOT NULL AND queue <> ''", "drop"),
     Expectation("time is known", "ts IS NOT NULL", "drop"),
     Expectation("task is known", "task IS NOT NULL AND task <> '' OR outcome = 'undecodable'"),
-    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *BURIED))})"),
+    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *IN_MORGUE))})"),
     # The start is taken from the worker's clock, the due time from Redis's.
     Expectation("does not begin before it is due", "started >= due - INTERVAL 1 SECOND"),
     Expectation("does not end before it begins", "duration_ms >= 0"),
@@ -90,10 +90,10 @@ def counters(expectations: Sequence[Expectation], among: Column | None = None) -
     Args:
         among: count only rows for which this is true; None = all.
     """
-    looked_at = F.lit(True) if among is None else among
-    counts = [F.count_if(looked_at & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
+    included = F.lit(True) if among is None else among
+    counts = [F.count_if(included & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
     dropped = reason_of(expectations).isNotNull()
-    return [*counts, F.count_if(looked_at & dropped).alias("bad")]
+    return [*counts, F.count_if(included & dropped).alias("bad")]
 
 
 def by_name(expectations: Sequence[Expectation], counted: Mapping[str, Any]) -> dict[str, int]:
@@ -122,8 +122,8 @@ def refuse_broken(rows: DataFrame, expectations: Sequence[Expectation]) -> None:
     counted = rows.agg(*counters(strict)).first()
     broken = by_name(strict, counted.asDict() if counted is not None else {})
     if broken:
-        said = "; ".join(f"{short(name)}: {count} rows" for name, count in broken.items())
+        listed = "; ".join(f"{short(name)}: {count} rows" for name, count in broken.items())
         raise PipelineError(
-            f"Attempts break what must be true of them: {said}. The events are kept; look at them, then correct their "
-            "source or the expectation, and run again."
+            f"Attempts break expectations of mode fail: {listed}. The events are kept; examine them, then correct "
+            "their source or the expectation, and run again."
         )

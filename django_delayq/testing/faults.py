@@ -11,7 +11,7 @@ from ..core.task import Task
 from ..scheduling.verbs import find_task
 
 if TYPE_CHECKING:
-    from ..worker.run import Run
+    from ..worker.attempt import Attempt
     from .broker import MemoryBroker
 
 Error = BaseException | type[BaseException]
@@ -30,9 +30,9 @@ class Faults:
             raise TypeError(f"fail_next() takes an exception or an exception class, not {error!r}")
         self._errors.setdefault(name, deque()).extend([error] * times)
 
-    def raise_next(self, run: Run) -> None:
+    def raise_next(self, attempt: Attempt) -> None:
         """Raise the injected error for the task of this attempt, if there is one."""
-        errors = self._errors.get(run.task.name) if run.task is not None else None
+        errors = self._errors.get(attempt.task.name) if attempt.task is not None else None
         if errors:
             error = errors.popleft()
             raise error if isinstance(error, BaseException) else error()

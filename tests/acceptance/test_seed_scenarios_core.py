@@ -17,7 +17,8 @@ from django_delayq.core.errors import IdTaken
 from django_delayq.core.job import NewJob, Payload, ack, fail, new_key, release
 from django_delayq.core.operations import fsck
 from django_delayq.core.times import due_of
-from django_delayq.worker.decision import Policy, raised
+from django_delayq.worker.decision import raised
+from django_delayq.worker.policy import Policy
 from tests.core.stage import LEASE, T0, Stage
 from tests.core.world import unchanged
 

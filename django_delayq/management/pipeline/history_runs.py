@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ...history.records import Record
-    from ...pipeline.days_done import DaysDone, OnDays
     from ...pipeline.history import History, Summary
+    from ...pipeline.upkeep import DaysDone, OnDays
 
 
 def add_read_options(parser: ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def new_run_id(kind: str) -> str:
 def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
     """Return the driver of the history, configured from settings and command line."""
     from ...pipeline.history import History
-    from ...pipeline.options import HistoryOptions
+    from ...pipeline.history_options import HistoryOptions
 
     settings = conf()
     pipeline = settings.pipeline

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
-from ...core.errors import DelayQError, InvalidJob, Misconfigured
+from ...core.errors import DelayQError, Misconfigured
+from ...core.moments import parse_moment
 from ...core.times import delay_ms_of, due_of
 from ...settings.conf import conf
 from ...status.formatting import printable, table
@@ -182,8 +183,4 @@ def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
 
 
 def _moment(text: str) -> int | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidJob(f"{text!r} is not a moment; write it like 2026-11-21T08:00:00+01:00") from None
-    return due_of(at=moment, allow_far=conf().allow_far)[0]
+    return due_of(at=parse_moment(text, what="--at"), allow_far=conf().allow_far)[0]
