@@ -183,7 +183,7 @@ def test_an_id_that_cannot_be_is_refused_and_its_chunk_with_it(broker: Broker, i
     writer = BulkLoadWriter(broker, load)
     writer.add(*good)
     writer.add(good[0], (ident.encode(), *good[1][1:]))
-    with pytest.raises(InvalidJob, match="an id has"):
+    with pytest.raises(InvalidJob, match="zero character" if "\0" in ident else "an id has"):
         writer.finish()
     assert live(broker) == 0
 
