@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, ClassVar, Final
+from functools import cache, cached_property
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, Final, NamedTuple
 
 from drf_spectacular.drainage import get_override, set_override
 from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
@@ -17,6 +18,39 @@ from ..parsing import too_many
 
 #: maximum number of errors reported for one request
 MOST_ERRORS: Final = 50
+#: options of members that a resource's own ``to_representation`` adds; their fields only document them
+ADDED: Final[dict[str, Any]] = {"required": False, "source": "added"}
+#: what the ``to_representation`` of these fields comes to for the values of this package
+_PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
+    serializers.CharField: str,
+    serializers.IntegerField: int,
+    serializers.BooleanField: bool,
+}
+
+
+class _Member(NamedTuple):
+    """Member of a response, with what the base class would work out for each instance: where its value is."""
+
+    name: str
+    field: serializers.Field[Any, Any, Any, Any]
+    from_object: Callable[[Any], Any]
+    from_mapping: Callable[[Any], Any]
+    render: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, name: str, field: serializers.Field[Any, Any, Any, Any]) -> _Member:
+        """Return the member of a bound field."""
+        source, render = str(field.source), _PLAIN.get(type(field), field.to_representation)
+        if source == "*" or type(field).get_attribute is not serializers.Field.get_attribute:
+            whole = _itself if source == "*" else field.get_attribute
+            return cls(name, field, whole, whole, render)
+        first, _, rest = source.partition(".")
+        item, inner = itemgetter(first), attrgetter(rest or first)
+        return cls(name, field, attrgetter(source), (lambda data: inner(item(data))) if rest else item, render)
+
+
+def _itself(instance: Any) -> Any:
+    return instance
 
 
 class Resource(serializers.Serializer[Any]):
@@ -59,8 +93,35 @@ class Resource(serializers.Serializer[Any]):
 
     @classmethod
     def render(cls, instance: Any, **context: Any) -> dict[str, Any]:
-        """Return a response."""
-        return dict(cls(instance, context=context).data)
+        """Return a response. Without a context one serializer renders all responses of its class."""
+        renderer = cls(context=context) if context else cls._renderer()
+        rendered: dict[str, Any] = renderer.to_representation(instance)
+        return rendered
+
+    @classmethod
+    @cache
+    def _renderer(cls) -> Resource:
+        return cls()
+
+    @cached_property
+    def _members(self) -> list[_Member]:
+        fields = [field for field in self._readable_fields if field.source != ADDED["source"]]
+        return [_Member.of(str(field.field_name), field) for field in fields]
+
+    def to_representation(self, instance: Any) -> Any:
+        """Return the members as the base class does, in half its time: lists have thousands of values."""
+        is_mapping = isinstance(instance, Mapping)
+        rendered = {}
+        for name, field, from_object, from_mapping, render in self._members:
+            try:
+                value = (from_mapping if is_mapping else from_object)(instance)
+            except (AttributeError, KeyError):  # missing, or an item of an object's member
+                try:
+                    value = field.get_attribute(instance)
+                except serializers.SkipField:
+                    continue
+            rendered[name] = None if value is None else render(value)
+        return rendered
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated values."""

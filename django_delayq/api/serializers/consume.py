@@ -18,7 +18,7 @@ from ...core.sending.chunks import CHUNK
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
 from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
-from .base import Resource
+from .base import ADDED, Resource
 from .fields import (
     CheckedField,
     IntField,
@@ -101,10 +101,6 @@ class ReserveFromManySerializer(ReserveSerializer):
     requests: ClassVar = {"of two queues": {"queues": ["images", "mail"], "wait": 20}}
 
 
-#: options of the members that only some jobs have; :meth:`HeldJobSerializer.to_representation` renders them
-_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
-
-
 @extend_schema_field({"type": "string", "pattern": f"^{LEASE.pattern}$"})
 class LeaseField(CheckedField):
     """Lease of a held job, opaque to clients."""
@@ -126,11 +122,11 @@ class HeldJobSerializer(Resource):
     lease = LeaseField(source="record", help_text="opaque; every verb that ends or touches the job wants it back")
     key = KeyField(source="record.key")
     task = serializers.CharField(help_text='"raw" in a queue of kind pull')
-    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
-    args = ListField(**_CONTENT)
-    kwargs = ObjectField(**_CONTENT)
-    payloads = ListField(**_CONTENT)
+    body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
+    args = ListField(**ADDED)
+    kwargs = ObjectField(**ADDED)
+    payloads = ListField(**ADDED)
     due = TimeField(source="record.due_ms", allow_null=True)
     attempt = serializers.IntegerField(help_text="number of this counted attempt; the first is 1")
     failures = serializers.IntegerField()

@@ -11,11 +11,8 @@ from ...history import histograms
 from ...history.moments import from_row
 from ...history.rows import FIELDS, HISTOGRAMS
 from ...history.series import COUNTS, SeriesSum, Summary
-from .base import Resource
-from .fields import (
-    RoundedField,
-    TimeField,
-)
+from .base import ADDED, Resource
+from .fields import RoundedField, TimeField
 
 #: maximum number of tasks in a summary
 _MOST_TASKS: Final = 200
@@ -122,7 +119,7 @@ class TallySerializer(Resource):
 class SlotSerializer(TallySerializer):
     """One slot of the period."""
 
-    start = serializers.DateTimeField(required=False)
+    start = serializers.DateTimeField(**ADDED)
     lateness_histogram = _histogram("lateness", source="lateness")
     always = ("start",)
     example: ClassVar = {"start": _HOUR, "lateness_histogram": _LATE}
@@ -136,8 +133,8 @@ class SlotSerializer(TallySerializer):
 class TaskTallySerializer(TallySerializer):
     """Sum for one task in one queue."""
 
-    queue = serializers.CharField(required=False)
-    task = serializers.CharField(required=False)
+    queue = serializers.CharField(**ADDED)
+    task = serializers.CharField(**ADDED)
     always = ("queue", "task")
     example: ClassVar = _TASK
 

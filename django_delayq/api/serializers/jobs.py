@@ -13,7 +13,7 @@ from ...core.operations.views import JobView
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
 from ..values import clean_text, masked_text, moment_of, number_of
-from .base import Resource
+from .base import ADDED, Resource
 from .fields import (
     CursorField,
     IdField,
@@ -39,9 +39,12 @@ LISTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _MORGUE: Final = ("morgue", ("updated", "id"))
 _MOST: Final = 250
-#: options of the members that only some jobs have; :meth:`JobSerializer.to_representation` renders them
-_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
 _DUE: Final = "2026-11-21T11:23:43.123Z"
+
+
+class _ReleasesField(serializers.IntegerField):
+    def get_attribute(self, view: JobView) -> int:
+        return view.history["releases"]
 
 
 class JobErrorSerializer(Resource):
@@ -81,26 +84,24 @@ class JobSerializer(Resource):
     due = TimeField(source="due_ms", allow_null=True)
     priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
     merged = serializers.BooleanField(source="job.merged")
-    failures = serializers.IntegerField(source="history.failures", help_text="counted attempts that failed")
-    reserves = serializers.IntegerField(source="history.reserves", help_text="how often it was handed out")
+    failures = serializers.IntegerField(source="job.failures", help_text="counted attempts that failed")
+    reserves = serializers.IntegerField(source="job.reserves", help_text="how often it was handed out")
     crashes = serializers.IntegerField(
-        source="history.crashes", help_text="failures whose process died, or whose lease ran out"
+        source="job.crashes", help_text="failures whose process died, or whose lease ran out"
     )
-    releases = serializers.IntegerField(
-        source="history.releases", help_text="how often it was given back without counting"
-    )
+    releases = _ReleasesField(help_text="how often it was given back without counting")
     quarantined = serializers.BooleanField(
         help_text="its process died under it, so it waits to run, or runs, alone in a process; the error says more"
     )
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job")
-    args = ListField(**_CONTENT)
-    kwargs = ObjectField(**_CONTENT)
-    payloads = ListField(**_CONTENT, help_text="the first 50")
-    payload_count = serializers.IntegerField(**_CONTENT)
-    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
+    args = ListField(**ADDED)
+    kwargs = ObjectField(**ADDED)
+    payloads = ListField(**ADDED, help_text="the first 50")
+    payload_count = serializers.IntegerField(**ADDED)
+    body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
     gated_due = TimeField(source="gated_due_ms", allow_null=True, help_text="new content waits for the end of the run")
     worker = serializers.CharField(source="job.worker", allow_null=True)
     lease_ends = TimeField(source="deadline_ms", allow_null=True)

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from ...status.snapshot import RunningJob
 from ..values import moment
-from .base import Resource, with_example
+from .base import ADDED, Resource, with_example
 from .fields import RoundedField, TimeField
 
 _WHEN: Final = "2026-11-21T11:23:43.123Z"
@@ -24,8 +24,8 @@ class RunningJobSerializer(Resource):
     started = TimeField(source="started_ms", allow_null=True)
     ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
     lease_ends = TimeField(
+        **ADDED,
         allow_null=True,
-        required=False,
         help_text="only where one worker is shown; null if the worker does not hold the job any more",
     )
     example: ClassVar = {
@@ -41,9 +41,7 @@ class RunningJobSerializer(Resource):
         """Return the job, with the end of its lease if the context has the leases."""
         shown = super().to_representation(job)
         ends = self.context.get("lease_ends")
-        if ends is None:
-            del shown["lease_ends"]
-        else:
+        if ends is not None:
             shown["lease_ends"] = moment(ends.get((job.queue, job.id)))
         return shown
 
