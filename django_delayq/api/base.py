@@ -31,7 +31,7 @@ class ApiView(GuardedView):
     schema = ApiSchema()
     #: group of its operations in the OpenAPI document
     tag: ClassVar[str] = ""
-    _kept: idempotency.Kept | None = None
+    _record: idempotency.IdempotencyRecord | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check the caller, the permission and the rate, then look for a stored response."""
@@ -41,7 +41,7 @@ class ApiView(GuardedView):
         for name in self.named_queues(request) if action else ():
             if not may_use(request, action or "", name):
                 raise PermissionDenied(f"you may not {action} in queue {short(name)}")
-        self._kept = idempotency.begin(request)
+        self._record = idempotency.begin(request)
 
     def named_queues(self, request: Request) -> Sequence[str]:
         """Return the queues named in the request body; the project's ``allow`` rule is checked for each."""
@@ -54,15 +54,15 @@ class ApiView(GuardedView):
         try:
             return super().handle_exception(exc)
         except Exception:  # a bug: Django responds, and the key may be used again
-            if self._kept is not None:
-                self._kept.drop()
+            if self._record is not None:
+                self._record.drop()
             raise
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Store the response if its request carried a key."""
         found = super().finalize_response(request, response, *args, **kwargs)
-        if self._kept is not None and isinstance(response, Response):
-            self._kept.keep(response)
+        if self._record is not None and isinstance(response, Response):
+            self._record.keep(response)
         return found
 
     def read(self, request: Request, kind: type[Resource]) -> dict[str, Any]:

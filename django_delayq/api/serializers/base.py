@@ -14,10 +14,9 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import short, suggest
 from ...settings.conf import conf
+from ..entry_errors import MOST_ERRORS
 from ..parsing import too_many
 
-#: maximum number of errors reported for one request
-MOST_ERRORS: Final = 50
 #: options of members that a resource's own ``to_representation`` adds; their fields only document them
 ADDED: Final[dict[str, Any]] = {"required": False, "source": "added"}
 #: what the ``to_representation`` of these fields comes to for the values of this package

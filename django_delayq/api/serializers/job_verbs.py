@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
+from ...outbox.due import DueTime
 from ...scheduling.plans import job_rules
 from .base import EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
@@ -25,12 +26,13 @@ class DueSerializer(Resource):
     requests: ClassVar = {"in a minute": {"delay": 60}}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Replace the two by ``due``, the pair ``(due_ms, delay_ms)``; one of them is None."""
+        """Replace the two by ``due``, a :class:`DueTime`."""
         exactly_one(attrs, "delay", "at")
         if "delay" in attrs:
-            return {**attrs, "due": (None, attrs["delay"])}
+            return {**attrs, "due": DueTime(due_ms=None, delay_ms=attrs["delay"])}
         try:
-            return {**attrs, "due": job_rules().due(None, attrs["at"])}
+            due_ms, delay_ms = job_rules().due(None, attrs["at"])
+            return {**attrs, "due": DueTime(due_ms=due_ms, delay_ms=delay_ms)}
         except InvalidJob as error:
             raise serializers.ValidationError({"at": [str(error)]}) from None
 

@@ -51,8 +51,8 @@ class _Reserving(ApiView):
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
-        if self._kept is not None:
-            self._kept.keep_at_most(options["ttr"])
+        if self._record is not None:
+            self._record.keep_at_most(options["ttr"])
         terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
         search = Search(hub(brokers.broker()), names, terms)
         seconds = min(options["wait"], conf().api.max_wait)
@@ -61,7 +61,7 @@ class _Reserving(ApiView):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
         if isinstance(response, WaitingResponse):
-            response.kept, self._kept = self._kept, None
+            response.record, self._record = self._record, None
             let_go_of_databases()
         return super().finalize_response(request, response, *args, **kwargs)
 
@@ -119,7 +119,7 @@ class _Ending(ApiView):
         """End the jobs and return the results."""
         queue = self.queue(name)
         jobs = self.read(request, kind)["jobs"]
-        seed = None if self._kept is None else self._kept.call()
+        seed = None if self._record is None else self._record.call()
         counted = settling.settle(queue, jobs, build, _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
 

@@ -14,7 +14,9 @@ from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import brokers, verbs
+from ...outbox import batch_verbs
+from ...outbox.due import DueTime
+from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..entries import Reader
@@ -54,8 +56,9 @@ class Jobs(ApiView):
         body = request.data
         if not isinstance(body, dict):
             raise invalid('the body is an object: one job, or {"jobs": […]}')
-        reader = Reader(queue, kind_of(queue), self._kept)
-        if "jobs" in body:
+        many = "jobs" in body
+        reader = Reader(queue, kind_of(queue), self._record, many=many)
+        if many:
             for name in body.keys() - {"jobs"}:
                 text = "there is no such member beside jobs; what is said of a job is said in its entry"
                 raise invalid(text, (f"/{name[:60]}", text))
@@ -98,8 +101,8 @@ class OneJob(ApiView):
         not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
         """
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = verbs.cancel(live, [ident])
-        if outcome == verbs.GONE:
+        (outcome,) = batch_verbs.cancel(live, [ident], [None])
+        if outcome == batch_verbs.GONE:
             raise job_not_found(live.name, id)
         return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
@@ -114,13 +117,13 @@ class OneJob(ApiView):
 
         409: the job is running, and nothing waits.
         """
-        due_ms, delay_ms = self.read(request, DueSerializer)["due"]
+        when: DueTime = self.read(request, DueSerializer)["due"]
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = verbs.reschedule(live, [ident], due_ms, delay_ms)
-        if outcome == verbs.NOT_WAITING:
+        (outcome,) = batch_verbs.reschedule(live, [ident], when, [None])
+        if outcome == batch_verbs.NOT_WAITING:
             raise _not_waiting(live, ident)
         # approximate: Redis's clock decides
-        due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)
+        due = when["due_ms"] if when["due_ms"] is not None else time.time() * 1000 + (when["delay_ms"] or 0)
         return Response(MovedSerializer.render({"outcome": outcome, "due": due}), status=_status(outcome))
 
 
