@@ -43,7 +43,7 @@ def refuse_members(options: dict[str, Any], members: frozenset[str], *, pull: bo
         hint = suggest(name, members)
     pointer = name[:60].replace("~", "~0").replace("/", "~1")
     known = ", ".join(sorted(members if pull else {*members, "task"}))
-    raise InvalidEntry(f"/{pointer}", f"there is no such member.{hint} Known are: {known}")
+    raise InvalidEntry(f"/{pointer}", f"unknown member.{hint} Known are: {known}")
 
 
 def locate_error(error: Exception, task: Task | None, members: frozenset[str]) -> InvalidEntry:

@@ -166,7 +166,7 @@ class IdempotencyRecord:
             self._put(answer)
         except DelayQError as error:
             logger.warning(
-                "the answer of a request with an %s is not kept; its key is in progress for up to %s s: %s",
+                "the response of a request with an %s was not stored; its key is in progress for up to %s s: %s",
                 HEADER,
                 UNDER_WAY,
                 error,
@@ -235,7 +235,7 @@ def _digest(*words: bytes) -> bytes:
 
 
 def _in_progress(seconds: float) -> Problem:
-    text = f"a request with this {HEADER} is under way; ask for its answer later"
+    text = f"a request with this {HEADER} is in progress; repeat it later to get its response"
     return Problem(409, "idempotency_in_progress", text, retry_after=seconds)
 
 

@@ -151,7 +151,7 @@ def _check_settings(name: str, given: Mapping[str, Any]) -> None:
             raise Problem(
                 409,
                 "set_in_settings",
-                f"DELAYQ['QUEUES'][{name!r}] of the project's settings says "
+                f"DELAYQ['QUEUES'][{name!r}] of the project's settings has "
                 f"{word}={known!r}; leave it out, or change it there",
             )
 
@@ -163,6 +163,6 @@ def _check_same(name: str, there: Mapping[str, Any], given: Mapping[str, Any]) -
             raise Problem(
                 409,
                 "conflict",
-                f"queue {name!r} is there with {word}={there[word]!r}; "
+                f"queue {name!r} exists with {word}={there[word]!r}; "
                 f"{advice.get(word, f'PATCH v1/queues/{name} changes it')}",
             )

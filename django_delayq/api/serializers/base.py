@@ -129,7 +129,7 @@ class Resource(serializers.Serializer[Any]):
             unknown = [name for name in data if name not in fields or fields[name].read_only]
             if unknown:
                 known = ", ".join(name for name, field in fields.items() if not field.read_only)
-                text = f"there is no such member; known are: {known or 'none'}"
+                text = f"unknown member; known are: {known or 'none'}"
                 raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
         return super().to_internal_value(data)
 
@@ -184,7 +184,7 @@ def exactly_one(attrs: Mapping[str, Any], *names: str) -> None:
     if sum(name in attrs for name in names) != 1:
         raise serializers.ValidationError(f"give exactly one of {', '.join(names)}")
     if attrs.get("all") is False:
-        raise serializers.ValidationError({"all": "this is true, or left out"})
+        raise serializers.ValidationError({"all": "send true, or leave it out"})
 
 
 class Entry(Resource):
@@ -249,12 +249,12 @@ def _read_entry(
     for name, value in entry.items():
         try:
             if name not in checks:
-                raise InvalidJob(f"there is no such member.{suggest(name, checks)} Known are: {', '.join(checks)}")
+                raise InvalidJob(f"unknown member.{suggest(name, checks)} Known are: {', '.join(checks)}")
             if value is not None or name in needed:
                 values[name] = checks[name](value)
         except InvalidJob as error:
             errors[name[:60]] = [str(error)]
     for name in needed:
         if name not in entry:
-            errors[name] = ["this is needed"]
+            errors[name] = ["this is required"]
     return values

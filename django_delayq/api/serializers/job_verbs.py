@@ -70,7 +70,7 @@ class GraveSerializer(Entry):
 
 
 class _GravesSerializer(Resource):
-    ids = IdsField(required=False, help_text="each time the record that was buried last")
+    ids = IdsField(required=False, help_text="of each id the newest record")
     jobs = EntriesField(GraveSerializer, required=False)
     all = FlagField(required=False)
     #: members that go with ``all`` only
@@ -88,14 +88,14 @@ class _GravesSerializer(Resource):
 class KickSerializer(_GravesSerializer):
     """Jobs to bring back from the morgue, with options."""
 
-    delay = SecondsField(required=False, help_text="how long from now they wait, seconds; default: not at all")
+    delay = SecondsField(required=False, help_text="seconds from now; default 0")
     per_second = NumberField(
         required=False,
         min_value=1e-6,
         max_value=1e6,
         help_text="with `all`: how many fall due in a second; default: all at once",
     )
-    replace = FlagField(required=False, help_text="take the places of live plain jobs of the same ids")
+    replace = FlagField(required=False, help_text="replace live plain jobs of the same ids")
     with_all = ("per_second",)
     requests: ClassVar = {
         "some": {"ids": ["order-17"], "delay": 60},
@@ -107,7 +107,7 @@ class KickSerializer(_GravesSerializer):
 class DiscardSerializer(_GravesSerializer):
     """Jobs to delete from the morgue."""
 
-    older_than = SecondsField(required=False, help_text="with `all`: only what was buried so many seconds ago")
+    older_than = SecondsField(required=False, help_text="with `all`: only records that are older than these seconds")
     with_all = ("older_than",)
     requests: ClassVar = {
         "some": {"ids": ["order-17"]},
@@ -129,7 +129,7 @@ class MovedSerializer(Resource):
     """Outcome for the job, and its due time."""
 
     outcome = serializers.ChoiceField(choices=("moved", "outbox"))
-    due = TimeField(allow_null=True, help_text="null if Redis has not heard of it yet")
+    due = TimeField(allow_null=True, help_text="null if Redis does not have the change yet")
     example: ClassVar = {"outcome": "moved", "due": "2026-11-21T11:23:43.123Z"}
 
 

@@ -22,11 +22,11 @@ class RunningJobSerializer(Resource):
     id = serializers.CharField()
     task = serializers.CharField()
     started = TimeField(source="started_ms", allow_null=True)
-    ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
+    ids = serializers.IntegerField(help_text="number of jobs in this call of the handler; `id` is the first of them")
     lease_ends = TimeField(
         **ADDED,
         allow_null=True,
-        help_text="only where one worker is shown; null if the worker does not hold the job any more",
+        help_text="only in the response for one worker; null if the worker has lost the job",
     )
     example: ClassVar = {
         "slot": 0,
@@ -52,17 +52,17 @@ class WorkerSerializer(Resource):
     name = serializers.CharField()
     host = serializers.CharField()
     pid = serializers.IntegerField(allow_null=True)
-    queues = serializers.ListField(child=serializers.CharField(), help_text="that it serves")
+    queues = serializers.ListField(child=serializers.CharField(), help_text="served queues")
     threads = serializers.IntegerField()
-    running = serializers.IntegerField(help_text="threads that are busy")
-    dispatcher = serializers.BooleanField(help_text="it also keeps house")
-    quarantine = serializers.BooleanField(help_text="it runs jobs whose process died under them, one at a time")
+    running = serializers.IntegerField(help_text="busy threads")
+    dispatcher = serializers.BooleanField(help_text="it also runs the dispatcher")
+    quarantine = serializers.BooleanField(help_text="it runs jobs in quarantine, one at a time")
     stopping = serializers.BooleanField()
     started = TimeField(source="started_ms", allow_null=True)
     rss_mib = serializers.IntegerField(allow_null=True)
     seen = TimeField(source="seen_ms", allow_null=True)
-    seconds_ago = RoundedField(help_text="since it was last heard of")
-    lost = serializers.BooleanField(help_text="it was not heard of for half a minute")
+    seconds_ago = RoundedField(help_text="since its last heartbeat")
+    lost = serializers.BooleanField(help_text="no heartbeat for half a minute")
     jobs = RunningJobSerializer(many=True, help_text="at most 64, the longest running first")
     example: ClassVar = {
         "name": "web1-4711",

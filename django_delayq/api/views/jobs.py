@@ -45,7 +45,7 @@ class Jobs(ApiView):
         return Response(JobsPageSerializer.render(jobs_page(self.queue(queue), query)))
 
     @operation(
-        "produce_jobs", "Put jobs in", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
+        "produce_jobs", "Schedule jobs", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
     )
     def post(self, request: Request, queue: str) -> Response:
         """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
@@ -60,7 +60,7 @@ class Jobs(ApiView):
         reader = Reader(queue, kind_of(queue), self._record, many=many)
         if many:
             for name in body.keys() - {"jobs"}:
-                text = "there is no such member beside jobs; what is said of a job is said in its entry"
+                text = "unknown member beside jobs; put the options of a job into its entry"
                 raise invalid(text, (f"/{name[:60]}", text))
             status, answer = produce_many(body["jobs"], reader, queue)
             return Response(answer, status=status)
@@ -155,7 +155,7 @@ def _not_waiting(queue: Queue, ident: str) -> Problem:
     return Problem(
         409,
         "conflict",
-        f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due time any more",
+        f"job {ident!r} of queue {queue.name!r} is {view.state} now: a running job has no due time; wait for its end",
     )
 
 

@@ -98,7 +98,7 @@ class DiscardView(QueueVerb):
 
     @operation(
         "discard_jobs",
-        "Throw jobs out of the morgue",
+        "Delete jobs from the morgue",
         reads=DiscardSerializer,
         returns=results_or_bulk("Discarded", "discarded", "gone"),
     )
