@@ -6,7 +6,8 @@
 # make test-long also the long campaigns
 # make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
 # make chaos    workers under kills, Redis restarts and cut connections for a minute, and a check of what happened (ARGS="--seconds 300")
-# make bench    every figure of the README, beside the peers in the same run (about 20 minutes)
+# make docs     the documentation as a site, in build/site; a broken link is an error
+# make bench    every figure of docs/figures.md, beside the peers in the same run (about 20 minutes)
 # make clean     remove everything that the above made
 
 SHELL := /bin/bash
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults chaos check bench clean
+.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults chaos check docs bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -66,6 +67,10 @@ check: $(VENV)/.dev
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -W error -m django makemigrations --check --dry-run
 	cd example_project && ../$(BIN)/python -W error manage.py makemigrations --check --dry-run
 	$(BIN)/python tests/packaging/check_wheel.py
+	@$(MAKE) --no-print-directory docs
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
 
 $(VENV)/.demo: pyproject.toml .ci/venv
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[demo]'

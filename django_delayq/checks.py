@@ -40,7 +40,11 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         config = conf()
     except Misconfigured as error:
         return [
-            Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")
+            Error(
+                str(error),
+                hint=f"Correct settings.{SETTING}; docs/reference/settings.md lists its keys.",
+                id="delayq.E001",
+            )
         ]
     return [
         *_redis(config),

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_delayq"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: documents for contributors, which name code as ``file.py::name``
 FOR_CONTRIBUTORS = [
     ROOT / "CONTRIBUTING.md",
@@ -140,3 +140,24 @@ def test_every_key_of_a_shard_is_in_the_data_model() -> None:
     }
 
     assert listed | {f"due.{priority}" for priority in range(PRIORITIES)} == set(SHARD_KEYS)
+
+
+def section(path: Path, heading: str) -> str:
+    """Return the text of a section up to its first blank line after a list."""
+    return re.sub(
+        r"\s+", " ", path.read_text().partition(f"\n## {heading}\n")[2].partition("\n\n[")[0].partition("\n\nWhat ")[0]
+    )
+
+
+def test_the_promise_is_the_same_in_the_readme_and_in_its_page() -> None:
+    promise = section(ROOT / "README.md", "The promise")
+
+    assert promise.startswith(" * **At least once**")
+    assert promise == section(ROOT / "docs" / "promise.md", "The promise")
+
+
+def test_the_readme_is_short() -> None:
+    """At most 1,200 words beside the promise."""
+    text = (ROOT / "README.md").read_text()
+
+    assert len(text.split()) - len(section(ROOT / "README.md", "The promise").split()) <= 1_200

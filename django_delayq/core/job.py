@@ -183,6 +183,11 @@ class Job:
     postponed_for: str = ""
 
     @property
+    def attempt(self) -> int:
+        """Number of the present counted attempt; the first is 1."""
+        return self.failures + 1
+
+    @property
     def options(self) -> dict[str, Any]:
         """Per-job overrides given at the schedule call."""
         return json.loads(self.options_json) if self.options_json else {}

@@ -111,7 +111,7 @@ class HeldJob:
     @property
     def attempt(self) -> int:
         """Number of this counted attempt; the first is 1."""
-        return self._job.failures + 1
+        return self._job.attempt
 
     @property
     def failures(self) -> int:

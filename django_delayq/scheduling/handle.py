@@ -89,9 +89,9 @@ class JobHandle:
         return datetime.fromtimestamp(self._due_ms / 1000, UTC)
 
     @property
-    def key(self) -> bytes | None:
-        """Key of the job's generation, equal to ``current_job().key`` while the job runs."""
-        return None if self.generation is None else self.generation.keys[0]
+    def key(self) -> str | None:
+        """Key of the job's generation as 32 hex digits, equal to ``current_job().key`` while the job runs."""
+        return None if self.generation is None else self.generation.keys[0].hex()
 
     def state(self) -> str | None:
         """Return delayed, ready, reserved, gated or morgue; None when Redis does not have the job (any more)."""

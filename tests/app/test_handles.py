@@ -153,7 +153,7 @@ def test_a_job_keeps_its_handle_through_failures_and_the_morgue(delayq: Broker) 
     new = make_plain("second")
     assert (handle.state(), handle.cancel(), new.state()) == ("morgue", False, "delayed")
     assert new.cancel() == "cancelled"
-    queue.kick(handle.id, key=handle.key, delay_ms=60_000)
+    queue.kick(handle.id, key=bytes.fromhex(handle.key), delay_ms=60_000)
     assert (handle.state(), new.state(), handle.cancel()) == ("delayed", None, "cancelled")
 
 

@@ -37,7 +37,7 @@ def waiting(broker: Broker, queue: str = "default") -> dict[str, tuple[list[Any]
 
 
 def test_a_new_row_schedules_its_job_and_its_deletion_takes_it_back(delayq: Broker, triggers: list[Trigger]) -> None:
-    ident = lambda group: f"group-{group.pk}"  # noqa: E731 (as the README writes it)
+    ident = lambda group: f"group-{group.pk}"  # noqa: E731 (as the documents write it)
     triggers += [
         schedule_on(
             post_save,

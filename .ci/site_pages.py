@@ -1,0 +1,27 @@
+"""Hook of the documentation site: pages that are kept at the root of the repository, as code hosts expect them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+AT_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the pages of the root, their links as seen from the folder of the documents."""
+    for name in AT_THE_ROOT:
+        text = re.sub(r"\]\((?:docs/)", "](", (ROOT / name).read_text())
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return a page's text; links to the root's pages lead to their copies in the site."""
+    names = "|".join(map(re.escape, AT_THE_ROOT))
+    depth = page.file.src_uri.count("/")
+    return re.sub(rf"\]\((?:\.\./){{{depth + 1}}}({names})", rf"]({'../' * depth}\1", markdown)
