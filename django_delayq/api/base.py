@@ -60,10 +60,10 @@ class ApiView(GuardedView):
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Store the response if its request carried a key."""
-        found = super().finalize_response(request, response, *args, **kwargs)
+        finalized = super().finalize_response(request, response, *args, **kwargs)
         if self._record is not None and isinstance(response, Response):
             self._record.keep(response)
-        return found
+        return finalized
 
     def read(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
         """Return the validated request body. An empty body is an empty object.
@@ -71,8 +71,8 @@ class ApiView(GuardedView):
         Raises:
             ValidationError: the body is invalid.
         """
-        given = request.data
-        body = {} if given is None or (given == {} and not isinstance(given, list)) else given
+        data = request.data
+        body = {} if data is None or (data == {} and not isinstance(data, list)) else data
         return kind.read(body)
 
     def read_query(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class ApiView(GuardedView):
             Problem: there is no such queue.
         """
         # The registry counts its changes under the name "", so it must not be looked up as a queue.
-        found = brokers.broker().existing(name) if name else None
-        if found is None:
+        queue = brokers.broker().existing(name) if name else None
+        if queue is None:
             raise problems.queue_not_found(name[:64])
-        return found
+        return queue

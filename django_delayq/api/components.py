@@ -85,7 +85,7 @@ def error_reference(status: str) -> dict[str, str]:
 def _error_response(code: str, schema: str) -> dict[str, Any]:
     status = CODES[code][0]
     phrase, headers = HTTPStatus(status).phrase, _HEADERS.get(status, {})
-    known = "\n".join(f"* `{name}`: {text}" for name, (its, text) in CODES.items() if its == status)
+    codes = "\n".join(f"* `{name}`: {text}" for name, (its, text) in CODES.items() if its == status)
     example = {
         "type": f"urn:django-delayq:problem:{code}",
         "title": phrase,
@@ -95,7 +95,7 @@ def _error_response(code: str, schema: str) -> dict[str, Any]:
         **({"retry_after": 5} if "Retry-After" in headers else {}),
     }
     return {
-        "description": f"{phrase}\n\n{known}",
+        "description": f"{phrase}\n\n{codes}",
         "content": {PROBLEM: {"schema": {"$ref": schema}, "examples": {code: {"value": example}}}},
         **({"headers": headers} if headers else {}),
     }

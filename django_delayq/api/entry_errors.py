@@ -42,8 +42,8 @@ def refuse_members(options: dict[str, Any], members: frozenset[str], *, pull: bo
     else:
         hint = suggest(name, members)
     pointer = name[:60].replace("~", "~0").replace("/", "~1")
-    known = ", ".join(sorted(members if pull else {*members, "task"}))
-    raise InvalidEntry(f"/{pointer}", f"unknown member.{hint} Known are: {known}")
+    names = ", ".join(sorted(members if pull else {*members, "task"}))
+    raise InvalidEntry(f"/{pointer}", f"unknown member.{hint} Known are: {names}")
 
 
 def locate_error(error: Exception, task: Task | None, members: frozenset[str]) -> InvalidEntry:

@@ -247,9 +247,9 @@ def _pack(response: HttpResponse) -> bytes:
 
 def _unpack(stored: bytes) -> HttpResponse:
     head, _, content = stored.partition(b"\n")
-    known = json.loads(head)
-    response = HttpResponse(content, status=known["status"])
-    for name, value in known["headers"].items():
+    answer = json.loads(head)
+    response = HttpResponse(content, status=answer["status"])
+    for name, value in answer["headers"].items():
         response[name] = value
     response["Idempotent-Replayed"] = "true"
     return response

@@ -110,10 +110,10 @@ def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Lin
     The parent is the current span, else the one named in the call's ``context``, such as a trace sent in the body of an
     API request. If both exist, the latter becomes a link.
     """
-    given = options.get("context")
-    if not isinstance(given, Mapping):
+    stored = options.get("context")
+    if not isinstance(stored, Mapping):
         return None, ()
-    named = origin_in(given)
+    named = origin_in(stored)
     caller, current = span_context_of(named), trace.get_current_span().get_span_context()
     if not caller.is_valid:
         return None, ()
@@ -124,17 +124,17 @@ def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Lin
 
 def _inject(scheduling: Scheduling) -> None:
     """Store the current trace context in the job's context, in a copy of the caller's dict."""
-    given = scheduling.options.get("context")
-    if given is not None and not isinstance(given, Mapping):
+    stored = scheduling.options.get("context")
+    if stored is not None and not isinstance(stored, Mapping):
         return  # rejected later, with a better message
-    if scheduling.many and given and span_context_of(origin_in(given)).is_valid:
+    if scheduling.many and stored and span_context_of(origin_in(stored)).is_valid:
         return  # the entry has no span of its own, so its trace stays the parent
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
         with suppress_errors():
             propagate.inject(carrier)
     if carrier:
-        scheduling.options["context"] = {**(given or {}), **carrier}
+        scheduling.options["context"] = {**(stored or {}), **carrier}
 
 
 def _record_outcome(span: Span, handle: Any) -> None:
@@ -203,10 +203,10 @@ def _middleware(next: Call, *, linked: bool) -> Call:
 def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
     """Return the parent context of an attempt, and its links."""
     origins = [origin_in(job.context) for job in jobs]
-    known = [origin for origin in origins if span_context_of(origin).is_valid] or origins[:1]
-    links = [Link(span_context_of(one)) for one in (known if linked else known[1:]) if span_context_of(one).is_valid]
+    valid = [origin for origin in origins if span_context_of(origin).is_valid] or origins[:1]
+    links = [Link(span_context_of(one)) for one in (valid if linked else valid[1:]) if span_context_of(one).is_valid]
     # A context without a span starts a new trace; the rest of the context (baggage) stays.
-    return trace.set_span_in_context(trace.INVALID_SPAN, known[0]) if linked else known[0], links
+    return trace.set_span_in_context(trace.INVALID_SPAN, valid[0]) if linked else valid[0], links
 
 
 def _lateness(run: Run, job: Job) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq.access import problems
 from django_delayq.client import (
     ApiError,
     AsyncClient,
@@ -101,7 +102,10 @@ def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was
 
 
 @blocking_only
-def test_a_coroutine_waits_without_blocking_its_loop(client: Client, url: str, token: str) -> None:
+def test_a_coroutine_waits_without_blocking_its_loop(
+    client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problems, "RETRY_AFTER", 1)  # the client obeys it
     client.pause("mail", "in")
 
     async def main() -> str:
@@ -156,7 +160,7 @@ def test_tasks_share_a_client_and_wait_for_jobs_at_the_same_time(client: Client,
     taken: list[str] = []
 
     async def work(there: AsyncClient) -> None:
-        while jobs := await there.reserve("images", max=5, wait=3):
+        while jobs := await there.reserve("images", max=5, wait=1):
             for job in jobs:
                 async with job:
                     taken.append(job.id)

@@ -128,8 +128,8 @@ class Resource(serializers.Serializer[Any]):
             fields = self.fields
             unknown = [name for name in data if name not in fields or fields[name].read_only]
             if unknown:
-                known = ", ".join(name for name, field in fields.items() if not field.read_only)
-                text = f"unknown member; known are: {known or 'none'}"
+                names = ", ".join(name for name, field in fields.items() if not field.read_only)
+                text = f"unknown member; known are: {names or 'none'}"
                 raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
         return super().to_internal_value(data)
 
@@ -152,12 +152,12 @@ def one_of(name: str, *kinds: type[Resource], examples: Mapping[str, Any] | None
         kinds: the resources.
         examples: examples of responses, by title; None = those of the resources, responses and requests.
     """
-    found = PolymorphicProxySerializer(component_name=name, serializers=list(kinds), resource_type_field_name=None)
+    schema = PolymorphicProxySerializer(component_name=name, serializers=list(kinds), resource_type_field_name=None)
     if examples is None:
-        shown = [_titled(example, kind) for kind in kinds for example in get_override(kind, "examples", [])]
+        values = [_titled(example, kind) for kind in kinds for example in get_override(kind, "examples", [])]
     else:
-        shown = [_response_example(value, title) for title, value in examples.items()]
-    return set_override(found, "examples", shown)
+        values = [_response_example(value, title) for title, value in examples.items()]
+    return set_override(schema, "examples", values)
 
 
 def _titled(example: OpenApiExample, kind: type[Resource]) -> OpenApiExample:

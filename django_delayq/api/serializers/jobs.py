@@ -56,14 +56,14 @@ class JobErrorSerializer(Resource):
 
     def to_representation(self, view: JobView) -> Any:
         """Return the error with its secrets masked; None if there was none."""
-        known = view.error
-        name = str(known.get("class") or view.error_class or "")
-        if not (known or name):
+        error = view.error
+        name = str(error.get("class") or view.error_class or "")
+        if not (error or name):
             return None
         return {
             "class": clean_text(name),
-            "message": masked_text(str(known.get("message") or "")),
-            "traceback": clean_text(mask().traceback(str(known.get("traceback") or ""))),
+            "message": masked_text(str(error.get("message") or "")),
+            "traceback": clean_text(mask().traceback(str(error.get("traceback") or ""))),
         }
 
 
@@ -147,13 +147,13 @@ class JobSerializer(Resource):
         ``payloads_of`` in the context is a function that returns the payloads of a merged job; without it only their
         number is included.
         """
-        shown = super().to_representation(view)
+        rendered = super().to_representation(view)
         if view.state != "reserved" or not view.job.worker:
-            shown["worker"] = None
+            rendered["worker"] = None
         if view.job.merged:
             payloads = self.context.get("payloads_of")  # type: ignore[attr-defined]  # the property, not the member
-            return shown | payloads_of(view, payloads and payloads(view))
-        return shown if view.cut else shown | content_of(view.job)
+            return rendered | payloads_of(view, payloads and payloads(view))
+        return rendered if view.cut else rendered | content_of(view.job)
 
 
 class JobsPageSerializer(Resource):

@@ -70,10 +70,10 @@ class RunSerializer(Resource):
 
     def to_representation(self, row: PipelineRun) -> Any:
         """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
-        shown = super().to_representation(row)
+        rendered = super().to_representation(row)
         if not isinstance(row.detail, dict):
-            shown["detail"] = {}
-        return shown if row.queue or allows() is None else {**shown, "detail": {}, "error": ""}
+            rendered["detail"] = {}
+        return rendered if row.queue or allows() is None else {**rendered, "detail": {}, "error": ""}
 
 
 class RunsPageSerializer(Resource):

@@ -39,11 +39,11 @@ class RunningJobSerializer(Resource):
 
     def to_representation(self, job: RunningJob) -> Any:
         """Return the job, with the end of its lease if the context has the leases."""
-        shown = super().to_representation(job)
+        rendered = super().to_representation(job)
         ends = self.context.get("lease_ends")
         if ends is not None:
-            shown["lease_ends"] = moment(ends.get((job.queue, job.id)))
-        return shown
+            rendered["lease_ends"] = moment(ends.get((job.queue, job.id)))
+        return rendered
 
 
 class WorkerSerializer(Resource):

@@ -83,9 +83,9 @@ class Queues(ApiView):
     )
     def post(self, request: Request) -> Response:
         """Create the queue unless it exists."""
-        wanted = self.read(request, QueueSerializer)
-        name = wanted.pop("name")
-        queue, made = policy.make(brokers.broker(), name, wanted)
+        properties = self.read(request, QueueSerializer)
+        name = properties.pop("name")
+        queue, made = policy.make(brokers.broker(), name, properties)
         return Response(QueueSerializer.render(QueueView(queue)), status=201 if made else 200)
 
 

@@ -164,11 +164,11 @@ def unknown(worker: str) -> Problem:
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
     """Return (queue, id) → end of the lease, Unix ms, for the jobs that the worker ran and still holds."""
     queues = {queue.name: queue for queue in broker.queues()}
-    wanted = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
-    leases = broker.inspector.leases(wanted)
+    running = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
+    leases = broker.inspector.leases(running)
     return {
         (queue.name, ident): lease.ends_ms
-        for (queue, ident), lease in zip(wanted, leases, strict=True)
+        for (queue, ident), lease in zip(running, leases, strict=True)
         if lease and lease.worker == worker.name
     }
 
