@@ -43,8 +43,9 @@ JOBS ?= 3
 SPARK := tests/pipeline tests/shop/test_pipeline.py
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
-	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model runs runs_columns runs_epochs runs_races \
-	schedule_order events selected failed_selected orphans tokens quarantine))
+	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model \
+	bulk_loads bulk_loads_columns bulk_loads_epochs bulk_loads_races \
+	schedule_order events event_entries selected failed_selected orphans tokens quarantine))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -23,7 +23,7 @@ from benchmarks.processes import environment, program, project_python
 from benchmarks.programs.run_write import QUEUE, SHARDS, batches
 from benchmarks.report import Bar, Report, median, percentile
 from benchmarks.server import Server, running_server
-from django_delayq.core.sending.runs import key_of
+from django_delayq.core.records.bulk_load_frames import key_of
 
 RATIO = 0.7
 P99_RATIO = 1.5

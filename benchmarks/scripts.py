@@ -11,7 +11,7 @@ from benchmarks.report import Report, percentile
 from benchmarks.server import running_server
 from django_delayq.core.job import Job, NewJob, ack, fail, release
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending.chunks import CHUNK
+from django_delayq.core.records.schedule_frames import CHUNK
 
 TASK = "shop.cancel_order"
 WORKER = "bench:1:1"

@@ -41,13 +41,13 @@ def autodiscover(module_name: str) -> list[str]:
         Exception: any error in one of these modules is raised here. Otherwise a task that is not registered would only
             be discovered later, by a worker.
     """
-    found: list[str] = []
+    names: list[str] = []
     for config in apps.get_app_configs():
         if config.module is None or not module_has_submodule(config.module, module_name):
             continue
         module = import_module(f"{config.name}.{module_name}")
-        found.append(module.__name__)
+        names.append(module.__name__)
         for entry in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
             import_module(entry.name)
-            found.append(entry.name)
-    return found
+            names.append(entry.name)
+    return names

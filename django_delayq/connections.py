@@ -26,7 +26,7 @@ _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
 #: brokers with a shorter timeout, by their timeout in seconds
 _hurried: Final[dict[float, DjangoBroker]] = {}
-#: broker that tests substitute for the process's broker, which is kept meanwhile; see :func:`stand_in`
+#: broker that tests substitute for the process's broker, which is set aside; see :func:`stand_in`
 _stand_in: DjangoBroker | None = None
 _kept: DjangoBroker | None = None
 
@@ -67,14 +67,14 @@ def hurried_broker(seconds: float) -> DjangoBroker:
     """
     if _stand_in is not None:
         return _stand_in
-    found = _hurried.get(seconds)
-    if found is None:
+    hurried = _hurried.get(seconds)
+    if hurried is None:
         with _lock:
-            found = _hurried.get(seconds)
-            if found is None:
+            hurried = _hurried.get(seconds)
+            if hurried is None:
                 settings = conf()
-                found = _hurried[seconds] = make_broker(settings, make_connection(settings).hurried(seconds))
-    return found
+                hurried = _hurried[seconds] = make_broker(settings, make_connection(settings).hurried(seconds))
+    return hurried
 
 
 class DjangoBroker(Broker):
@@ -90,9 +90,9 @@ class DjangoBroker(Broker):
 
         For an existing queue the values in Redis win, except for limits that the settings define.
         """
-        known = self._queues.get(name)
-        if known is not None and not known.deleted and name in self._limited:
-            return known
+        existing = self._queues.get(name)
+        if existing is not None and not existing.deleted and name in self._limited:
+            return existing
         entry = conf().queue(name)
         opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
         self._limit(name)
@@ -100,11 +100,11 @@ class DjangoBroker(Broker):
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""
-        found = super().served(names, every=every, awaited=awaited)
-        for queue in found:
+        queues = super().served(names, every=every, awaited=awaited)
+        for queue in queues:
             if queue.name not in self._limited:
                 self._limit(queue.name)
-        return found
+        return queues
 
     def _limit(self, name: str) -> None:
         """Write the limits of a queue from the settings to Redis.
@@ -126,8 +126,8 @@ class DjangoBroker(Broker):
 
     def existing(self, name: str) -> Queue | None:
         """Return the queue if it exists in Redis, else None."""
-        known = self._queues.get(name)
-        return known if known is not None and not known.deleted else self.known_queue(name)
+        cached = self._queues.get(name)
+        return cached if cached is not None and not cached.deleted else self.known_queue(name)
 
 
 def queue(name: str) -> Queue:
@@ -153,15 +153,15 @@ def configured_shards(name: str) -> int | None:
 
 def other_shards(of: Broker) -> list[str]:
     """Return messages about queues whose number of shards in Redis differs from the settings."""
-    found = []
+    messages = []
     for live in of.queues():
-        wanted = configured_shards(live.name)
-        if wanted is not None and wanted != live.shards:
-            found.append(
-                f"queue {live.name!r} has {live.shards} shards in Redis, but {wanted} are configured; Redis "
-                f"decides. To change it: manage.py delayq_reshard {live.name} --shards {wanted}"
+        shards = configured_shards(live.name)
+        if shards is not None and shards != live.shards:
+            messages.append(
+                f"queue {live.name!r} has {live.shards} shards in Redis, but {shards} are configured; Redis "
+                f"decides. To change it: manage.py delayq_reshard {live.name} --shards {shards}"
             )
-    return found
+    return messages
 
 
 def close_broker() -> None:
@@ -211,7 +211,7 @@ def is_current(one: Broker) -> bool:
 
 def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
     """Return a separate broker for ``settings``, over ``connection`` if given. The caller closes its connection."""
-    made = DjangoBroker(
+    new = DjangoBroker(
         make_connection(settings) if connection is None else connection,
         prefix=settings.prefix,
         lease_ms=int(settings.lease * 1000),
@@ -220,8 +220,8 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
     if settings.metrics.scripts:
         from .core.flusher import observe_scripts
 
-        observe_scripts(made)
-    return made
+        observe_scripts(new)
+    return new
 
 
 def make_connection(settings: Conf) -> Connection:
@@ -263,10 +263,10 @@ def embedded_directory(settings: Conf) -> Path:
 
 
 def _cache_client(alias: str) -> Any:
-    known = django_settings.CACHES
-    if alias not in known:
+    caches = django_settings.CACHES
+    if alias not in caches:
         raise Misconfigured(
-            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, known)} "
+            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, caches)} "
             f"Add it there, or give a URL like 'redis://localhost:6379/0'"
         )
     try:
@@ -279,7 +279,7 @@ def _cache_client(alias: str) -> Any:
     try:
         return get_redis_connection(alias)
     except NotImplementedError:
-        backend = known[alias].get("BACKEND")
+        backend = caches[alias].get("BACKEND")
         raise Misconfigured(
             f"{SETTING}['REDIS'] names the cache {short(alias)}, whose backend {backend} is not django-redis. "
             f"Use 'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'"

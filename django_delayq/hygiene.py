@@ -29,16 +29,16 @@ from .core.task import registry
 logger: Final = logging.getLogger("django_delayq.hygiene")
 
 #: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
-_PATIENCE: Final = 30.0
+_CHECK_SECONDS: Final = 30.0
 #: seconds for which a connection that has answered is trusted without a check. Longer for housekeeping, which survives
 #: an error; a job would fail.
-_TRUSTED: Final = 1.0
-_TRUSTED_IN_HOUSE: Final = 30.0
+_TRUSTED_SECONDS: Final = 1.0
+_TRUSTED_SECONDS_HOUSEKEEPING: Final = 30.0
 #: error codes of PostgreSQL, MySQL and SQLite for two conflicting transactions
 _COLLISIONS: Final = frozenset(("40001", "40P01", "55P03", 1205, 1213))
 _LOCKED: Final = "database is locked"
 #: longest pause after a conflict (seconds)
-_LONGEST: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
 class _Opened(threading.local):
@@ -46,17 +46,17 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self.connections: list[BaseDatabaseWrapper] = []
-        #: connections that were found dead and could not be opened again
+        #: broken connections that could not be opened again
         self.lost: set[BaseDatabaseWrapper] = set()
         #: alias -> when the connection last answered (``time.monotonic()``)
         self.answered: dict[str, float] = {}
         self.runs_jobs = False
-        self.keeps_house = False
+        self.is_housekeeping = False
 
 
 _opened: Final = _Opened()
-#: set if a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
-_elsewhere: Final = threading.Event()
+#: set if a connection was opened in a thread that runs no jobs itself: that of ``sync_to_async``
+_opened_by_async: Final = threading.Event()
 #: set after the warning that threads started by handlers open connections
 _warned: Final = threading.Event()
 #: the project's own values of the settings that :func:`install` overrides
@@ -81,7 +81,7 @@ def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = Tru
                 database["CONN_HEALTH_CHECKS"] = conn_health_checks
     connections.close_all()  # those opened during start-up used the project's values
     _opened.connections.clear()
-    _elsewhere.clear()
+    _opened_by_async.clear()
     _warned.clear()
 
 
@@ -98,8 +98,8 @@ def uninstall() -> None:
 
 def close_elsewhere(timeout: float) -> None:
     """Close the connections of ``async def`` jobs. Wait up to ``timeout`` seconds for their thread."""
-    if _elsewhere.is_set():
-        _elsewhere.clear()
+    if _opened_by_async.is_set():
+        _opened_by_async.clear()
         with contextlib.suppress(TimeoutError):
             SyncToAsync.single_thread_executor.submit(thread_end).result(timeout)
 
@@ -109,9 +109,9 @@ def thread_start() -> None:
     _opened.runs_jobs = True
 
 
-def house_thread() -> None:
+def housekeeping_thread() -> None:
     """Mark the current thread as housekeeping of the library, which closes its connections itself."""
-    _opened.keeps_house = True
+    _opened.is_housekeeping = True
 
 
 def before_job(job: object = None) -> None:
@@ -136,10 +136,10 @@ def before_job(job: object = None) -> None:
 def _renew(connection: BaseDatabaseWrapper) -> None:
     now = time.monotonic()
     silence = now - _opened.answered.get(connection.alias, 0.0)
-    if _opened.keeps_house and silence < _TRUSTED_IN_HOUSE and connection.connection is not None:
+    if _opened.is_housekeeping and silence < _TRUSTED_SECONDS_HOUSEKEEPING and connection.connection is not None:
         return
     connection.close_if_unusable_or_obsolete()
-    if silence > _TRUSTED:
+    if silence > _TRUSTED_SECONDS:
         connection.close_if_health_check_failed()
     if connection.connection is None:
         _opened.lost.add(connection)
@@ -159,7 +159,7 @@ def retry_delay(error: BaseException, failures: int) -> float | None:
     cause = error.__cause__
     code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
     if code in _COLLISIONS or _LOCKED in str(error):
-        return random.uniform(0.05, min(_LONGEST, 0.25 * 2.0 ** min(failures, 10)))
+        return random.uniform(0.05, min(_LONGEST_PAUSE_SECONDS, 0.25 * 2.0 ** min(failures, 10)))
     return None
 
 
@@ -170,27 +170,27 @@ def after_job(job: Job | None = None) -> None:
         LeakedTransaction: work of the handler was never committed and is now rolled back. The job must not be
             acknowledged, or the work would be lost without a trace.
     """
-    _look_for_leaks()
-    if _elsewhere.is_set() and job is not None:
+    _check_for_leaks()
+    if _opened_by_async.is_set() and job is not None:
         task = registry.get(job.task)
         if task is not None and task.is_async:
-            looked = SyncToAsync.single_thread_executor.submit(_tidy_elsewhere)
+            check = SyncToAsync.single_thread_executor.submit(_check_async_thread)
             try:
-                looked.result(_PATIENCE)
+                check.result(_CHECK_SECONDS)
             except TimeoutError:
-                logger.warning("the thread behind sync_to_async has been busy for %g s", _PATIENCE)
+                logger.warning("the thread behind sync_to_async has been busy for %g s", _CHECK_SECONDS)
 
 
-def _tidy_elsewhere() -> None:
-    _look_for_leaks()
+def _check_async_thread() -> None:
+    _check_for_leaks()
     before_job()
 
 
-def _look_for_leaks() -> None:
+def _check_for_leaks() -> None:
     leaked = None
     for connection in tuple(_opened.connections):
         if connection.in_atomic_block:
-            leaked = f"an atomic() block on the database {connection.alias!r} was entered and never left"
+            leaked = f"an atomic() block on the database {connection.alias!r} was entered and not left"
         elif connection.connection is not None and connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
             leaked = f"autocommit of the database {connection.alias!r} was changed and not set back"
         elif connection.closed_in_transaction:
@@ -238,15 +238,15 @@ def drop(connection: BaseDatabaseWrapper) -> None:
 def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
     if connection not in _opened.connections:
         _opened.connections.append(connection)
-    if _opened.runs_jobs or _opened.keeps_house or threading.current_thread() is threading.main_thread():
+    if _opened.runs_jobs or _opened.is_housekeeping or threading.current_thread() is threading.main_thread():
         return
     if threading.current_thread() in SyncToAsync.single_thread_executor._threads:
-        _elsewhere.set()
+        _opened_by_async.set()
     elif not _warned.is_set():
         _warned.set()
         logger.warning(
-            "thread %r, which a job or a library of the project started, opened a connection to the database %r. "
-            "Nobody closes it when the thread ends: call django.db.connections.close_all() there",
+            "thread %r, which a job or a library of the project started, opened a connection to the database %r, which "
+            "stays open when the thread ends: call django.db.connections.close_all() at its end",
             threading.current_thread().name,
             connection.alias,
         )

@@ -14,10 +14,10 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from .core.inputs import CONTROL
+from .core.moments import iso_of
 from .settings.conf import mask
 from .worker.current import current_job
 
@@ -45,15 +45,15 @@ def job_fields() -> dict[str, Any]:
     if job is None:
         return {}
     ids = [one.id for one in job.jobs[: _MOST_IDS + 1]] or [job.id]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "job_id": ",".join(ids[:_MOST_IDS]) + (",…" if len(ids) > _MOST_IDS else ""),
         "queue": job.queue,
         "task": job.task,
         "attempt": job.attempt,
     }
     if job.context:
-        found.update((f"context_{name}", value) for name, value in mask().value(job.context).items())
-    return found
+        fields.update((f"context_{name}", value) for name, value in mask().value(job.context).items())
+    return fields
 
 
 class JobFilter(logging.Filter):
@@ -69,9 +69,9 @@ class JobFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True after adding the fields to ``record``."""
-        known = vars(record)
+        fields = vars(record)
         for name, value in (job_fields() or self._outside).items():
-            known.setdefault(name, value)
+            fields.setdefault(name, value)
         return True
 
 
@@ -83,9 +83,9 @@ class JobAdapter(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the message and the keyword arguments with the fields in ``extra``."""
-        found = job_fields()
-        if found:
-            kwargs["extra"] = {**found, **(kwargs.get("extra") or {})}
+        fields = job_fields()
+        if fields:
+            kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
@@ -106,7 +106,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": iso_of(record.created * 1000),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),

@@ -24,7 +24,7 @@ from .core.job import Undecodable
 
 if TYPE_CHECKING:
     from .core.job import Job
-    from .core.records.frames import BrokenJob
+    from .core.records.reserve_frames import BrokenJob
     from .core.task import Task
 
 #: sent after Redis stored a job. Arguments: ``id``, ``queue``, ``outcome`` (created, merged, replaced, ignored, gated),

@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from .core.errors import InvalidJob
 from .core.redis.scripts import Scripts
-from .outbox import verbs as outbox_verbs
+from .outbox import row_verbs
 from .scheduling import verbs
 from .scheduling.handle import JobHandle
 from .transactions import in_transaction
@@ -35,7 +35,7 @@ __all__ = ["JobsPanel"]
 _here: Final = str(Path(__file__).resolve().parent)
 _current: Final = Local()
 #: code that runs coroutines; a frame in it does not identify the caller
-_MACHINERY: Final = ("/django/core/handlers/", "/threading.py", "/concurrent/futures/", "/asyncio/")
+_ASYNC_CODE: Final = ("/django/core/handlers/", "/threading.py", "/concurrent/futures/", "/asyncio/")
 
 
 class JobsPanel(Panel):
@@ -55,13 +55,13 @@ class JobsPanel(Panel):
         """Wrap the verbs, once."""
         if not getattr(verbs, "_watched_by_toolbar", False):
             verbs._watched_by_toolbar = True  # type: ignore[attr-defined]
-            _wrap_verbs()
+            _install_wrappers()
 
     @property
     def _stats(self) -> dict[str, Any]:
         untyped: Any = self
-        known: dict[str, Any] = untyped.get_stats()
-        return known
+        stats: dict[str, Any] = untyped.get_stats()
+        return stats
 
     @property
     def nav_subtitle(self) -> str:
@@ -86,16 +86,16 @@ class JobsPanel(Panel):
         _current.panel = None
 
     def generate_stats(self, request: HttpRequest, response: HttpResponse) -> None:
-        """Collect the values for the template. By now the outcomes of calls after commits are known too."""
+        """Collect the values for the template. The calls that waited for a commit have their outcomes by now."""
         untyped: Any = self
-        shown = [call.shown() for call in self._calls]
+        calls = [call.as_values() for call in self._calls]
         by_verb: dict[str, list[float]] = {}
         for verb, seconds, _failed in self._trips:
             by_verb.setdefault(verb, []).append(seconds)
         untyped.record_stats(
             {
-                "calls": shown,
-                "jobs": sum(call["jobs"] for call in shown),
+                "calls": calls,
+                "jobs": sum(call["jobs"] for call in calls),
                 "trips": len(self._trips),
                 "ms": sum(seconds for _verb, seconds, _failed in self._trips) * 1000,
                 "failed_trips": sum(failed for _verb, _seconds, failed in self._trips),
@@ -115,11 +115,11 @@ class JobsPanel(Panel):
 
     # -- called by the wrappers ----------------------------------------------------------------------------------------
 
-    def began(self, call: Call) -> None:
+    def record_call(self, call: Call) -> None:
         """Record the call of a verb."""
         self._calls.append(call)
 
-    def asked(self, verb: str, seconds: float, failed: bool) -> None:
+    def record_trip(self, verb: str, seconds: float, failed: bool) -> None:
         """Record a call to Redis."""
         self._trips.append((verb, seconds, failed))
 
@@ -132,13 +132,13 @@ class Call:
         self.task = task
         self.queue = queue
         self.id = ident
-        self.where = _caller()
+        self.where = _find_caller()
         self.in_transaction = _is_in_transaction(using)
         self.result: Any = None
         self.error = ""
         self.ms = 0.0
 
-    def shown(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, Any]:
         """Return plain values for the template, as of the end of the request."""
         handle = self.result if isinstance(self.result, JobHandle) else None
         result = self.error or (handle.outcome if handle else self.result)
@@ -163,16 +163,16 @@ class Call:
         }
 
 
-def _caller() -> str:
+def _find_caller() -> str:
     """Return the innermost line of code outside this package; "" for a coroutine, whose caller is not on the stack."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_infrastructure(frame.f_code.co_filename):
         frame = frame.f_back
     name = frame.f_code.co_filename
-    return "" if any(part in name for part in _MACHINERY) else f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return "" if any(part in name for part in _ASYNC_CODE) else f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _is_ours(filename: str) -> bool:
+def _is_infrastructure(filename: str) -> bool:
     return filename.startswith((_here, "<")) or "/asgiref/" in filename or filename.endswith("/contextlib.py")
 
 
@@ -187,16 +187,16 @@ def _panel() -> JobsPanel | None:
     return getattr(_current, "panel", None)
 
 
-def _watched(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable[..., Any]:
+def _recorded(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable[..., Any]:
     """Return ``act``, wrapped to record the call in the request's panel."""
 
     @functools.wraps(act)
-    def watched(*args: Any, **named: Any) -> Any:
+    def recorded(*args: Any, **named: Any) -> Any:
         panel = _panel()
         if panel is None:
             return act(*args, **named)
         call = describe(*args, **named)
-        panel.began(call)
+        panel.record_call(call)
         began_at = time.perf_counter()
         try:
             call.result = act(*args, **named)
@@ -207,7 +207,7 @@ def _watched(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable
             call.ms = (time.perf_counter() - began_at) * 1000
         return call.result
 
-    return watched
+    return recorded
 
 
 def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,18 +225,18 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
             failed = False
             return reply
         finally:
-            panel.asked(name, time.perf_counter() - began_at, failed)
+            panel.record_trip(name, time.perf_counter() - began_at, failed)
 
     return timed
 
 
-def _wrap_verbs() -> None:
+def _install_wrappers() -> None:
     """Install the wrappers in the places where the verbs are looked up at each call."""
 
     def schedule(plan: Any, arguments: Any, named: Any, options: Any) -> Call:
         return Call("schedule", plan.builder.task.name, plan.queue, "", options.get("using_db"))
 
-    def many(task: Any, queue: str, made: Any, using: str | None) -> Call:
+    def many(task: Any, queue: str, jobs: Any, using: str | None) -> Call:
         return Call("schedule_many", task.name, queue, "", using)
 
     def cancel(job: Any) -> Call:
@@ -249,11 +249,11 @@ def _wrap_verbs() -> None:
         (verbs, "_schedule", schedule),
         (verbs, "send_many", many),
         (verbs, "send_many_durable", many),
-        (outbox_verbs, "cancel", cancel),
-        (outbox_verbs, "move", move),
+        (row_verbs, "cancel", cancel),
+        (row_verbs, "move", move),
     )
     for module, name, describe in patches:
-        setattr(module, name, _watched(getattr(module, name), describe))
+        setattr(module, name, _recorded(getattr(module, name), describe))
     Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]
 
 

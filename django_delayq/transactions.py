@@ -32,7 +32,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from .core.errors import InvalidJob
 from .core.inputs import short, suggest
-from .core.outcome import REFUSALS
+from .core.schedule_outcome import REFUSALS
 from .core.task import Task
 from .signals import emit, job_not_sent
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.records.run_frames import Rows, Shape
+from django_delayq.core.records.bulk_load_frames import Rows, Shape
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending.run_writer import RunWriter
-from django_delayq.core.sending.runs import Run, open_run
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core.sending.bulk_loads import BulkLoad, open_load
 
 QUEUE = "sms"
 SHARDS = 4
@@ -34,11 +34,11 @@ def batches(jobs: int) -> Iterator[Rows]:
         )
 
 
-def write(broker: Broker, run: Run, rows: list[Rows]) -> tuple[float, float]:
+def write(broker: Broker, run: BulkLoad, rows: list[Rows]) -> tuple[float, float]:
     """Write all rows; return wall and CPU seconds."""
     shape = Shape.of(TASK, flags=FLAGS, keyed=False)
     started, cpu = time.perf_counter(), time.process_time()
-    writer = RunWriter(broker, run)
+    writer = BulkLoadWriter(broker, run)
     for some in rows:
         writer.add_many(shape, some)
     assert writer.finish().counts == {"created": sum(map(len, rows))}
@@ -49,7 +49,7 @@ def main(jobs: int) -> None:
     """Print when it is ready; then write everything once for each line on standard input."""
     broker = Broker(connect(RedisConfig.parse(f"unix://{os.environ['BENCH_SOCKET']}")))
     broker.queue(QUEUE, shards=SHARDS)
-    run = open_run(broker, "bench", QUEUE)
+    run = open_load(broker, "bench", QUEUE)
     rows = list(batches(jobs))
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -33,7 +33,7 @@ RETRY_AFTER: Final = 5
 PROBLEM: Final = "application/problem+json"
 #: detail for all methods; the second sentence does not concern requests that only read
 UNAVAILABLE: Final = (
-    "the queue does not answer now; ask again. A request that changes something may have been carried out: send it "
+    "the queue does not answer now; retry. A request that changes something may have been carried out: send it "
     "with the same Idempotency-Key, if it had one"
 )
 #: how the core names the option for Python and the command line → how the API names it
@@ -90,7 +90,7 @@ def queue_not_found(name: str) -> Problem:
 
 
 def job_not_found(queue: str, ident: str) -> Problem:
-    """Return a 404 problem: there is no such job. Completed jobs are gone, too."""
+    """Return a 404 problem: there is no such job. Completed jobs do not exist either."""
     return Problem(404, "job_not_found", f"queue {queue!r} has no job {ident!r} (any more)")
 
 
@@ -126,12 +126,12 @@ def answer(problem: Problem, *, authenticate: str = "") -> Response:
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return the problem that an exception stands for; None for a bug."""
+    """Return the problem document of an exception; None for a bug."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, exceptions.ValidationError):
-        found = list(_flat("", error.detail))
-        return invalid("; ".join(_line(*one) for one in found[:3]), *found[:50])
+        lines = list(_flatten("", error.detail))
+        return invalid("; ".join(_format_line(*one) for one in lines[:3]), *lines[:50])
     if isinstance(error, exceptions.APIException):
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
         return Problem(error.status_code, code, str(error.detail), retry_after=getattr(error, "wait", None))
@@ -139,10 +139,10 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem(404, "not_found", str(error) or "there is nothing at this address")
     if isinstance(error, PermissionDenied):
         return Problem(403, "permission_denied", str(error) or "you may not do this")
-    return _of_queue(error)
+    return _problem_of_queue(error)
 
 
-def _of_queue(error: Exception) -> Problem | None:
+def _problem_of_queue(error: Exception) -> Problem | None:
     match error:
         case InvalidJob():
             return invalid(str(error))
@@ -169,19 +169,19 @@ def _of_queue(error: Exception) -> Problem | None:
     return None
 
 
-def _flat(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
+def _flatten(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
     """Yield DRF's errors of each field as (JSON pointer, text)."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
-            yield from _flat(pointer if name == "non_field_errors" else f"{pointer}/{_token(name)}", inner)
+            yield from _flatten(pointer if name == "non_field_errors" else f"{pointer}/{_token(name)}", inner)
     elif isinstance(detail, list):
         for place, inner in enumerate(detail):
-            yield from _flat(f"{pointer}/{place}" if isinstance(inner, (Mapping, list)) else pointer, inner)
+            yield from _flatten(f"{pointer}/{place}" if isinstance(inner, (Mapping, list)) else pointer, inner)
     else:
         yield pointer, str(detail)
 
 
-def _line(pointer: str, text: str) -> str:
+def _format_line(pointer: str, text: str) -> str:
     return f"{pointer}: {text}" if pointer else text  # the body as a whole has no pointer
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..core.job import Payload
+from ..core.moments import datetime_of
 from ..core.task import registry
 from ..settings.conf import mask
 
@@ -68,7 +69,7 @@ _FOREIGN: Final = re.compile(
 def from_ms(ms: float | None) -> datetime | None:
     """Return a moment from Unix ms; None for None and for values out of range."""
     try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+        moment = datetime_of(ms) if ms else None
     except (ValueError, OverflowError, OSError):
         return None
     return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)

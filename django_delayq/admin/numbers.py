@@ -9,6 +9,8 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
+from ..core.moments import datetime_of
+
 __all__ = ["When", "clock", "duration", "grouped", "millis", "moment", "rate", "size", "wall_seconds"]
 
 
@@ -72,7 +74,7 @@ def moment(ms: float | None, now_ms: float) -> When | None:
     away = (ms - now_ms) / 1000
     relative = _("now") if abs(away) < 1 else (_("in %s") if away > 0 else _("%s ago")) % duration(away)
     try:
-        exact = datetime.fromtimestamp(ms / 1000, UTC)
+        exact = datetime_of(ms)
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return When(int(ms), relative, f"{ms:.0f} ms", "", away <= 0)
     there = timezone.localtime(exact) if timezone.is_aware(exact) else exact
@@ -91,4 +93,4 @@ def wall_seconds(ms: float) -> float:
 
 
 def _local(ms: float) -> datetime:
-    return timezone.localtime(datetime.fromtimestamp(ms / 1000, UTC))
+    return timezone.localtime(datetime_of(ms))

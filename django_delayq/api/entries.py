@@ -15,6 +15,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, new_key, new_keys
 from ..core.job_options import check_option_names
+from ..core.moments import parse_moment
 from ..core.task import Task, registry
 from ..outbox import durability
 from ..scheduling.handle import COLLECTED, JobHandle
@@ -33,7 +34,6 @@ from .entry_errors import (
     refuse_members,
     tasks_not_found,
 )
-from .values import moment_of
 
 if TYPE_CHECKING:
     from .idempotency import IdempotencyRecord
@@ -244,7 +244,7 @@ def _read_moments(options: Entry) -> None:
         value = options.get(name)
         if type(value) is str:
             try:
-                options[name] = moment_of(value)
+                options[name] = parse_moment(value)
             except InvalidJob as error:
                 raise InvalidEntry(f"/{name}", str(error)) from None
 

@@ -9,10 +9,11 @@ from typing import Any, Final, NoReturn
 
 from ..core.errors import DelayQError
 from ..core.job import RAW, Undecodable
+from ..core.moments import iso_of
 from ..pull.held import HeldJob
 from .leases import lease_of
 from .parsing import is_deeper
-from .values import moment, plain, raw
+from .values import plain, raw
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -49,13 +50,13 @@ def render_held_job(job: HeldJob) -> dict[str, Any]:
         "key": job.key,
         "task": job.task,
         **content_of(job),
-        "due": moment(record.due_ms),
+        "due": iso_of(record.due_ms),
         "attempt": job.attempt,
         "failures": job.failures,
         "noe": job.noe,
         "lives": job.lives,
         "context": plain(job.context),
-        "lease_ends": moment(job.deadline.timestamp() * 1000),
+        "lease_ends": iso_of(job.deadline.timestamp() * 1000),
     }
 
 

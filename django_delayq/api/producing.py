@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from ..access import problems
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
-from ..core.outcome import Outcome
+from ..core.moments import iso_of
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import registry
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once
@@ -20,10 +21,9 @@ from ..settings.conf import conf
 from . import brokers
 from .entries import Reader
 from .parsing import too_many
-from .values import moment
 
 #: outcomes that store nothing new
-_NOTHING_NEW: Final = (Outcome.IGNORED, Outcome.SKIPPED)
+_NOTHING_NEW: Final = (ScheduleOutcome.IGNORED, ScheduleOutcome.SKIPPED)
 
 
 def kind_of(name: str) -> str:
@@ -57,8 +57,8 @@ def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis did not accept the job.
     """
     handle = reader.one(entry, _send_one)
-    status = 202 if handle.outcome == Outcome.OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
-    due = None if handle.outcome == Outcome.SKIPPED else moment(handle.due.timestamp() * 1000)
+    status = 202 if handle.outcome == ScheduleOutcome.OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
+    due = None if handle.outcome == ScheduleOutcome.SKIPPED else iso_of(handle.due.timestamp() * 1000)
     return status, {"id": handle.id or None, "queue": handle.queue, "outcome": handle.outcome, "due": due}
 
 
@@ -80,17 +80,17 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
     jobs = [job for job in read if job is not None]
     _check_durable(jobs)
     send_at_once(jobs, brokers.broker())
-    outcomes = [Outcome.SKIPPED if job is None else job.handle.outcome for job in read]
+    outcomes = [ScheduleOutcome.SKIPPED if job is None else job.handle.outcome for job in read]
     counts = Counter(outcomes)
-    if counts[Outcome.PAUSED] == len(outcomes):
+    if counts[ScheduleOutcome.PAUSED] == len(outcomes):
         raise QueuePaused(f"queue {queue!r} is paused for new jobs; resume it, or try again later")
-    if counts[Outcome.FULL] == len(outcomes):
+    if counts[ScheduleOutcome.FULL] == len(outcomes):
         raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
     results = [
         {"id": None if job is None else job.handle.id, "outcome": outcome}
         for job, outcome in zip(read, outcomes, strict=True)
     ]
-    return 202 if counts[Outcome.OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
+    return 202 if counts[ScheduleOutcome.OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
 
 
 def _send_one(job: Prepared) -> None:

@@ -15,16 +15,16 @@ from typing import Any, Final
 from ..core import flusher
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
+from ..core.moments import iso_of
 from ..core.operations.views import unpack_views
 from ..core.queue import Queue
-from ..core.records.frames import pack_id
+from ..core.records.schedule_frames import pack_id
 from ..core.redis.gather import gather
 from ..core.task import registry
 from ..pull import ends
 from ..worker import decision
 from ..worker.record import name_of, record_of
 from .leases import TTR, HeldEntry, ReportedError
-from .values import moment
 
 #: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
 Builder = Callable[[Job, HeldEntry, int, int], Settlement]
@@ -144,7 +144,7 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
         jobs = [_unread_job(queue, entries[place], "") for place in places]
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
             if answer != "lost":
-                found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": moment(now_ms + ttr_ms)}
+                found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": iso_of(now_ms + ttr_ms)}
     return found
 
 

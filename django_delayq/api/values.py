@@ -1,51 +1,20 @@
-"""JSON forms of moments, bytes, texts and arguments, with secrets masked."""
+"""JSON forms of bytes, texts and arguments, with secrets masked."""
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from django.utils.dateparse import parse_datetime
-
-from ..core.errors import InvalidJob
-from ..core.inputs import short
 from ..masking import HIDDEN, Mask
 from ..settings.conf import mask
 
 #: depth to which stored values are shown: this package stores none deeper, foreign bytes may be
 _DEEPEST: Final = 100
-
-
-def moment(ms: float | None) -> str | None:
-    """Return a moment (Unix ms) as ``2026-11-21T11:23:43.123Z``; None for None and for moments out of range."""
-    if ms is None:
-        return None
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def moment_of(text: object) -> datetime:
-    """Parse an aware datetime from ISO 8601.
-
-    Raises:
-        InvalidJob: the text is not ISO 8601, or has no offset.
-    """
-    try:
-        found = parse_datetime(text) if isinstance(text, str) and len(text) <= 64 and text.isascii() else None
-    except ValueError:
-        found = None
-    if found is None or found.utcoffset() is None:
-        raise InvalidJob(
-            f"{short(text)} is not a moment: ISO 8601 with its offset (2026-11-21T11:23:43Z), or Unix seconds"
-        )
-    return found
 
 
 def number_of(text: str) -> float | None:

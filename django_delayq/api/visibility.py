@@ -28,7 +28,7 @@ class VisibleQueues:
             return worker
         queues = tuple(filter(self._sees, worker.queues))
         jobs = tuple(job for job in worker.jobs if self._sees(job.queue))
-        return replace(worker, queues=queues, jobs=jobs, said={**worker.said, "queues": list(queues)})
+        return replace(worker, queues=queues, jobs=jobs, payload={**worker.payload, "queues": list(queues)})
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot without hidden queues; its totals cover the remaining ones."""

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
-from ..core.outcome import Outcome
 from ..core.results import READY, Record, Results
+from ..core.schedule_outcome import ScheduleOutcome
 from ..outbox import durability, producer
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.tasks")
 #: outcomes of a handle whose job is not in Redis (yet)
-_NOT_IN_REDIS: Final = (ON_COMMIT, Outcome.OUTBOX)
+_NOT_IN_REDIS: Final = (ON_COMMIT, ScheduleOutcome.OUTBOX)
 _EVERY_QUEUE: Final[list[str]] = []
 
 
@@ -160,13 +160,13 @@ class DelayQBackend(BaseTaskBackend):
 
     def _announce(self, result: AnyResult, head: Head, handle: JobHandle) -> None:
         """Create the record of a stored job, and send the framework's signal."""
-        if handle.outcome == Outcome.NOT_SENT:
+        if handle.outcome == ScheduleOutcome.NOT_SENT:
             return  # logged and signalled already
         if handle.outcome not in _NOT_IN_REDIS:
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
-                producer.ask(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
+                producer.call_briefly(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
             except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)

@@ -53,7 +53,7 @@ def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
         options = backend_of(sender.task.backend)[1] if isinstance(sender, FrameworkTask) else BackendOptions()
         ttl_ms, at = int(options.result_ttl * 1000), timezone.now().isoformat()
         error = external_error(Gone, "it was cancelled")
-        producer.ask(lambda broker: Results(broker).close(id, ttl_ms, at=at, error=error))
+        producer.call_briefly(lambda broker: Results(broker).close(id, ttl_ms, at=at, error=error))
     except DelayQError as failed:  # without it only the time of the end is missing in the result
         logger.warning("%s: the end of a cancelled task could not be stored: %s", id, failed)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from .verbs import Pages
+from .methods import Pages
 from .wire import Answer, Request, Steps, Wire
 
 T = TypeVar("T")

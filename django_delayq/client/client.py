@@ -9,11 +9,11 @@ from typing import Self, TypeVar
 from .consuming import ConsumerVerbs
 from .held import AsyncHeldJob, HeldJob
 from .looking import HistoryVerbs
+from .methods import Asynchronous, Blocking
 from .monitoring import MonitorVerbs
 from .operating import OperatorVerbs
 from .producing import ProducerVerbs
 from .transport import AsyncTransport, Transport
-from .verbs import Asynchronous, Blocking
 from .wire import Steps
 
 T = TypeVar("T")

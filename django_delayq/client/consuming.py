@@ -10,7 +10,7 @@ from typing import Any, Final, Generic
 from .answers import moment
 from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, members, seconds, size_of
 from .held import Held, HeldT, held_of
-from .verbs import verb
+from .methods import verb
 from .wire import Pause, Steps
 
 #: longest wait of one request, in seconds; a longer wait takes several requests

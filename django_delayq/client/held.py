@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .answers import body_of, made, moment
 from .errors import ApiError
-from .verbs import Asynchronous, Blocking, verb
+from .methods import Asynchronous, Blocking, verb
 from .wire import Steps
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from .base import Base, members
-from .verbs import Pages, listing, verb
+from .methods import Pages, listing, verb
 from .wire import Steps
 
 #: a datetime, or Unix seconds

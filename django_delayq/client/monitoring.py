@@ -7,7 +7,7 @@ from typing import Any
 from .answers import Stats, Worker, made, stats_of
 from .base import Base
 from .errors import Unavailable
-from .verbs import verb
+from .methods import verb
 from .wire import Request, Steps
 
 

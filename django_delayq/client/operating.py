@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 from .answers import Bulk, Job, Queue, job_of, made, moment
 from .base import AT_ONCE, Base, Seconds, all_items, chunks, members, plain
 from .errors import ApiError, JobNotFound
-from .verbs import Pages, listing, verb
+from .methods import Pages, listing, verb
 from .wire import Steps
 
 #: ids that a verb applies to, None with ``all``

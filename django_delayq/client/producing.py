@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from .answers import Many, Produced, made
 from .base import AT_ONCE, Base, Seconds, chunks, members, size_of
 from .errors import ApiError, Unavailable
-from .verbs import verb
+from .methods import verb
 from .wire import Steps
 
 

@@ -13,9 +13,9 @@ from .operations.inspector import Inspector
 from .operations.resharding import Epochs
 from .queue import Queue
 from .records import layout as layouts
-from .records.frames import BrokenJob
 from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .records.layout import Layout
+from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version

@@ -1,7 +1,8 @@
 """Builder of new jobs: arguments and options in, checked records out.
 
-The one place that makes a :class:`~.job.NewJob` of what a caller gives: ``schedule()``, the HTTP API and the pull
-queue. The columns of a Spark frame are packed by ``pipeline/columns.py``, which a test holds to the same bytes.
+The one place that makes a :class:`~.job.NewJob` of what a caller gives: ``schedule()``, the HTTP API, the pull queue,
+recurring tasks and edits of failed jobs. The columns of a Spark frame are packed by ``pipeline/columns.py``, which a
+test holds to the same bytes.
 """
 
 from __future__ import annotations
@@ -121,6 +122,17 @@ class JobBuilder:
         )
         if not options.keys() <= self._common:
             self._options.apply(new, options)
+        return new
+
+    def build_tick(self, ident: str, tick_ms: int) -> NewJob:
+        """Return the job of a tick of a recurring task, which is called without arguments.
+
+        Its options hold the tick itself, because the due time moves with a retry. A job of the id that waits already
+        keeps its position, or a queue that lags would never reach it.
+        """
+        new = self.build((), {}, {"id": ident, "on_conflict": "replace", "due_policy": "earliest"})
+        new.due_ms, new.delay_ms = tick_ms, None
+        new.options = self._options.of_tick(tick_ms)
         return new
 
     def refuse_keys(self, entry: Mapping[str, Any]) -> None:

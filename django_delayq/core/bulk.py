@@ -32,7 +32,7 @@ from .operations.selection import (
     shard_snapshots,
 )
 from .records.keys import DUE_KEYS, number_of
-from .sending.chunks import CHUNK
+from .records.schedule_frames import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -246,3 +246,12 @@ def check_known(names: Iterable[object], known: Iterable[str], what: str = "key"
             word = str(name)
             near = suggest(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
             raise InvalidJob(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")
+
+
+def exception_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """Return one or several exception classes as a tuple; otherwise raise :class:`InvalidJob`."""
+    classes = tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidJob(f"{name} takes exception classes, like {name}=(ConnectionError,); got {short(one)}")
+    return classes

@@ -87,7 +87,7 @@ class Generation:
 
     Attributes:
         keys: of the generation; of a merged job also of the payload, which keeps its key from attempt to attempt.
-        digest: of the payload's bytes (:func:`.records.frames.digest`); b"" for a plain job.
+        digest: of the payload's bytes (:func:`.records.schedule_frames.digest`); b"" for a plain job.
     """
 
     keys: tuple[bytes, ...]

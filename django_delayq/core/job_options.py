@@ -129,18 +129,27 @@ class JobOptions:
         if any(get(name) is not None for name in _EXTRA):
             new.options = self._overrides(new, options)
 
+    def of_tick(self, tick_ms: int) -> bytes:
+        """Return the encoded options of a recurring task's tick.
+
+        The expiry is absolute, because the due time may remain an older one.
+        """
+        expires_in_ms = self._base.get("expires_in_ms")
+        expiry = {} if expires_in_ms is None else {"expires_ms": tick_ms + expires_in_ms}
+        return _encoded({"tick_ms": tick_ms, **expiry})
+
     def _overrides(self, new: NewJob, options: Mapping[str, Any]) -> bytes:
-        said = dict(self._base)
+        stored = dict(self._base)
         for name, read in _READERS.items():
             if options.get(name) is not None:
-                said[name] = read(options[name])
+                stored[name] = read(options[name])
         expires = options.get("expires")
         if expires is not None:
-            said.pop("expires_in_ms", None)
-            said.update(_expiry(expires, new, self._rules))
+            stored.pop("expires_in_ms", None)
+            stored.update(_expiry(expires, new, self._rules))
         if self._linked and options.get("context") is not None:
-            said["context"] = {**self._linked, **said["context"]}
-        return _encoded(said)
+            stored["context"] = {**self._linked, **stored["context"]}
+        return _encoded(stored)
 
 
 def _attempts(value: object) -> int:
@@ -202,12 +211,12 @@ def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
     return {"expires_ms": moment}
 
 
-def _encoded(said: Mapping[str, Any]) -> bytes:
+def _encoded(options: Mapping[str, Any]) -> bytes:
     """Return canonical JSON; empty bytes if there are no options."""
-    if not said:
+    if not options:
         return b""
     try:
-        encoded = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        encoded = json.dumps(options, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidJob(f"context may hold plain JSON values only: {error}") from None
     if len(encoded) > MAX_OPTIONS_BYTES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .operations.views import unpack_views
-from .records.frames import pack_id
+from .records.schedule_frames import pack_id
 from .redis.gather import Call, gather
 
 if TYPE_CHECKING:

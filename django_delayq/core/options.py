@@ -20,6 +20,7 @@ from .inputs import (
     check_queue_name,
     check_seconds,
     check_task_name,
+    exception_classes,
     short,
 )
 from .job import DEFAULT_PRIORITY, PRIORITIES
@@ -175,7 +176,7 @@ class TaskOptions:
             self._set("every", every)
         if self.cron is not None:
             if self.every is not None:
-                raise InvalidJob("every and cron are two ways to say when the task runs: give one of them")
+                raise InvalidJob("every and cron both say when the task runs; give one of them")
             if not (isinstance(self.cron, str) and _CRON.fullmatch(self.cron.strip())):
                 raise InvalidJob(f'cron must be a text of five fields like "*/5 * * * *", got {short(self.cron)}')
         if self.timezone is not None:
@@ -186,13 +187,13 @@ class TaskOptions:
             raise InvalidJob("missed is for recurring tasks only; give every= or cron= too, or leave it out")
 
     def _check_failures(self) -> None:
-        given: object = self.retry_for
-        if isinstance(given, Mapping):
-            policies = {kind: backoff_of("retry_for", value) for kind, value in given.items()}
+        retry_for: object = self.retry_for
+        if isinstance(retry_for, Mapping):
+            policies = {kind: backoff_of("retry_for", value) for kind, value in retry_for.items()}
             exception_classes("retry_for", tuple(policies))
             self._set("retry_for", policies)
-        elif given is not None:
-            self._set("retry_for", exception_classes("retry_for", given))
+        elif retry_for is not None:
+            self._set("retry_for", exception_classes("retry_for", retry_for))
         self._set("give_up_on", exception_classes("give_up_on", self.give_up_on))
         if self.on_exhausted is not None:
             _check_takes_two(self.on_exhausted)
@@ -266,15 +267,6 @@ def backoff_of(name: str, value: object) -> Policy:
 def seconds_of(name: str, value: object) -> float:
     """Return a ``timedelta`` or number above 0 as seconds; otherwise raise :class:`InvalidJob`."""
     return check_seconds(name, value.total_seconds() if isinstance(value, timedelta) else value)
-
-
-def exception_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
-    """Return one or several exception classes as a tuple; otherwise raise :class:`InvalidJob`."""
-    classes = tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
-    for one in classes:
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise InvalidJob(f"{name} takes exception classes, like {name}=(ConnectionError,); got {short(one)}")
-    return classes
 
 
 def _aliases(value: object) -> tuple[str, ...]:

@@ -18,12 +18,11 @@ from .errors import IdTaken
 from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
-from .outcome import MOVED_REPLY
-from .records.frames import pack_known
 from .records.keys import number_of
+from .records.schedule_frames import CHUNK, pack_known
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
-from .sending.chunks import CHUNK
+from .schedule_outcome import MOVED_REPLY
 from .sending.sender import Sender
 from .shards import Batch
 
@@ -76,7 +75,7 @@ class Queue(Sender):
 
         Args:
             pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
-                payload's digest (:func:`.records.frames.digest`).
+                payload's digest (:func:`.records.schedule_frames.digest`).
 
         Raises:
             InvalidJob: an id or a key that cannot be one.

@@ -14,21 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from . import rules
 from .job import Job, Settlement, bury, expire
 from .records import layout as layouts
-from .records.frames import (
-    BrokenJob,
-    pack_settlement,
-    pack_take_over,
-    pack_touch,
-    take_u8,
-    unpack_batch,
-    unpack_begun,
-    unpack_leases,
-)
+from .records.fields import take_u8
 from .records.keys import Shard, number_of
 from .records.layout import Layout
+from .records.reserve_frames import BrokenJob, unpack_batch, unpack_begun, unpack_leases
+from .records.schedule_frames import CHUNK
+from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .requests import derived_request, new_request
-from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
             ``what``.
     """
     if isinstance(delay, timedelta):
-        ms = _rounded_up(delay)
+        ms = ms_of_span(delay)
     else:
         ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
     if ms < 0:
@@ -76,7 +76,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
 
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = _rounded_up(_aware(at, use_tz, tz) - _EPOCH)
+        ms = ms_of_span(_aware(at, use_tz, tz) - _EPOCH)
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -109,11 +109,6 @@ def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
         return at.replace(tzinfo=UTC)
 
 
-def _rounded_up(span: timedelta) -> int:
-    ms, rest = divmod(span, _MS)
-    return ms + bool(rest)
-
-
 def _ms_of_number(value: object, what: str, wanted: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidJob(f"{what} must be {wanted}, not {type(value).__name__}")
@@ -123,6 +118,12 @@ def _ms_of_number(value: object, what: str, wanted: str) -> int:
         raise InvalidJob(f"{what} is {value}; give {wanted}")
     # 0.07 * 1000 is 70.00000000000001: rounding noise of binary fractions must not round up a millisecond.
     return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
+
+
+def ms_of_span(span: timedelta) -> int:
+    """Return a span in ms, rounded up."""
+    ms, rest = divmod(span, _MS)
+    return ms + bool(rest)
 
 
 def _show(ms: int) -> str:

@@ -22,9 +22,9 @@ def find_binary() -> str:
     """
     beside_python = str(Path(sys.executable).parent)
     for name in SERVER_NAMES:
-        found = shutil.which(name) or shutil.which(name, path=beside_python)
-        if found:
-            return found
+        binary = shutil.which(name) or shutil.which(name, path=beside_python)
+        if binary:
+            return binary
     bundled = bundled_binary()
     if bundled:
         return bundled

@@ -81,11 +81,11 @@ def _check_parents(directory: Path) -> None:
     real = Path(os.path.realpath(plain.parent))
     for parent in sorted({*plain.parents, real, *real.parents}):
         try:
-            found = parent.stat()
+            status = parent.stat()
         except FileNotFoundError:
             continue
-        others = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
-        if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
+        others = stat.S_IWOTH if status.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+        if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
             raise Misconfigured(
                 f"Other users may rename files in {parent}, so they could replace "
                 f"{directory}, the folder of the embedded Redis. Close it: chmod go-w {parent} (or chmod +t {parent}, "
@@ -102,27 +102,27 @@ def check(directory: Path) -> None:
         OSError: the folder cannot be read.
     """
     _check_parents(directory)
-    found = directory.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = directory.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise Misconfigured(
             f"{directory}, the folder of the embedded Redis, is a symbolic link. Set DELAYQ['EMBEDDED_DIR'] to the "
             f"folder that it leads to."
         )
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise Misconfigured(
             f"{directory} is needed as the folder of the embedded Redis, but it is not a folder. {_ADVICE}"
         )
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise Misconfigured(
-            f"{directory}, the folder of the embedded Redis, belongs to another user (uid {found.st_uid}; this process "
-            f"has uid {os.geteuid()}). Run all processes of the project as one user. {_ADVICE}"
+            f"{directory}, the folder of the embedded Redis, belongs to another user (uid {status.st_uid}; this "
+            f"process has uid {os.geteuid()}). Run all processes of the project as one user. {_ADVICE}"
         )
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise Misconfigured(
             f"Other users may write to {directory}, the folder of the embedded Redis. Check that all files in it are "
             f"yours, then close it: chmod 700 {directory}"
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         _close(directory)
 
 
@@ -196,8 +196,8 @@ def socket_path(directory: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
     short = root / f"delayq-{os.geteuid()}-{digest}"
     short.mkdir(mode=0o700, exist_ok=True)
-    found = short.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = short.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise Misconfigured(f"{short} is not a private folder of this user. Remove it, or use a shorter project path.")
     return short / "redis.sock"
 

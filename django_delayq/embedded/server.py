@@ -94,8 +94,8 @@ class EmbeddedRedis:
     @property
     def pid(self) -> int | None:
         """Process id of the server, or None if no server replies."""
-        found = self._info("process_id")
-        return None if found is None else int(found)
+        number = self._info("process_id")
+        return None if number is None else int(number)
 
     @property
     def running(self) -> bool:
@@ -159,7 +159,7 @@ class EmbeddedRedis:
                 self._process = None
             else:
                 self._end_process()
-                self._end_foreign()
+                self._end_other_server()
             self._release_users_lock()
 
     def kill(self) -> None:
@@ -282,7 +282,7 @@ class EmbeddedRedis:
             process.kill()
             process.wait(STOP_TIMEOUT)
 
-    def _end_foreign(self) -> None:
+    def _end_other_server(self) -> None:
         """Stop a server that another process started, after this process became its last user."""
         pid = self.pid
         if pid is None:

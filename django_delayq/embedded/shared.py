@@ -18,7 +18,7 @@ def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", 
     """Return the URL of the folder's server, started if necessary and ready. Safe from any thread and process.
 
     The server ends with the last process that called this (at its normal exit). A second call returns at once, or
-    starts the server again if it died meanwhile.
+    starts the server again if it has ended.
 
     Raises:
         Misconfigured: there is no server program, it cannot be started, or the folder is not safe to use.

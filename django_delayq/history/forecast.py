@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.db.models import Sum
 
+from ..core.moments import datetime_of
 from ..models.history import HourlyStat
 from .moments import HOUR, floor_hour, to_row
 
@@ -103,7 +104,7 @@ def forecast(broker: Broker, queues: Sequence[Queue] | None = None, *, using: st
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
     known = paces(using=using)
     found = [predict(one.queue, one.backlog, known.get(one.queue)) for one in counts]
-    return Forecast(datetime.fromtimestamp(now_ms / 1000, UTC), tuple(found), _together(found))
+    return Forecast(datetime_of(now_ms), tuple(found), _together(found))
 
 
 def paces(now: datetime | None = None, *, using: str | None = None) -> dict[str, Pace]:

@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from ..core.operations.views import JobView
 from ..core.records.keys import SHARD_KEYS
+from ..core.records.schedule_frames import CHUNK
 from ..core.redis.scripts import clear_errors
-from ..core.sending.chunks import CHUNK
 from .rows import MORGUE, Entry, Place, Row, broken_row, is_readable, row_of, score_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ display.
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..core.moments import datetime_of
 from .history import NAME_LENGTH, HourlyStat, PipelineRun
 
 __all__ = [
@@ -109,7 +110,7 @@ class OutboxJob(JobName):
     @property
     def due(self) -> datetime:
         """Due time."""
-        return datetime.fromtimestamp(self.expected_ms / 1000, UTC)
+        return datetime_of(self.expected_ms)
 
 
 class InboxEntry(JobName):

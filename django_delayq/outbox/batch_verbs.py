@@ -1,7 +1,7 @@
 """Cancel, reschedule and run_now of many jobs of a queue by their ids, including the rows of durable jobs.
 
-Jobs with rows are handled like in :func:`django_delayq.cancel`: first the row, then Redis (:mod:`.verbs`). The rows of
-all jobs of a call are looked up together, and not at all where durable jobs are not in use. Jobs without rows are
+Jobs with rows are handled like in :func:`django_delayq.cancel`: first the row, then Redis (:mod:`.row_verbs`). The rows
+of all jobs of a call are looked up together, and not at all where durable jobs are not in use. Jobs without rows are
 changed in Redis directly, with one short call each.
 
 A call with request ids changes rows once. When it is executed again, other jobs may have taken the ids. So the inbox
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import Generation
-from ..core.outcome import Outcome
 from ..core.queue import Queue
+from ..core.schedule_outcome import ScheduleOutcome
 from ..models import InboxEntry
 from ..settings.conf import conf
 from ..signals import emit, job_cancelled
-from . import durability, rows, verbs
+from . import durability, row_verbs, rows
 from .due import NOW, DueTime
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def cancel(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]
     def one(ident: str, request: bytes | None, found: _Rows) -> str:
         home = found.home(ident, request)
         if home is not None:
-            return verbs.cancel(_target(queue, ident, home, request)) or GONE
+            return row_verbs.cancel(_target(queue, ident, home, request)) or GONE
         outcome = queue.cancel(ident, generation=found.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
-        return outcome or (Outcome.OUTBOX if request in found.changed else GONE)
+        return outcome or (ScheduleOutcome.OUTBOX if request in found.changed else GONE)
 
     return _change_each(queue, idents, requests, one)
 
@@ -125,7 +125,7 @@ def run_now(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str
 
 def cancel_unsent(queue: Queue) -> int:
     """Cancel the jobs whose rows were not sent to Redis yet; return their number."""
-    return _change_unsent(queue, rows.take_back)
+    return _change_unsent(queue, rows.mark_cancelled)
 
 
 def run_unsent_now(queue: Queue) -> int:
@@ -146,13 +146,13 @@ def _move(
         if home is None:
             if move(queue, ident, request, found.generation(request)):
                 return MOVED
-            return Outcome.OUTBOX if request in found.changed else NOT_WAITING
+            return ScheduleOutcome.OUTBOX if request in found.changed else NOT_WAITING
 
         def send(broker: DjangoBroker) -> bool:
             live = broker.existing(queue.name)
             return live is not None and move(live, ident, request, None)
 
-        answer = verbs.move(_target(queue, ident, home, request), verb, when, send)
+        answer = row_verbs.move(_target(queue, ident, home, request), verb, when, send)
         return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
 
     return _change_each(queue, idents, requests, one)
@@ -168,8 +168,8 @@ def _change_each(
     return [outcomes[place] for place in range(len(idents))]
 
 
-def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> verbs.Target:
-    return verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
+def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> row_verbs.Target:
+    return row_verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
 
 
 def _outboxes(queue: Queue) -> Iterable[str]:

@@ -50,7 +50,7 @@ class Breaker:
             self._pause = min(LONGEST, self._pause * 2 or FIRST)
             self._open_until = time.monotonic() + self._pause
         if first:
-            logger.warning("Redis did not answer after a commit; for %g s it is not asked again by this process", FIRST)
+            logger.warning("Redis did not answer after a commit; this process does not call it again for %g s", FIRST)
 
     def succeeded(self) -> None:
         """Record that Redis answered, whatever the reply."""

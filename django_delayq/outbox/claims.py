@@ -16,12 +16,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from ..models import OutboxJob
 from .due import RowDue, delay_age
-from .rows import ahead, free, table
+from .rows import behind, free, table, take
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -95,13 +95,13 @@ class Outbox:
             state__in=OutboxJob.WAITING,
             claimed_until__gt=Now(),
         )
-        wanted = self.rows.filter(free(), ~Exists(stuck))
+        candidates = self.rows.filter(free(), ~Exists(stuck))
         # One query for each state: each can use the index, and reads no more than it returns.
-        found: list[int] = []
+        pks: list[int] = []
         for state in OutboxJob.WAITING:
-            rows = self.unlocked(wanted.filter(state=state)).order_by("id")
-            found += rows.values_list("id", flat=True)[:limit]
-        return sorted(found)[:limit]
+            rows = self.unlocked(candidates.filter(state=state)).order_by("id")
+            pks += rows.values_list("id", flat=True)[:limit]
+        return sorted(pks)[:limit]
 
     def claim(self, limit: int, broker: Broker) -> ClaimedBatch:
         """Claim up to ``limit`` waiting rows. Jobs keep the order of their rows.
@@ -109,44 +109,33 @@ class Outbox:
         Raises:
             QueueUnavailable: Redis does not return its time; nothing was claimed.
         """
-        asked_at = time.monotonic()
-        asked_ms = broker.now_ms()
-        batch = ClaimedBatch(uuid.uuid4(), asked_ms + SENDING * 1000, asked_at + SENDING)
+        read_at = time.monotonic()
+        redis_ms = broker.now_ms()
+        batch = ClaimedBatch(uuid.uuid4(), redis_ms + SENDING * 1000, read_at + SENDING)
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
-                self.rows.filter(free(), pk__in=pks, state__in=OutboxJob.WAITING).update(
-                    claim=batch.token, claimed_until=ahead(CLAIM)
-                )
+                take(self.rows.filter(pk__in=pks, state__in=OutboxJob.WAITING), batch.token, CLAIM)
         if pks:
             mine = list(self.rows.filter(pk__in=pks, claim=batch.token).annotate(age=delay_age()).order_by("id"))
-            read_ms = asked_ms + (time.monotonic() - asked_at) * 1000  # never behind Redis's clock
+            read_ms = redis_ms + (time.monotonic() - read_at) * 1000  # never behind Redis's clock
             batch.due_ms = {
                 row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine
             }
             batch.rows.extend(mine)
-            self._give_back_those_behind(batch)
+            self._release_blocked(batch)
         return batch
 
-    def _give_back_those_behind(self, batch: ClaimedBatch) -> None:
+    def _release_blocked(self, batch: ClaimedBatch) -> None:
         """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
-        behind = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, not_held_with=batch.token)
-        if behind:
-            self.give_back(batch.token, behind)
-            batch.rows = [row for row in batch.rows if row.pk not in behind]
+        blocked = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, ~Q(claim=batch.token))
+        if blocked:
+            self.release(batch.token, blocked)
+            batch.rows = [row for row in batch.rows if row.pk not in blocked]
 
-    def behind(self, pks: Iterable[int], states: Iterable[str], *, not_held_with: uuid.UUID | None = None) -> set[int]:
-        """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
-
-        Args:
-            not_held_with: rows with this claim do not count as earlier.
-        """
-        earlier = self.rows.filter(
-            queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__lt=OuterRef("id"), state__in=list(states)
-        )
-        if not_held_with is not None:
-            earlier = earlier.exclude(claim=not_held_with)
-        return set(self.rows.filter(Exists(earlier), pk__in=list(pks)).values_list("id", flat=True))
+    def behind(self, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
+        """Return those of ``pks`` that have an earlier row of the same job; see :func:`.rows.behind`."""
+        return set(behind(self.alias, Q(pk__in=list(pks)), states, blocking).values_list("pk", flat=True))
 
     def overtaken(self, pks: Iterable[int], states: Iterable[str]) -> set[int]:
         """Return those of ``pks`` that have a later row of the same job in one of ``states``."""
@@ -155,7 +144,7 @@ class Outbox:
         )
         return set(self.rows.filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
 
-    def give_back(self, token: uuid.UUID, pks: Iterable[int]) -> None:
+    def release(self, token: uuid.UUID, pks: Iterable[int]) -> None:
         """Release a claim on rows that were not sent."""
         self.rows.filter(pk__in=list(pks), claim=token).update(claim=None, claimed_until=None)
 

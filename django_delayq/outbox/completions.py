@@ -68,7 +68,7 @@ class Marks:
             self._places[place] = now
         for place, at in list(self._places.items()):
             if at <= now:
-                self._places[place] = time.monotonic() + AGAIN  # if the next line raises
+                self._places[place] = time.monotonic() + AGAIN  # in case the next line raises
                 if self.take_down(*place)[1]:
                     pause = self._pauses[place] = min(AGAIN, 2 * self._pauses.get(place, GATHER / 2))
                     self._places[place] = time.monotonic() + pause
@@ -82,35 +82,35 @@ class Marks:
     def take_down(self, queue: str, shard: int) -> tuple[int, int]:
         """Store the marks of a shard. Return how many were stored, and how many have to wait for now."""
         opened = self._broker.existing(queue)
-        return (0, 0) if opened is None else self._work_off(opened, shard)
+        return (0, 0) if opened is None else self._store_page_by_page(opened, shard)
 
-    def _work_off(self, queue: Queue, shard: int) -> tuple[int, int]:
-        done: list[Mark] = []
+    def _store_page_by_page(self, queue: Queue, shard: int) -> tuple[int, int]:
+        stored: list[Mark] = []
         count = 0
         while True:
-            page = queue.settled(shard, forget=done)
-            count += len(done)
-            kept = self.apply(page) if page else set()
-            done = [mark for mark in page if mark.key not in kept]
-            if not done:
-                return count, len(kept)
+            page = queue.settled(shard, forget=stored)
+            count += len(stored)
+            waiting = self.apply(page) if page else set()
+            stored = [mark for mark in page if mark.key not in waiting]
+            if not stored:
+                return count, len(waiting)
 
     def apply(self, marks: Sequence[Mark]) -> set[bytes]:
         """Change the rows of some marks. Return the keys of those whose rows could not be changed now."""
-        kept: set[bytes] = set()
+        waiting: set[bytes] = set()
         for start in range(0, len(marks), MOST_MARKS):
             for outbox in self._outboxes:
-                kept |= _apply(outbox, marks[start : start + MOST_MARKS])
-        return kept
+                waiting |= _apply(outbox, marks[start : start + MOST_MARKS])
+        return waiting
 
 
 def _apply(outbox: Outbox, marks: Sequence[Mark]) -> set[bytes]:
     ends = {uuid.UUID(bytes=mark.key): mark.end for mark in marks}
     with outbox.atomic():
         rows = outbox.unlocked(outbox.rows.filter(free(), key__in=ends)).order_by("id")
-        found = dict(rows.values_list("id", "key"))
+        keys = dict(rows.values_list("id", "key"))
         for end in set(ends.values()):
-            mine = outbox.rows.filter(free(), pk__in=[pk for pk, key in found.items() if ends[key] == end])
+            mine = outbox.rows.filter(free(), pk__in=[pk for pk, key in keys.items() if ends[key] == end])
             if end == "done":
                 mine.delete()
             elif end == "buried":
@@ -119,8 +119,8 @@ def _apply(outbox: Outbox, marks: Sequence[Mark]) -> set[bytes]:
                 )
             else:
                 mine.filter(state=State.BURIED).update(state=State.SENT)
-    left = outbox.rows.filter(key__in=ends).values_list("key", "state")
-    return {key.bytes for key, state in left if _is_open(ends[key], state)}
+    remaining = outbox.rows.filter(key__in=ends).values_list("key", "state")
+    return {key.bytes for key, state in remaining if _is_open(ends[key], state)}
 
 
 def _is_open(end: str, state: str) -> bool:

@@ -17,22 +17,22 @@ from ..transactions import in_transaction
 from . import rows
 
 #: databases in which the table was found: (alias, name)
-_seen: Final[set[tuple[str, str]]] = set()
+_tables_seen: Final[set[tuple[str, str]]] = set()
 #: the settings under which this process created durable jobs, and their queues
-_met: tuple[Conf, frozenset[str]] | None = None
+_queues_seen: tuple[Conf, frozenset[str]] | None = None
 
 
 def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
     """Return True if a call is durable: as set for the call, else for its task, else for the queue."""
-    said = options.get("durable")
-    if said is None:
-        said = task.options.durable
-    elif not isinstance(said, bool):
-        raise InvalidJob(f"durable must be True or False, got {short(said)}")
-    if said is None:
+    durable = options.get("durable")
+    if durable is None:
+        durable = task.options.durable
+    elif not isinstance(durable, bool):
+        raise InvalidJob(f"durable must be True or False, got {short(durable)}")
+    if durable is None:
         entry = conf().queues.get(queue)
         return entry is not None and entry.durable
-    return said
+    return durable
 
 
 def check(using: str | None) -> str:
@@ -49,7 +49,7 @@ def check(using: str | None) -> str:
         )
     if alias not in settings.databases:
         raise InvalidJob(
-            f"durable: the outbox of the database {alias!r} is not looked after; add {alias!r} to "
+            f"durable: the outbox of the database {alias!r} has no relay; add {alias!r} to "
             f"{SETTING}['OUTBOX']['databases'], or name another database: using_db={settings.databases[0]!r}"
         )
     if not has_table(alias):
@@ -76,13 +76,13 @@ def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     connection = connections[alias]
     known = (alias, str(connection.settings_dict["NAME"]))
-    if known not in _seen:
+    if known not in _tables_seen:
         model = rows.table(alias).model
         if not router.allow_migrate_model(alias, model):
             return False
         if model._meta.db_table not in connection.introspection.table_names():
             return False
-        _seen.add(known)
+        _tables_seen.add(known)
     return True
 
 
@@ -94,12 +94,12 @@ def declared(settings: Conf) -> list[str]:
 
 def make_durable(new: NewJob, queue: str) -> None:
     """Set the key that makes a job of ``queue`` durable."""
-    global _met
+    global _queues_seen
     settings = conf()
-    if _met is None or _met[0] is not settings:
-        _met = settings, frozenset((queue,))
-    elif queue not in _met[1]:
-        _met = settings, _met[1] | {queue}
+    if _queues_seen is None or _queues_seen[0] is not settings:
+        _queues_seen = settings, frozenset((queue,))
+    elif queue not in _queues_seen[1]:
+        _queues_seen = settings, _queues_seen[1] | {queue}
     if new.payload is None:
         new.key = _durable_key(new, new.key)
     else:
@@ -110,14 +110,14 @@ def _durable_key(new: NewJob, key: bytes) -> bytes:
     return made_durable(key) if new.repeatable else new_key(durable=True)
 
 
-def know(met: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:
+def set_queues_seen(seen: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:
     """Replace the record of queues with durable jobs. For tests.
 
     Returns:
         The previous record.
     """
-    global _met
-    before, _met = _met, met
+    global _queues_seen
+    before, _queues_seen = _queues_seen, seen
     return before
 
 
@@ -132,7 +132,7 @@ def in_use(alias: str, queue: str, task: Task | None) -> bool:
     return (
         "OUTBOX" in getattr(django_settings, SETTING, ())
         or settings.queue(queue).durable
-        or (_met is not None and _met[0] is settings and queue in _met[1])
+        or (_queues_seen is not None and _queues_seen[0] is settings and queue in _queues_seen[1])
         or _declared(queue, task)
     ) and has_table(alias)
 

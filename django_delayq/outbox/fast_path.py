@@ -19,10 +19,10 @@ from django.db import DatabaseError
 
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
-from ..core.outcome import Outcome
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
+from ..core.schedule_outcome import ScheduleOutcome
 from . import rows
-from .producer import SendingTime, ask
+from .producer import SendingTime, call_briefly
 from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class OutgoingJob:
     Attributes:
         queue: the queue's name.
         new: the job.
-        asked_at: time of the call (``time.monotonic()``); the delay of a job without a row counts from then on.
+        called_at: time of the call (``time.monotonic()``); the delay of a job without a row counts from then on.
         key: the key of its row; None for a job that has none.
     """
 
     queue: str
     new: NewJob
-    asked_at: float
+    called_at: float
     key: uuid.UUID | None = None
 
     def packed(self, row: rows.Claimed | None, now: float) -> NewJob:
@@ -58,8 +58,8 @@ class OutgoingJob:
             when = row.due.after(now - row.read_at)
             new.due_ms, new.delay_ms = when["due_ms"], when["delay_ms"]
         else:
-            new.waited(int((now - self.asked_at) * 1000))
-            self.asked_at = now
+            new.waited(int((now - self.called_at) * 1000))
+            self.called_at = now
         return new
 
 
@@ -67,11 +67,11 @@ class OutgoingJob:
 class Result:
     """Result of sending a job: its outcome, and the error if Redis did not accept it."""
 
-    outcome: Outcome
+    outcome: ScheduleOutcome
     error: Exception | None = None
 
     @classmethod
-    def of(cls, queue: Queue, new: NewJob, outcome: Outcome) -> Result:
+    def of(cls, queue: Queue, new: NewJob, outcome: ScheduleOutcome) -> Result:
         """Return the result of a job without a row."""
         return cls(outcome, queue.refusal(outcome, new) if outcome.is_refusal else None)
 
@@ -83,8 +83,8 @@ def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
         alias: database of their rows, which are committed.
     """
     results: list[Result] = []
-    for _, run in groupby(jobs, key=lambda job: job.queue):
-        for chunk in rows.chunks(run, rows.TOGETHER):
+    for _, group in groupby(jobs, key=lambda job: job.queue):
+        for chunk in rows.chunks(group, rows.TOGETHER):
             results += _SendBatch(alias, chunk).send()
     return results
 
@@ -100,31 +100,33 @@ class _SendBatch:
         self.results: dict[int, Result] = {}
         self.token = uuid.uuid4()
         #: the claimed rows, and the results of sending them
-        self.held: dict[uuid.UUID, rows.Claimed] = {}
+        self.claimed: dict[uuid.UUID, rows.Claimed] = {}
         self.row_results: dict[uuid.UUID, RowResult] = {}
 
     def send(self) -> list[Result]:
         """Send the batch. Return the result of each job."""
         try:
-            ask(self._deliver, kept=len(self.keys) == len(self.jobs))
+            call_briefly(self._deliver, in_database=len(self.keys) == len(self.jobs))
         except Exception as error:
             for place, job in enumerate(self.jobs):
-                lost = Result(Outcome.NOT_SENT, error) if job.key is None else Result(Outcome.OUTBOX)
-                self.results.setdefault(place, lost)
+                not_sent = (
+                    Result(ScheduleOutcome.NOT_SENT, error) if job.key is None else Result(ScheduleOutcome.OUTBOX)
+                )
+                self.results.setdefault(place, not_sent)
             if not isinstance(error, DelayQError):
                 logger.exception("jobs of queue %s were not sent after the commit", self.queue)
         return [self.results[place] for place in range(len(self.jobs))]
 
     def _deliver(self, broker: DjangoBroker) -> None:
         sending_time = self._claim(broker) if self.keys else None
-        going = [place for place in range(len(self.jobs)) if place not in self.results]
-        if not going:
+        places = [place for place in range(len(self.jobs)) if place not in self.results]
+        if not places:
             return
         live = broker.queue(self.queue)
         try:
-            self._send(live, going, sending_time)
+            self._send(live, places, sending_time)
         except (QueueFull, QueuePaused, Misconfigured):
-            self._note(rows.release, list(self.held))  # certainly not stored by Redis
+            self._update_rows(rows.release, list(self.claimed))  # certainly not stored by Redis
             raise
         if sending_time is not None:
             self._settle(live, sending_time)
@@ -134,24 +136,24 @@ class _SendBatch:
         sending_time = SendingTime(broker)  # an unavailable Redis is detected here, before anything is claimed
         try:
             ordered = any(job.key is not None and not job.new.fresh for job in self.jobs)
-            self.held = rows.claim(self.alias, self.token, self.keys, ordered=ordered)
-            missing = [key for key in self.keys if key not in self.held]
+            self.claimed = rows.claim(self.alias, self.token, self.keys, ordered=ordered)
+            missing = [key for key in self.keys if key not in self.claimed]
             states = rows.states(self.alias, missing) if missing else {}
         except DatabaseError as error:
             logger.warning("the outbox of database %s cannot be used after the commit: %s", self.alias, error)
-            self.held, states = {}, dict.fromkeys(self.keys, "unsent")
+            self.claimed, states = {}, dict.fromkeys(self.keys, "unsent")
         for place, job in enumerate(self.jobs):
-            if job.key is not None and job.key not in self.held:
-                self.results[place] = Result(_of_state(states.get(job.key)))
+            if job.key is not None and job.key not in self.claimed:
+                self.results[place] = Result(_outcome_of_state(states.get(job.key)))
         return sending_time
 
     # -- Redis ---------------------------------------------------------------------------------------------------------
 
-    def _send(self, live: Queue, going: list[int], sending_time: SendingTime | None) -> None:
+    def _send(self, live: Queue, places: list[int], sending_time: SendingTime | None) -> None:
         if sending_time is None:
-            self._call(live, going, None)
+            self._call(live, places, None)
             return
-        late = self._call(live, going, sending_time.deadline_ms())
+        late = self._call(live, places, sending_time.deadline_ms())
         if late:
             sending_time.distrust_clock()
             if not sending_time.is_over:
@@ -160,27 +162,27 @@ class _SendBatch:
         if plain:  # these have no deadline of their own
             self._call(live, plain, None)
         for place in late:
-            self.results.setdefault(place, Result(Outcome.OUTBOX))
+            self.results.setdefault(place, Result(ScheduleOutcome.OUTBOX))
 
-    def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
+    def _call(self, live: Queue, places: list[int], deadline: float | None) -> list[int]:
         """Send one call. Return the positions of the jobs for which it came too late."""
-        jobs, now = [self.jobs[place] for place in going], time.monotonic()
-        news = [job.packed(self.held.get(job.key) if job.key is not None else None, now) for job in jobs]
+        jobs, now = [self.jobs[place] for place in places], time.monotonic()
+        news = [job.packed(self.claimed.get(job.key) if job.key is not None else None, now) for job in jobs]
         if len(news) == 1 and deadline is None:
-            self.results[going[0]] = _one(live, news[0])
+            self.results[places[0]] = _send_one(live, news[0])
             return []
         late = []
-        for place, new, outcome in zip(going, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
-            if outcome is Outcome.LATE:
+        for place, new, outcome in zip(places, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
+            if outcome is ScheduleOutcome.LATE:
                 late.append(place)
                 continue
             result, key = Result.of(live, new, outcome), self.jobs[place].key
             if key is not None:
                 self.row_results[key] = row_result_of(outcome)
                 if outcome.is_refusal_for_now:
-                    result = Result(Outcome.OUTBOX)
-                elif outcome is Outcome.KNOWN:  # a relay was faster
-                    result = Result(Outcome.CREATED)
+                    result = Result(ScheduleOutcome.OUTBOX)
+                elif outcome is ScheduleOutcome.KNOWN:  # a relay was faster
+                    result = Result(ScheduleOutcome.CREATED)
             self.results[place] = result
         return late
 
@@ -189,13 +191,13 @@ class _SendBatch:
     def _settle(self, live: Queue, sending_time: SendingTime) -> None:
         """Write the results, sent rows last: a row that was changed while it was being sent is corrected then."""
         keys: dict[RowOutcome, list[uuid.UUID]] = {
-            fate: [] for fate in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.SENT)
+            outcome: [] for outcome in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.SENT)
         }
-        for key in self.held:
+        for key in self.claimed:
             keys.setdefault(self.row_results.get(key, FREE).outcome, []).append(key)
-        self._note(self._write_gone, keys.get(RowOutcome.GONE, ()))
-        self._note(rows.release, keys.get(RowOutcome.FREE, ()))
-        self._note(self._write_sent, keys.get(RowOutcome.SENT, ()), live, sending_time)
+        self._update_rows(self._write_gone, keys.get(RowOutcome.GONE, ()))
+        self._update_rows(rows.release, keys.get(RowOutcome.FREE, ()))
+        self._update_rows(self._write_sent, keys.get(RowOutcome.SENT, ()), live, sending_time)
 
     def _write_gone(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
         write(rows.of_claim(alias, token, keys), RowResult(RowOutcome.GONE))
@@ -217,28 +219,28 @@ class _SendBatch:
                 same = rows.of_claim(alias, token, [job.key]).filter(state=row.state, moved_by=row.moved_by)
                 write(same, result)
 
-    def _note(self, note: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
+    def _update_rows(self, update: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
         """Update claimed rows. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""
         if not keys:
             return
         try:
-            note(self.alias, self.token, keys, *more)
+            update(self.alias, self.token, keys, *more)
         except (DatabaseError, DelayQError) as error:
             logger.warning("the outbox of database %s is left to the relay: %s", self.alias, error)
 
 
-def _one(live: Queue, new: NewJob) -> Result:
+def _send_one(live: Queue, new: NewJob) -> Result:
     """Send a single plain job, which needs less work."""
     try:
         return Result(live.schedule(new))
     except DelayQError as error:
         if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
             raise
-        return Result(Outcome.NOT_SENT, error)
+        return Result(ScheduleOutcome.NOT_SENT, error)
 
 
-def _of_state(state: str | None) -> Outcome:
+def _outcome_of_state(state: str | None) -> ScheduleOutcome:
     """Return the outcome of a job whose row must not be sent by this process."""
     if state is None or state == "cancelled":
-        return Outcome.IGNORED
-    return Outcome.OUTBOX if state in ("unsent", "moved") else Outcome.CREATED
+        return ScheduleOutcome.IGNORED
+    return ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED

@@ -38,16 +38,16 @@ class LiveLookup:
 
     def among(self, rows: Iterable[Named]) -> list[int]:
         """Return the ``pk`` of the rows whose jobs are live. A buried job costs only a lookup of its id."""
-        found: list[int] = []
+        live: list[int] = []
         for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
             mine = list(some)
             opened = self._broker.existing(queue)
             ids = _in_use(opened, [row.job_id for row in mine]) if opened is not None else set()
             for ident in ids:
-                found += self._living(queue, ident, [row for row in mine if row.job_id == ident])
-        return found
+                live += self._live(queue, ident, [row for row in mine if row.job_id == ident])
+        return live
 
-    def _living(self, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
+    def _live(self, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
         """Return the ``pk`` of the rows of one id whose jobs are live."""
         buried = {
             key

@@ -29,23 +29,23 @@ T = TypeVar("T")
 class Clock:
     """Redis's clock as an offset to ``time.monotonic()``; never ahead of it."""
 
-    __slots__ = ("_asked_at", "_behind_ms")
+    __slots__ = ("_behind_ms", "_read_at")
 
     def __init__(self) -> None:
-        self._asked_at = float("-inf")
+        self._read_at = float("-inf")
         self._behind_ms = 0.0
 
     def at(self, moment: float, broker: Broker) -> float:
         """Return Redis's time in ms at a moment of ``time.monotonic()``."""
-        if time.monotonic() - self._asked_at > CLOCK_AGE:
-            told = broker.now_ms()
-            self._asked_at = time.monotonic()
-            self._behind_ms = told - self._asked_at * 1000
+        if time.monotonic() - self._read_at > CLOCK_AGE:
+            redis_ms = broker.now_ms()
+            self._read_at = time.monotonic()
+            self._behind_ms = redis_ms - self._read_at * 1000
         return moment * 1000 + self._behind_ms
 
     def forget(self) -> None:
         """Discard the offset because Redis's clock was changed, or it is another Redis."""
-        self._asked_at = float("-inf")
+        self._read_at = float("-inf")
 
 
 class ProducerState:
@@ -68,27 +68,25 @@ def producer_state(broker: Broker) -> ProducerState:
         return _known.setdefault(broker, ProducerState())
 
 
-def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
+def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False) -> T:
     """Call ``call`` with the broker with a short timeout.
 
-    Inside a running job the process's broker is used instead, unless the database has stored the change (``kept``).
+    Inside a running job the process's broker is used instead, unless the database has stored the change.
 
     Args:
-        kept: the database has stored it, too, so the relay will send what is not sent now.
+        in_database: the database has stored the change, too, so the relay will send it if it is not sent now.
 
     Raises:
         QueueUnavailable: Redis did not answer, or did not answer a moment ago and was not called.
     """
-    if not kept and running.get() is not None:
+    if not in_database and running.get() is not None:
         return call_patiently(call)
     broker = connections.swift_broker()
     breaker = producer_state(broker).breaker
     if not breaker.allows():
-        raise QueueUnavailable(
-            "Redis did not answer a moment ago, so it was not asked; this is tried again after a few seconds"
-        )
+        raise QueueUnavailable("Redis did not answer a moment ago, so it was not called; try again after a few seconds")
     try:
-        answer = call(broker)
+        reply = call(broker)
     except QueueUnavailable as error:
         # A paused queue is a reply, too.
         breaker.succeeded() if isinstance(error, QueuePaused) else breaker.failed()
@@ -97,7 +95,7 @@ def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
         breaker.succeeded()
         raise
     breaker.succeeded()
-    return answer
+    return reply
 
 
 def call_patiently(call: Callable[[DjangoBroker], T]) -> T:

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from ..core.errors import IdTaken
 from ..core.job import Generation
-from ..core.outcome import Outcome
+from ..core.schedule_outcome import ScheduleOutcome
 from .due import DueTime
 from .rows import ahead
 
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 #: seconds of back-off for a row that Redis does not accept now
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 #: reasons why Redis does not accept a row now, but will later
-LATER: Final = {Outcome.FULL: "the queue, or Redis, is full", Outcome.PAUSED: "the queue is paused for new jobs"}
+LATER: Final = {
+    ScheduleOutcome.FULL: "the queue, or Redis, is full",
+    ScheduleOutcome.PAUSED: "the queue is paused for new jobs",
+}
 #: reasons why a row is given up
 GONE: Final = {
-    Outcome.TAKEN: "the live job of this id belongs to another task",
-    Outcome.EXISTS: "a job with this id lives already, and on_conflict is 'error'",
-    Outcome.IGNORED: "a job with this id lives already",
+    ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",
+    ScheduleOutcome.EXISTS: "a job with this id lives already, and on_conflict is 'error'",
+    ScheduleOutcome.IGNORED: "a job with this id lives already",
 }
 _UNCLAIMED: Final[dict[str, Any]] = {"claim": None, "claimed_until": None}
 
@@ -71,7 +74,7 @@ class RowResult:
 FREE: Final = RowResult(RowOutcome.FREE)
 
 
-def row_result_of(outcome: Outcome) -> RowResult:
+def row_result_of(outcome: ScheduleOutcome) -> RowResult:
     """Return the result for an unsent row, given the reply to its job."""
     if outcome in GONE:
         return RowResult(RowOutcome.GONE, reply=outcome)
@@ -106,7 +109,7 @@ def correct(queue: Queue, row: ChangedRow, deadline_ms: float) -> RowResult:
         reply = queue.cancel(row.job_id, **which, not_after_ms=deadline_ms)
     except IdTaken:  # the id belongs to a job of another task by now
         return RowResult(RowOutcome.GONE if row.due is None else RowOutcome.SENT)
-    return FREE if reply == Outcome.LATE else RowResult(RowOutcome.GONE, reply=reply)
+    return FREE if reply == ScheduleOutcome.LATE else RowResult(RowOutcome.GONE, reply=reply)
 
 
 def write(rows: QuerySet[OutboxJob], result: RowResult) -> int:

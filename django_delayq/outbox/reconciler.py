@@ -97,19 +97,19 @@ class Reconciler:
         if self._since is None:
             return LOOK
         try:
-            asked, missing = self.look(self._since)
+            count, missing = self.look(self._since)
         except Exception:
             self._since = None  # rows of a query without a reply are checked again
             raise
         if missing:
             self._wake()
         graves = self._look_at_graves() if time.monotonic() >= self._graves_at else 0
-        return 0.0 if self._settings.batch in (asked, graves) else min(LOOK, self._settings.resubmit_after / 2)
+        return 0.0 if self._settings.batch in (count, graves) else min(LOOK, self._settings.resubmit_after / 2)
 
     def _look_at_graves(self) -> int:
-        asked, _ = self.look_at_graves()
-        self._graves_at = time.monotonic() + (0.0 if asked == self._settings.batch else LOOK_AT_GRAVES)
-        return asked
+        count, _ = self.look_at_graves()
+        self._graves_at = time.monotonic() + (0.0 if count == self._settings.batch else LOOK_AT_GRAVES)
+        return count
 
     def look(self, since: datetime, *, at_once: bool = False) -> tuple[int, int]:
         """Check one batch of rows of sent jobs against Redis.

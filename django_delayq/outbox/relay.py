@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from django.db import transaction
 
 from ..core.errors import DelayQError, IdTaken
-from ..core.outcome import Outcome
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import registry
 from ..models import OutboxJob
 from ..settings.conf import Conf
@@ -58,16 +58,16 @@ class Relay:
         self._sender = OutboxSender(settings, broker)
         self._seen_at = -MEMORY
         self._always = any(entry.durable for entry in settings.queues.values())
-        self._ring: Callable[[], None] = lambda: None
+        self._wake_loop: Callable[[], None] = lambda: None
 
-    def attach(self, ring: Callable[[], None]) -> None:
-        """Set ``ring``, which wakes this duty's loop."""
-        self._ring = ring
+    def attach(self, wake_loop: Callable[[], None]) -> None:
+        """Set the function that wakes this duty's loop."""
+        self._wake_loop = wake_loop
 
     def wake(self) -> None:
         """Wake the duty because the outbox has new work."""
         self._seen_at = time.monotonic()
-        self._ring()
+        self._wake_loop()
 
     def run(self) -> float:
         """Handle one batch. Return the seconds until the next one."""
@@ -103,12 +103,12 @@ class Relay:
 
     def _settle(self, batch: ClaimedBatch, results: dict[int, RowResult]) -> None:
         """Write the results. Rows without one are released. Rows that were changed meanwhile are sent again."""
-        left = {row.pk: row for row in batch.rows}
-        for pause in _TRIES if left else ():
+        unsettled = {row.pk: row for row in batch.rows}
+        for pause in _TRIES if unsettled else ():
             time.sleep(pause)
-            for pk in self._settle_unlocked(batch, left, results):
-                del left[pk]
-            if not left or not self._outbox.rows.filter(pk__in=left, claim=batch.token).exists():
+            for pk in self._settle_unlocked(batch, unsettled, results):
+                del unsettled[pk]
+            if not unsettled or not self._outbox.rows.filter(pk__in=unsettled, claim=batch.token).exists():
                 return
 
     def _settle_unlocked(
@@ -118,8 +118,8 @@ class Relay:
         with transaction.atomic(using=self._outbox.alias):
             final: dict[int, RowResult] = {}
             for pk, state, moved_by in self._outbox.lock(batch.token, sent):
-                final[pk] = _now(results.get(pk, FREE), sent[pk], state, moved_by)
-            for result, pks in _grouped(final):
+                final[pk] = _result_now(results.get(pk, FREE), sent[pk], state, moved_by)
+            for result, pks in _group_by_result(final):
                 self._write(batch, result, pks)
         for pk, result in final.items():
             self._report(sent[pk], result)
@@ -141,25 +141,29 @@ class Relay:
                 "%s of queue %s was not scheduled: %s",
                 row.job_id,
                 row.queue,
-                GONE[Outcome(result.reply)],
+                GONE[ScheduleOutcome(result.reply)],
                 extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
             )
-            if result.reply != Outcome.IGNORED:
+            if result.reply != ScheduleOutcome.IGNORED:
                 emit(
                     job_not_sent,
                     task,
                     verb="schedule",
                     id=row.job_id,
                     queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[Outcome(result.reply)]}"),
+                    error=IdTaken(f"id {row.job_id!r}: {GONE[ScheduleOutcome(result.reply)]}"),
                 )
         elif result.reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
-        elif result.outcome is RowOutcome.SENT and result.reply not in ("", Outcome.KNOWN) and row.sent_at is None:
+        elif (
+            result.outcome is RowOutcome.SENT
+            and result.reply not in ("", ScheduleOutcome.KNOWN)
+            and row.sent_at is None
+        ):
             emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=result.reply, due=row.due)
 
 
-def _now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> RowResult:
+def _result_now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> RowResult:
     """Return the result for a row that may have changed since it was sent to Redis."""
     if result.outcome is RowOutcome.GONE or (
         state == sent.state and (moved_by == sent.moved_by or result.outcome is not RowOutcome.SENT)
@@ -170,7 +174,7 @@ def _now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | N
     return FREE
 
 
-def _grouped(results: dict[int, RowResult]) -> Iterator[tuple[RowResult, list[int]]]:
+def _group_by_result(results: dict[int, RowResult]) -> Iterator[tuple[RowResult, list[int]]]:
     """Yield the results, each with the rows that share it."""
     groups: dict[RowResult, list[int]] = {}
     for pk, result in results.items():

@@ -86,7 +86,7 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
     """
     from ..models import OutboxJob
 
-    made = [
+    new_rows = [
         OutboxJob(
             key=key_of(new),
             queue=queue,
@@ -103,10 +103,10 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
     with transaction.atomic(using=alias, savepoint=False) if supersede and replacing else nullcontext():
         for chunk in chunks(replacing if supersede else ()):
             _supersede(alias, queue, chunk)  # before the new rows exist
-        if len(made) == 1:
-            made[0].save(using=alias, force_insert=True)
+        if len(new_rows) == 1:
+            new_rows[0].save(using=alias, force_insert=True)
         else:
-            table(alias).bulk_create(made, batch_size=CHUNK)
+            table(alias).bulk_create(new_rows, batch_size=CHUNK)
 
 
 def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
@@ -155,10 +155,12 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
         The claimed rows. Missing rows were claimed by another process, or are not wanted any more.
     """
     rows = table(alias)
-    mine = rows.filter(key__in=keys, state=rows.model.State.UNSENT).filter(free())
+    wanted = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
     if ordered:
-        mine = mine.exclude(key__in=_blocked(alias, keys))
-    mine.update(claim=token, claimed_until=ahead(CLAIM))
+        # Evaluated by itself, because MySQL cannot read a table that it is updating.
+        blocked = behind(alias, Q(key__in=keys), rows.model.WAITING, ~Q(key__in=keys))
+        wanted = wanted.exclude(key__in=list(blocked.values_list("key", flat=True)))
+    take(wanted, token, CLAIM)
     held = claimed(alias, token, keys)
     changed = [key for key, row in held.items() if row.state != "unsent"]
     if changed:  # changed by another process at this very moment
@@ -166,23 +168,36 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
     return {key: row for key, row in held.items() if key not in changed}
 
 
-def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-    # A separate query, because MySQL cannot read a table that it is updating.
-    rows = table(alias)
-    earlier = rows.filter(
-        queue=OuterRef("queue"), job_id=OuterRef("job_id"), pk__lt=OuterRef("pk"), state__in=rows.model.WAITING
-    ).exclude(key__in=keys)
-    return list(rows.filter(Exists(earlier), key__in=keys).values_list("key", flat=True))
+def take(wanted: QuerySet[OutboxJob], token: uuid.UUID, seconds: float) -> None:
+    """Claim rows that no process has claimed: one guarded UPDATE, so it is safe on every database."""
+    wanted.filter(free()).update(claim=token, claimed_until=ahead(seconds))
+
+
+def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
+    """Return rows that have an earlier row of the same job in one of ``states``.
+
+    Args:
+        wanted: condition for the rows.
+        blocking: condition for the earlier rows.
+    """
+    earlier = table(alias).filter(
+        blocking or Q(),
+        queue=OuterRef("queue"),
+        job_id=OuterRef("job_id"),
+        id__lt=OuterRef("id"),
+        state__in=list(states),
+    )
+    return table(alias).filter(Exists(earlier), wanted)
 
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
     """Return the rows that a claim holds now."""
     mine = of_claim(alias, token, keys).annotate(age=delay_age())
-    found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
+    values = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
     now = time.monotonic()
     return {
         key: Claimed(state, RowDue.of(due_ms, delay_ms, age), moved_by, now)
-        for key, state, moved_by, due_ms, delay_ms, age in found
+        for key, state, moved_by, due_ms, delay_ms, age in values
     }
 
 
@@ -215,52 +230,51 @@ def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generatio
     """
     rows = table(alias)
     states = rows.model.State
-    found = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
-    found = found.filter(task=task) if task else found
+    mine = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
+    mine = mine.filter(task=task) if task else mine
     if generation is None:
-        return found
-    return found.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
+        return mine
+    return mine.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
 
 
-def look(found: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
+def unsent_by_key(mine: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
     """Return the keys of rows, with True for rows that are not known to have been sent."""
-    return {key: state == "unsent" for key, state in found.values_list("key", "state")}
+    return {key: state == "unsent" for key, state in mine.values_list("key", "state")}
 
 
-def take_back(found: QuerySet[OutboxJob]) -> None:
+def mark_cancelled(mine: QuerySet[OutboxJob]) -> None:
     """Mark rows as cancelled in every state."""
-    found.update(state=found.model.State.CANCELLED)
+    mine.update(state=mine.model.State.CANCELLED)
 
 
-def move(found: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
+def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
     """Set another due time for rows. A row that is being sent may arrive with the old time, so it is sent again.
 
     Args:
         when: the new due time; a delay counts from now on, by the database's clock.
         moved_by: identifies this reschedule.
     """
-    states = found.model.State
+    states = mine.model.State
     state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
     due: dict[str, Any] = {"due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
-    found.update(state=state, moved_by=moved_by, **due)
+    mine.update(state=state, moved_by=moved_by, **due)
 
 
 def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
     """Claim unclaimed cancelled rows for :data:`CLAIM` seconds. Later rows of their ids wait that long."""
     for chunk in chunks(keys):
         rows = table(alias)
-        mine = rows.filter(free(), key__in=chunk, state=rows.model.State.CANCELLED)
-        mine.update(claim=token, claimed_until=ahead(CLAIM))
+        take(rows.filter(key__in=chunk, state=rows.model.State.CANCELLED), token, CLAIM)
 
 
-def told_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
+def delete_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
     """Delete cancelled rows after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)
         rows.filter(free() | Q(claim=token), key__in=chunk, state=rows.model.State.CANCELLED).delete()
 
 
-def told_moved(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
+def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
     """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob, QueueFull
 from ..core.job import is_durable
-from ..core.outcome import Outcome
 from ..core.redis.faults import Fault, classify
+from ..core.schedule_outcome import ScheduleOutcome
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime
@@ -86,7 +86,7 @@ class OutboxSender:
             opened = self._broker.queue(queue)
             outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=batch.deadline_ms)
         except QueueFull:  # Redis is out of memory
-            yield from ((row, _later(row, LATER[Outcome.FULL])) for row, _ in jobs)
+            yield from ((row, _later(row, LATER[ScheduleOutcome.FULL])) for row, _ in jobs)
         except Exception as error:
             if classify(error) is not Fault.BUG:
                 raise
@@ -95,29 +95,29 @@ class OutboxSender:
                 yield from self._offer(batch, queue, jobs[:middle])
                 yield from self._offer(batch, queue, jobs[middle:])
             else:
-                yield jobs[0][0], self._failed(jobs[0][0], error)
+                yield jobs[0][0], self._result_of_error(jobs[0][0], error)
         else:
-            behind: list[tuple[OutboxJob, NewJob]] = []
+            again: list[tuple[OutboxJob, NewJob]] = []
             for (row, job), outcome in zip(jobs, outcomes, strict=True):
-                if outcome is Outcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
+                if outcome is ScheduleOutcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
                     job.on_conflict, job.due_policy, job.reset_retries = "replace", "replace", True
-                    behind.append((row, job))
+                    again.append((row, job))
                 else:
-                    yield row, self._answered(row, job, outcome)
-            if behind:
-                yield from self._offer(batch, queue, behind)
+                    yield row, self._result_of_reply(row, job, outcome)
+            if again:
+                yield from self._offer(batch, queue, again)
 
-    def _failed(self, row: OutboxJob, error: Exception) -> RowResult:
-        said = f"{type(error).__name__}: {error}"
+    def _result_of_error(self, row: OutboxJob, error: Exception) -> RowResult:
+        text = f"{type(error).__name__}: {error}"
         tries = row.tries + 1 if row.error not in LATER.values() else 1
         if isinstance(error, InvalidJob) or tries >= self._settings.max_tries:
-            return RowResult(RowOutcome.REFUSED, said, tries)
-        return RowResult(RowOutcome.LATER, said, tries)
+            return RowResult(RowOutcome.REFUSED, text, tries)
+        return RowResult(RowOutcome.LATER, text, tries)
 
-    def _answered(self, row: OutboxJob, job: NewJob, outcome: Outcome) -> RowResult:
+    def _result_of_reply(self, row: OutboxJob, job: NewJob, outcome: ScheduleOutcome) -> RowResult:
         if outcome in LATER:
             return _later(row, LATER[outcome])
-        if outcome is Outcome.KNOWN and job.payload is None and row.moved_by is not None and self._waits(row):
+        if outcome is ScheduleOutcome.KNOWN and job.payload is None and row.moved_by is not None and self._waits(row):
             return RowResult(RowOutcome.MOVED)
         return row_result_of(outcome)
 
@@ -143,16 +143,16 @@ class OutboxSender:
         keys = [job.key for job in (view.job, view.gated) if job is not None]
         if not all(map(is_durable, keys)):
             return False
-        wanted = [uuid.UUID(bytes=key) for key in keys]
-        return not any(table(alias).filter(key__in=wanted).exists() for alias in self._settings.databases)
+        row_keys = [uuid.UUID(bytes=key) for key in keys]
+        return not any(table(alias).filter(key__in=row_keys).exists() for alias in self._settings.databases)
 
     def _correct(
         self, batch: ClaimedBatch, queue: str, rows: Sequence[OutboxJob]
     ) -> Iterator[tuple[OutboxJob, RowResult]]:
         """Cancel and move jobs of one queue."""
         opened = self._broker.existing(queue)
-        asked = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
-        known = [False] * len(rows) if opened is None else opened.knows(asked)
+        generations = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
+        known = [False] * len(rows) if opened is None else opened.knows(generations)
         for row, is_known in zip(rows, known, strict=True):
             cancelled = row.state == State.CANCELLED
             due = None if cancelled else DueTime(due_ms=batch.due_ms[row.pk], delay_ms=None)

@@ -25,15 +25,15 @@ class Stock(TypedDict):
 
 def stock(aliases: Sequence[str]) -> Stock | None:
     """Return the numbers for the outboxes of some databases; None if there is no such table or database."""
-    found = [one for one in map(_of, aliases) if one is not None]
-    if not found:
+    stocks = [one for one in map(_of, aliases) if one is not None]
+    if not stocks:
         return None
-    ages = [one["oldest_waiting_seconds"] for one in found if one["oldest_waiting_seconds"] is not None]
+    ages = [one["oldest_waiting_seconds"] for one in stocks if one["oldest_waiting_seconds"] is not None]
     return Stock(
-        waiting=sum(one["waiting"] for one in found),
-        sent=sum(one["sent"] for one in found),
-        buried=sum(one["buried"] for one in found),
-        refused=sum(one["refused"] for one in found),
+        waiting=sum(one["waiting"] for one in stocks),
+        sent=sum(one["sent"] for one in stocks),
+        buried=sum(one["buried"] for one in stocks),
+        refused=sum(one["refused"] for one in stocks),
         oldest_waiting_seconds=max(ages, default=None),
     )
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.sending import runs
-from ..core.sending.runs import CHUNK, Run
+from ..core.records.schedule_frames import CHUNK
+from ..core.sending import bulk_loads
+from ..core.sending.bulk_loads import BulkLoad
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
@@ -143,7 +144,7 @@ class Prepared:
     """Input that is ready to be written."""
 
     frame: DataFrame
-    run: Run
+    run: BulkLoad
     source: Mapping[str, str]
     #: how files are read in parts; None = the rows are in order already
     parts: Mapping[str, str] | None = None
@@ -175,15 +176,15 @@ def bulk(
     with open_broker(options.door()) as broker:
         with _clear_errors():
             prepared = prepare(spark, broker, source, options, run_id)
-        before = sum(runs.progress(broker, prepared.run).values())
+        before = sum(bulk_loads.progress(broker, prepared.run).values())
         if not prepared.run.closed:
             with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
                 with _watching(broker, prepared.run, total, watch):
                     _write(prepared, options, run_id)
-        run = runs.close_run(broker, prepared.run) if options.close else prepared.run
-        counts = runs.progress(broker, run)
+        run = bulk_loads.close_load(broker, prepared.run) if options.close else prepared.run
+        counts = bulk_loads.progress(broker, run)
     bad = _bad(options, run_id)
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
@@ -220,7 +221,7 @@ def _plan(
     from .write_options import WriteOptions, check_schema
     from .writer import check_redis
 
-    known = runs.read_run(broker, run_id)
+    known = bulk_loads.read_load(broker, run_id)
     before = dict(known.source) if known is not None else {}
     if isinstance(source, Table) and not source.columns:
         source = replace(source, columns=_needed(options))
@@ -355,7 +356,7 @@ def _told(text: str, run_id: str | None) -> DelayQError:
 
 
 @contextmanager
-def _watching(broker: Broker, run: Run, total: int | None, watch: Watch | None) -> Iterator[None]:
+def _watching(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | None) -> Iterator[None]:
     """Report progress to ``watch`` during the block, and once more at its end."""
     if watch is None:
         yield
@@ -364,7 +365,7 @@ def _watching(broker: Broker, run: Run, total: int | None, watch: Watch | None) 
 
     def tell() -> None:
         with suppress(Exception):  # a failure to read the counters must not abort the write
-            counts: Counter[str] = runs.progress(broker, run)
+            counts: Counter[str] = bulk_loads.progress(broker, run)
             watch(counts, total)
 
     def follow() -> None:

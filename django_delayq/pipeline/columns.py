@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload, pack_body
-from ..core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
-from ..core.sending.runs import Run
+from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
+from ..core.sending.bulk_loads import BulkLoad
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 from . import cells
 from . import column_parts as parts
@@ -49,7 +49,7 @@ class Packer:
         kind: kind of the queue: ``python`` or ``pull``.
     """
 
-    def __init__(self, options: WriteOptions, run: Run, kind: str) -> None:
+    def __init__(self, options: WriteOptions, run: BulkLoad, kind: str) -> None:
         self._options = options
         self._pull = kind == "pull"
         self._opened_ms = run.opened_ms

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.broker import Broker
 from ..core.records import layout as layouts
 from ..core.records.keys import number_of
-from ..core.records.run_frames import KEY_BYTES
+from ..core.records.schedule_frames import KEY_BYTES
 from ..core.redis.scripts import clear_errors
-from ..core.sending.run_limits import memory_of
-from ..core.sending.runs import Run
+from ..core.sending.bulk_load_limits import memory_of
+from ..core.sending.bulk_loads import BulkLoad
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 
@@ -179,7 +179,7 @@ def _sample(
     frame: DataFrame, options: WriteOptions, kind: str, run_id: str, now_ms: int
 ) -> tuple[float, list[tuple[str, str]]]:
     """Return the mean size of a job in Redis, and the rows of the sample that are not valid jobs."""
-    packer = Packer(options, Run(run_id, options.queue or "", ((0, 1),), now_ms), kind)
+    packer = Packer(options, BulkLoad(run_id, options.queue or "", ((0, 1),), now_ms), kind)
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []
     for batch in frame.limit(_SAMPLE).toArrow().to_batches():

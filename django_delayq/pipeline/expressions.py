@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import Misconfigured
+from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
+from ..core.moments import ms_of, parse_moment
 from ..core.times import delay_ms_of
 from .column_names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 #: types with exactly one text form per value
@@ -135,15 +135,11 @@ def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
     if due.startswith("+"):
         return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
     try:
-        moment = datetime.fromisoformat(due)
-    except ValueError:
+        return ms_of(parse_moment(due))
+    except InvalidJob as error:
         raise Misconfigured(
-            f"due is {short(due)}, which is no column.{suggest(due, frame.columns)} Give the name of a column, a "
-            "moment like 2026-11-21T08:00:00+01:00, or a time from now on like +2h30m"
+            f"due is no column.{suggest(due, frame.columns)} {error}; or give a time from now on like +2h30m"
         ) from None
-    if moment.utcoffset() is None:
-        raise Misconfigured(f"due is {short(due)}, which has no time zone; end it with one, like +01:00 or Z")
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 def seconds(text: str) -> float:

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_id, check_queue_name, short
+from ..core.moments import ms_of, parse_moment
 from ..core.operations.columns import PLACES
 from ..core.task import suggest
 from .redis_door import check_names
@@ -23,8 +23,6 @@ FETCH: Final = 200
 MOST_FETCH: Final = 1000
 PARTITIONS: Final = 200
 MOST_PARTITIONS: Final = 100_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _IDS_HINT: Final = 'give a JSON list like ["order-5", "order-6"], or ids with commas between them'
 _MS: Final = re.compile(r"-?\d{1,15}")
 
@@ -149,14 +147,9 @@ def _moment(name: str, given: str | None) -> int | None:
     if _MS.fullmatch(text):
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Misconfigured(
-            f"{name} is {short(given)}; give a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, or Unix milliseconds"
-        ) from None
-    if moment.utcoffset() is None:
-        raise Misconfigured(f"{name} is {short(given)}, which has no time zone; end it with one, like +01:00 or Z")
-    return -((_EPOCH - moment) // _MILLISECOND)
+        return ms_of(parse_moment(text))
+    except InvalidJob as error:
+        raise Misconfigured(f"{name}: {error}, or give Unix milliseconds") from None
 
 
 def _number(options: Mapping[str, str], name: str, default: int, most: int) -> int:

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from ..core.moments import datetime_of
 from . import quality
 from .errors import EventsLost, PipelineError
 from .options import HistoryOptions, source_options
@@ -214,7 +215,7 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
     except DelayQError as error:
         raise PipelineError(f"{type(error).__name__}: {error}") from error
     if position is not None:
-        when = datetime.fromtimestamp(parts(position)[0] / 1000, UTC)
+        when = datetime_of(parts(position)[0])
         log.warning(
             "consumer %s was read up to %s (%s) by a checkpoint that is gone; figures of today are computed from what "
             "is still there, so they may be less than they were; see to it that the root is a volume that survives",

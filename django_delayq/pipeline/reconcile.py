@@ -25,8 +25,9 @@ from pyspark.sql import Observation
 from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
+from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
-from ..core.sending import runs
+from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import aside
 from .bulk import BulkOptions, Watch, bulk
@@ -229,7 +230,7 @@ class Reconciliation:
         except DelayQError as error:
             # The next comparison finds what is still missing, so this bulk load is never resumed.
             with suppress(DelayQError), open_broker(jobs.door()) as broker:
-                runs.forget_run(broker, run_id)
+                bulk_loads.forget_load(broker, run_id)
             said = str(error).partition(f". Run {run_id} ")[0]
             raise PipelineError(f"{said}. What is put back stays; the same again does the rest") from error
 
@@ -285,7 +286,7 @@ class Reconciliation:
         return snapshot(self._spark, jobs.door(), columns, queues=[jobs.queue], states=states, missing_is_empty=True)
 
     def _cutoff(self) -> datetime:
-        return datetime.fromtimestamp((self.began_ms - self._options.grace_ms) / 1000, UTC)
+        return datetime_of(self.began_ms - self._options.grace_ms)
 
     def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
         """Return the rows that need a job, with its id and any fault; ``before`` None = young rows, too."""

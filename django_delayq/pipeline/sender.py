@@ -13,11 +13,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..core.broker import Broker
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
-from ..core.records.run_frames import Shape
-from ..core.sending import runs
-from ..core.sending.run_limits import Limits
-from ..core.sending.run_writer import RunWriter
-from ..core.sending.runs import Run
+from ..core.records.bulk_load_frames import Shape
+from ..core.sending import bulk_loads
+from ..core.sending.bulk_load_limits import Limits
+from ..core.sending.bulk_load_writer import BulkLoadWriter
+from ..core.sending.bulk_loads import BulkLoad
 from . import cells
 from .cells import Bad
 from .columns import Packer
@@ -46,7 +46,7 @@ class Refused(PipelineError):
     """Error for input that cannot be written as it is, so that retrying the task is useless."""
 
 
-def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, source: Mapping[str, str]) -> Run:
+def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, source: Mapping[str, str]) -> BulkLoad:
     """Open the bulk load of one queue; the queue is created if necessary with the shards and the kind of the options.
 
     Raises:
@@ -54,8 +54,8 @@ def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, sour
     """
     broker.queue(queue, shards=wanted.shards, kind=wanted.kind or "python")
     try:
-        return runs.open_run(broker, run_id, queue, source=source, chunk=wanted.chunk)
-    except runs.RunDiffers as error:
+        return bulk_loads.open_load(broker, run_id, queue, source=source, chunk=wanted.chunk)
+    except bulk_loads.BulkLoadDiffers as error:
         raise RunDiffers(str(error)) from None
 
 
@@ -86,7 +86,7 @@ class Sender:
         self._quarantine: Quarantine | None = None
         if wanted.on_error == QUARANTINE and wanted.quarantine:
             self._quarantine = Quarantine(wanted.quarantine, run_id, part, attempt)
-        self._ways: dict[str, tuple[Packer, RunWriter] | None] = {}
+        self._ways: dict[str, tuple[Packer, BulkLoadWriter] | None] = {}
         self._run_ids: dict[str, str] = {}
         self._rows = 0
         self._bad = 0
@@ -161,7 +161,7 @@ class Sender:
                 writer.add(shape, entry)
         return True
 
-    def _way(self, queue: str, run_id: str) -> tuple[Packer, RunWriter] | None:
+    def _way(self, queue: str, run_id: str) -> tuple[Packer, BulkLoadWriter] | None:
         """Return the packer and the writer of a queue; None = its bulk load is closed, so everything is written."""
         if queue not in self._ways:
             wanted = self._wanted
@@ -172,7 +172,7 @@ class Sender:
             else:
                 kind = str(self._broker.queue(queue).layout["kind"])
                 limits = Limits(wanted.rate_limit, wanted.patience, wanted.max_memory)
-                self._ways[queue] = Packer(wanted, run, kind), RunWriter(self._broker, run, limits)
+                self._ways[queue] = Packer(wanted, run, kind), BulkLoadWriter(self._broker, run, limits)
         return self._ways[queue]
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:

@@ -44,7 +44,8 @@ from ..core.options import (
     SCORE_POLICIES,
 )
 from ..core.records.keys import MAX_SHARDS
-from ..core.sending.runs import CHUNK, MOST_ID
+from ..core.records.schedule_frames import CHUNK
+from ..core.sending.bulk_loads import MAX_ID_BYTES
 from .errors import PipelineError
 from .redis_door import check_names
 
@@ -378,10 +379,10 @@ def _or(value: float | None, default: float) -> float:
 
 def _run_id(given: str) -> str:
     # Leave room for the suffix with the queue of a row.
-    if len(given.encode(errors="surrogateescape")) > MOST_ID - 65 or any(
+    if len(given.encode(errors="surrogateescape")) > MAX_ID_BYTES - 65 or any(
         character.isspace() or not character.isprintable() for character in given
     ):
-        raise InvalidJob(f"a run id has 1 to {MOST_ID - 65} characters, none of them a space, not {short(given)}")
+        raise InvalidJob(f"a run id has 1 to {MAX_ID_BYTES - 65} characters, none of them a space, not {short(given)}")
     return given
 
 

@@ -4,7 +4,7 @@ Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due
 ``payload`` and ``score``, and, to set them per row, ``priority``, ``context``, ``on_conflict``, ``task``, ``queue``,
 ``max_attempts``, ``expires``, ``timeout``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
 
-Each write is a *bulk load* (:mod:`django_delayq.core.sending.runs`): a chunk that is stored is never written again,
+Each write is a *bulk load* (:mod:`..core.sending.bulk_loads`): a chunk that is stored is never written again,
 whatever has happened to its jobs. Tasks may therefore be retried, run twice, or be resumed under the same ``runId``
 after a crash. This requires the same rows in the same order: files provide that, and so does input sorted by id within
 its partitions. Outcomes are counted by Redis, in the script that writes; the messages of tasks are not added up.
@@ -30,9 +30,9 @@ from pyspark.sql.types import StructType
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError
-from ..core.sending import runs
-from ..core.sending.run_limits import memory_of
-from ..core.sending.run_writer import RunClosed
+from ..core.sending import bulk_loads
+from ..core.sending.bulk_load_limits import memory_of
+from ..core.sending.ledger_calls import BulkLoadClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_door import open_broker
@@ -136,7 +136,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         with open_broker(options) as broker:
             check_redis(broker, wanted)
             one_queue = wanted.queue and "queue" not in map(str.lower, schema.fieldNames())
-            begun = wanted.run_id and one_queue and runs.read_run(broker, run_id)
+            begun = wanted.run_id and one_queue and bulk_loads.read_load(broker, run_id)
             if begun and open_run(broker, run_id, wanted.queue or "", wanted, source).closed:
                 logger.warning("run %s is over: everything is in, nothing is written", run_id)
         return JobsWriter(options, wanted, source, run_id)
@@ -235,7 +235,7 @@ def write_part(
             return sender.send(map(_with_our_names, iterator))
     except Refused as error:
         return Sent(refused=str(error))
-    except (RunDiffers, RunClosed) as error:
+    except (RunDiffers, BulkLoadClosed) as error:
         raise PipelineError(str(error)) from error
     except DelayQError as error:
         raise PipelineError(f"{error}. Run {run_id} is open: {how_to_go_on(run_id)}") from error
@@ -261,16 +261,16 @@ def close_all(
     if ids:
         with open_broker(options) as broker:
             for run_id in ids:
-                run = runs.read_run(broker, run_id)
+                run = bulk_loads.read_load(broker, run_id)
                 if run is not None:
-                    counts.update(runs.progress(broker, runs.close_run(broker, run) if close else run))
+                    counts.update(bulk_loads.progress(broker, bulk_loads.close_load(broker, run) if close else run))
     return dict(counts)
 
 
 def forget_before(query: str, batch: int, broker: Broker) -> None:
     """Delete the bulk loads of a streaming query that belong to batches earlier than the previous one."""
     name = re.compile(rf"{re.escape(query)}:(\d+)(?:{AT}.*)?")
-    for run in runs.runs(broker):
+    for run in bulk_loads.list_loads(broker):
         found = name.fullmatch(run.id)
         if found is not None and int(found[1]) < batch - 1:
-            runs.forget_run(broker, run.id)
+            bulk_loads.forget_load(broker, run.id)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -16,6 +16,7 @@ from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Settlement, Undecodable, ack
+from ..core.moments import datetime_of
 from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
@@ -131,7 +132,7 @@ class HeldJob:
     @property
     def due(self) -> datetime:
         """Due time of the job (UTC)."""
-        return _moment(self._job.due_ms)
+        return datetime_of(self._job.due_ms)
 
     @property
     def key(self) -> str:
@@ -151,7 +152,7 @@ class HeldJob:
     @property
     def deadline(self) -> datetime:
         """End of the lease (UTC, on Redis's clock), as far as this process knows."""
-        return _moment(self._deadline_ms)
+        return datetime_of(self._deadline_ms)
 
     @property
     def seconds_left(self) -> float:
@@ -304,10 +305,6 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error
             )
-
-
-def _moment(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _delay_ms(delay: float | timedelta) -> int:

@@ -16,9 +16,9 @@ from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
-from ..core.sending.chunks import CHUNK
+from ..core.records.schedule_frames import CHUNK
 from ..core.times import delay_ms_of
-from ..outbox.producer import ask, call_patiently
+from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
 from ..scheduling.sending import Prepared, send
@@ -203,7 +203,7 @@ def _check_kind(name: str, *, patiently: bool) -> None:
     With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
     """
     try:
-        call = ask if patiently else call_patiently
+        call = call_briefly if patiently else call_patiently
         known = call(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:

@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
 from django.db import transaction
 
-from ..core import codec
+from ..core.builder import JobBuilder, JobRules, builder_of
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
-from ..core.inputs import score_text
-from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
+from ..core.job import Job, NewJob, ack, is_durable, new_key, release
 from ..core.operations.views import JobView
+from ..core.options import TaskOptions
 from ..core.queue import Queue
 from ..core.records import layout as layouts
 from ..core.task import Task, registry
@@ -115,47 +115,54 @@ def _new_jobs(
     payloads: Scored | None,
     delay_ms: int,
 ) -> list[NewJob]:
-    job, task = view.job, registry.get(view.job.task)
+    job = view.job
     if not job.task or queue.kind == "pull":
         raise InvalidJob(f"{job.id}: the format of its arguments is unknown; schedule a new job, and discard this one")
     if job.merged != (payloads is not None) or (job.merged and (args is not None or kwargs is not None)):
         expected = "merged job: give payloads" if job.merged else "plain job: give args, kwargs"
         raise TypeError(f"{job.id} is a {expected}")
-    common = NewJob(job.id, job.task, delay_ms=delay_ms, priority=job.priority, options=_kept_options(job, queue))
     if payloads is None:
-        return [_plain(common, job, task, tuple(args or ()), dict(kwargs or {}))]
-    if not payloads:
+        calls = [(tuple(args or ()), dict(kwargs or {}), {"due_policy": "replace"})]
+    elif not payloads:
         raise InvalidJob(f"{job.id}: a merged job needs at least one payload; to drop the job, discard it")
-    if view.payload_count > MOST_PAYLOADS or len(payloads) > MOST_PAYLOADS:
+    elif view.payload_count > MOST_PAYLOADS or len(payloads) > MOST_PAYLOADS:
         raise InvalidJob(f"{job.id}: at most {MOST_PAYLOADS} payloads can be edited; retry it as it is")
-    return [_merged(common, view, task, value, score) for value, score in payloads]
+    else:
+        calls = [((), {}, {"due_policy": "earliest", "payload": value, "score": score}) for value, score in payloads]
+    builder = _builder_of(job)
+    return [_new_job(builder, view, *call, _kept_options(job, queue), delay_ms) for call in calls]
 
 
-def _plain(common: NewJob, job: Job, task: Task | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-    if task is not None:
-        task.bind(args, kwargs)
-    common.args = codec.encode_args(args, kwargs, limit=conf().max_args_bytes)
-    common.key = new_key(durable=is_durable(job.key))
-    return common
+def _builder_of(job: Job) -> JobBuilder:
+    """Return the builder for a job's task, or for one that takes any arguments if the task is unknown here."""
+    task = registry.get(job.task)
+    if task is None or task.options.merge != job.merged:
+        task = Task(_accept, name=job.task, options=TaskOptions(merge=job.merged))
+    return builder_of(task, JobRules(max_args_bytes=conf().max_args_bytes))
 
 
-def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score: Any) -> NewJob:
-    data = codec.encode(value, limit=conf().max_args_bytes)
-    durable = any(is_durable(payload.key) for payload in view.payloads)
-    new = NewJob(
-        common.id,
-        common.task,
-        delay_ms=common.delay_ms,
-        priority=common.priority,
-        options=common.options,
-        key=new_key(),
-        on_conflict="merge",
-        due_policy="earliest",
-        payload=Payload(data, "" if score is None else score_text(score), new_key(durable=durable)),
-    )
-    if task is not None and task.options.merge:
-        new.score_policy, new.payloads = task.options.score_policy, task.options.payloads
-        new.max_payloads = task.options.max_payloads or 1
+def _accept(*args: Any, **kwargs: Any) -> None:
+    """Accept any call: the signature of a task that is unknown here."""
+
+
+def _new_job(
+    builder: JobBuilder,
+    view: JobView,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
+    kept: bytes,
+    delay_ms: int,
+) -> NewJob:
+    job = view.job
+    conflict = "merge" if job.merged else "replace"
+    new = builder.build(args, kwargs, {"id": job.id, "priority": job.priority, "on_conflict": conflict, **options})
+    new.task, new.delay_ms, new.options = job.task, delay_ms, kept  # the task's name may be an alias
+    if new.payload is None:
+        new.key = new_key(durable=is_durable(job.key))
+    else:
+        durable = any(is_durable(payload.key) for payload in view.payloads)
+        new.payload = replace(new.payload, key=new_key(durable=durable))
     return new
 
 

@@ -53,21 +53,21 @@ def duties(
         changes: mailbox in which the worker notes changes.
         queues: returns the queues that the dispatcher serves.
     """
-    made: dict[str, Duty] = {}
+    by_name: dict[str, Duty] = {}
     for alias in _databases(settings):
         outbox = Outbox(alias)
         relay = Relay(settings, outbox, broker)
         reconciler = Reconciler(settings, outbox, broker, changes.branch("lost"), relay.wake)
         named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
-        made |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
+        by_name |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
     for alias in sorted(set(filter(_is_usable, remembering())) - set(_databases(settings))):
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
-        made[f"retention{suffix}"] = WithDatabase("retention", Retention(settings, alias), [alias])
+        by_name[f"retention{suffix}"] = WithDatabase("retention", Retention(settings, alias), [alias])
     if _is_usable(DEFAULT_DB_ALIAS):
         mirror = Mirror(settings, broker, changes.branch("failed", "morgue", "lost"), queues)
-        made["mirror"] = WithDatabase("mirror", mirror, [DEFAULT_DB_ALIAS])
-    return made
+        by_name["mirror"] = WithDatabase("mirror", mirror, [DEFAULT_DB_ALIAS])
+    return by_name
 
 
 def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, Duty]:
@@ -114,12 +114,12 @@ class WithDatabase:
 
     def run(self) -> float:
         """Run one turn of the duty on working connections."""
-        hygiene.house_thread()
+        hygiene.housekeeping_thread()
         try:
             hygiene.before_job()
             rest = self._duty.run()
         except DatabaseError as error:
-            rest = self._rest_after(error)
+            rest = self._pause_after(error)
         except Exception:
             self.close()
             raise
@@ -135,7 +135,7 @@ class WithDatabase:
         """Close the connections of this thread."""
         hygiene.thread_end()
 
-    def _rest_after(self, error: DatabaseError) -> float:
+    def _pause_after(self, error: DatabaseError) -> float:
         missing = self._missing_tables()
         self.close()
         if missing:
@@ -144,13 +144,13 @@ class WithDatabase:
                 # Projects that use none of it may omit the tables.
                 logger.log(
                     logging.WARNING if declared(conf()) else logging.INFO,
-                    "durable jobs, mirrors and their like rest: there is no table %s; run manage.py migrate",
+                    "duties of durable jobs and mirrors are paused: there is no table %s; run manage.py migrate",
                     missing,
                 )
             return UNMIGRATED
         if not self._pause.failures:
             logger.error(
-                "%s cannot work with the database, and goes on trying: %s: %s", self._name, type(error).__name__, error
+                "%s cannot work with the database and retries: %s: %s", self._name, type(error).__name__, error
             )
         return self._pause.next()
 

@@ -31,8 +31,8 @@ def queue_names() -> set[str]:
 
 
 def _ours() -> list[Mapping[str, Any]]:
-    given = getattr(settings, "TASKS", None)
-    entries = [entry for entry in given.values() if isinstance(entry, Mapping)] if isinstance(given, Mapping) else []
+    tasks = getattr(settings, "TASKS", None)
+    entries = [entry for entry in tasks.values() if isinstance(entry, Mapping)] if isinstance(tasks, Mapping) else []
     return [entry for entry in entries if str(entry.get("BACKEND")).startswith(_PATH)]
 
 

@@ -93,30 +93,30 @@ def _before_job(settings: Conf) -> Callable[[Job], None]:
 
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
     """Return the worker configuration from the settings, overridden by command-line choices (None = not chosen)."""
-    wanted = settings.worker
+    defaults = settings.worker
     fields: dict[str, Any] = {
-        "queues": wanted.queues or default_queues(settings),
-        "all_queues": not wanted.queues and chosen.get("queues") is None,
+        "queues": defaults.queues or default_queues(settings),
+        "all_queues": not defaults.queues and chosen.get("queues") is None,
         "pulled": frozenset(name for name, entry in settings.queues.items() if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in settings.queues.items()},
-        "threads": wanted.threads,
-        "processes": wanted.processes,
-        "quarantine": wanted.quarantine,
-        "dispatcher": wanted.dispatcher,
-        "grace": wanted.grace,
-        "prefetch_ms": wanted.prefetch_ms,
-        "heartbeat": wanted.heartbeat,
-        "max_jobs": wanted.max_jobs,
-        "max_rss": wanted.max_rss,
-        "scheduler": wanted.scheduler,
-        "splitter": _splitter(wanted.splitter),
-        "nodes": wanted.nodes,
-        "node": wanted.node,
+        "threads": defaults.threads,
+        "processes": defaults.processes,
+        "quarantine": defaults.quarantine,
+        "dispatcher": defaults.dispatcher,
+        "grace": defaults.grace,
+        "prefetch_ms": defaults.prefetch_ms,
+        "heartbeat": defaults.heartbeat,
+        "max_jobs": defaults.max_jobs,
+        "max_rss": defaults.max_rss,
+        "scheduler": defaults.scheduler,
+        "splitter": _splitter(defaults.splitter),
+        "nodes": defaults.nodes,
+        "node": defaults.node,
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     fields |= {name: value for name, value in chosen.items() if value is not None}
     fields["awaited"] = frozenset(fields["queues"]) - declared_queues(settings)
-    if chosen.get("nodes") is not None and wanted.splitter == "default":
+    if chosen.get("nodes") is not None and defaults.splitter == "default":
         fields["splitter"] = "by_node"
     if fields["node"] >= fields["nodes"]:
         raise Misconfigured(
@@ -156,12 +156,12 @@ def check_queues(names: Sequence[str], settings: Conf) -> None:
     """
     declared = declared_queues(settings)
     unknown = [name for name in names if name not in declared]
-    stored = connections.broker().queue_names() if unknown else ()
+    in_redis = connections.broker().queue_names() if unknown else ()
     for name in unknown:
-        if name not in stored:
+        if name not in in_redis:
             raise Misconfigured(
                 f"there is no queue {name!r}: no task and no setting names it, and Redis has no such queue."
-                f"{suggest(name, {*declared, *stored})} If jobs will come into it later, name it in "
+                f"{suggest(name, {*declared, *in_redis})} If jobs will come into it later, name it in "
                 f"{SETTING}['QUEUES']: {{{name!r}: {{}}}}."
             )
 
@@ -190,12 +190,12 @@ def make_middlewares(settings: Conf) -> list[Middleware]:
     return [load_function(f"{SETTING}['MIDDLEWARE']", path) for path in settings.middleware]
 
 
-def make_worker(config: WorkerConfig, told: ChildSpec | None = None) -> Worker:
+def make_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> Worker:
     """Return a worker on the broker of this process.
 
     Args:
         config: the worker's configuration.
-        told: the child specification from the supervisor, if there is one.
+        child_spec: the child specification from the supervisor, if there is one.
     """
     settings = conf()
     broker = connections.broker()
@@ -209,15 +209,15 @@ def make_worker(config: WorkerConfig, told: ChildSpec | None = None) -> Worker:
         duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues),
         always=bookkeeping.always(settings, broker, changes),
         changes=changes,
-        child_spec=told,
-        board=adopt(told) if told is not None else None,
+        child_spec=child_spec,
+        board=adopt(child_spec) if child_spec is not None else None,
     )
     return worker
 
 
-def run_worker(config: WorkerConfig, told: ChildSpec | None = None) -> NoReturn:
+def run_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> NoReturn:
     """Work until stopped, then end this process without waiting for threads whose jobs still run."""
-    code = make_worker(config, told).run()
+    code = make_worker(config, child_spec).run()
     # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and buffered spans have to be
     # sent.
     embedded = sys.modules.get("django_delayq.embedded")

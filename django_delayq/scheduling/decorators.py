@@ -168,17 +168,17 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
             {**_own_queue(called, options, where), **options}, defaults=conf_or_defaults().task_defaults, what=where
         )
         kind: type[core.Task] = MergedTask if chosen.merge else Task
-        made = kind(func, name=called, options=chosen)
+        new = kind(func, name=called, options=chosen)
         if chosen.recurring:
             from ..worker.recurrence import check_recurring
 
             try:
-                check_recurring(made)
+                check_recurring(new)
             except Misconfigured as error:
                 raise Misconfigured(f"{where}: {error}") from None
-        functools.update_wrapper(made, func)
-        core.registry.add(made)
-        return made
+        functools.update_wrapper(new, func)
+        core.registry.add(new)
+        return new
 
     if func is None:
         return decorate

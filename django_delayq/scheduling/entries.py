@@ -66,7 +66,7 @@ class EntryReader:
     def _refuse_keys(self, entry: Mapping[str, Any]) -> None:
         self._builder.refuse_keys(entry)
         if "durable" in entry:
-            raise InvalidJob("durable is said of all jobs of one call: schedule_many(task, jobs, durable=True)")
+            raise InvalidJob("durable applies to all jobs of one call; use schedule_many(task, jobs, durable=True)")
         wrong = next(key for key in entry if key not in self._keys)
         raise InvalidJob(
             f"unknown key {short(wrong)}.{suggest(str(wrong), self._keys)} Known keys: {', '.join(sorted(self._keys))}"
@@ -76,7 +76,7 @@ class EntryReader:
         self, around: Chain, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
     ) -> NewJob | None:
         """Return the record of an entry after the schedule middleware; None if they do not pass it on."""
-        task, made = self._builder.task, []
+        task, built = self._builder.task, []
 
         def end(scheduling: Scheduling) -> object:
             if scheduling.task is not task or not scheduling.options.keys() <= self._keys:
@@ -85,12 +85,12 @@ class EntryReader:
                     "task, its queue or its database"
                 )
             new = self._builder.build(scheduling.args, scheduling.kwargs, scheduling.options)
-            made.append(new)
+            built.append(new)
             return JobHandle(new.id, self._plan.queue, COLLECTED, new.due_ms_here)
 
         options = {name: value for name, value in options.items() if name not in ("args", "kwargs")}
         around(Scheduling(task, args, kwargs, options, many=True, end=end))
-        return made[-1] if made else None
+        return built[-1] if built else None
 
 
 def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core.job import Generation
+from ..core.moments import datetime_of
 from ..core.task import Task
 from ..transactions import OnCommit
 
@@ -86,7 +87,7 @@ class JobHandle:
     @property
     def due(self) -> datetime:
         """Due time of the job."""
-        return datetime.fromtimestamp(self._due_ms / 1000, UTC)
+        return datetime_of(self._due_ms)
 
     @property
     def key(self) -> str | None:

@@ -49,20 +49,20 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
         Misconfigured: the app is not in ``INSTALLED_APPS``, or the settings are wrong.
     """
     check_installed()
-    known, queue = conf(), queue_of(task, options)
+    project, queue = conf(), queue_of(task, options)
     next_key = new_keys().__next__ if many else new_key
     builder = builder_of(task, job_rules(), context_links.collect(), next_key)
     plan = Plan(builder, queue, durability.is_durable(task, options, queue))
-    if apps.ready and not (many or known.schedule_middleware or known.context or _OF_THE_CALL & options.keys()):
+    if apps.ready and not (many or project.schedule_middleware or project.context or _OF_THE_CALL & options.keys()):
         READY[task] = plan
     return plan
 
 
 def job_rules() -> JobRules:
     """Return the rules of the settings for new jobs."""
-    known = conf()
+    project = conf()
     zone = None if settings.USE_TZ else timezone.get_default_timezone()
-    return JobRules(known.max_args_bytes, known.allow_far, zone)
+    return JobRules(project.max_args_bytes, project.allow_far, zone)
 
 
 def queue_of(task: Task, options: Mapping[str, Any]) -> str:

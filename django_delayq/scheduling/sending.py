@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core.job import NewJob
-from ..core.outcome import Outcome
-from ..core.records.frames import generation_of
+from ..core.records.schedule_frames import generation_of
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result
-from ..outbox.producer import ask
+from ..outbox.producer import call_briefly
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
@@ -74,15 +74,15 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
     Raises:
         QueueFull, QueueUnavailable: Redis accepted no more; earlier jobs may be stored.
     """
-    for (queue, durable, _), run in groupby(jobs, key=_company):
-        some = list(run)
-        news = [job.new for job in some]
+    for (queue, durable, _), members in groupby(jobs, key=_group_key):
+        group = list(members)
+        news = [job.new for job in group]
         if durable:
-            for job, result in zip(some, _send_durable(some[0].handle.alias, queue, news), strict=True):
+            for job, result in zip(group, _send_durable(group[0].handle.alias, queue, news), strict=True):
                 _settle(job, result)
             continue
         opened = broker.queue(queue)
-        for (new, handle), outcome in zip(some, opened.schedule_many(news), strict=True):
+        for (new, handle), outcome in zip(group, opened.schedule_many(news), strict=True):
             handle.outcome, handle.generation = outcome, generation_of(new)
             if outcome.is_refusal:
                 handle.error = opened.refusal(outcome, new)
@@ -95,16 +95,16 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
     """Send jobs without rows and return counts by outcome."""
     if not in_transaction(using):
         return connections.queue(queue).count_many(news)
-    what = CallDescription("schedule", queue, "", task)
+    description = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     while chunk := [OutgoingJob(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
 
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
-            log_refused(what, ask(lambda broker: broker.queue(queue).count_many(ready)))
+            log_refused(description, call_briefly(lambda broker: broker.queue(queue).count_many(ready)))
 
-        now_or_on_commit(deliver, what, using=using)
+        now_or_on_commit(deliver, description, using=using)
         counts[ON_COMMIT] += len(chunk)
     return dict(counts)
 
@@ -112,7 +112,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
 def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
     """Write a row for each of the jobs, send them and return counts by outcome."""
     alias = durability.check(using)
-    what = CallDescription("schedule", queue, "", task)
+    description = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
         if not in_transaction(using):
@@ -122,41 +122,41 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
         rows.insert(alias, queue, chunk)
 
         def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
-            log_refused(what, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
+            log_refused(description, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
 
-        now_or_on_commit(deliver, what, using=using)
-        counts[Outcome.OUTBOX] += len(chunk)
+        now_or_on_commit(deliver, description, using=using)
+        counts[ScheduleOutcome.OUTBOX] += len(chunk)
     return dict(counts)
 
 
-class LateJob(OnCommitCall):
+class JobOnCommit(OnCommitCall):
     """Schedule call that waits for the commit."""
 
     __slots__ = ("_job", "_outgoing")
 
     def __init__(self, job: Prepared, outgoing: OutgoingJob) -> None:
         handle = job.handle
-        super().__init__(_nothing, CallDescription("schedule", handle.queue, handle.id, handle.task))
+        super().__init__(_no_op, CallDescription("schedule", handle.queue, handle.id, handle.task))
         self._job = job
         self._outgoing = outgoing
 
     def travels_with(self, first: OnCommitCall) -> bool:
-        return isinstance(first, LateJob)
+        return isinstance(first, JobOnCommit)
 
-    def deliver(self, batch: Sequence[LateJob]) -> None:
+    def deliver(self, batch: Sequence[JobOnCommit]) -> None:
         """Send the jobs of ``batch``. An error of one job does not affect the others."""
-        results = fast_path.send(self._job.handle.alias, [late._outgoing for late in batch])
-        for late, result in zip(batch, results, strict=True):
-            _settle(late._job, result)
+        results = fast_path.send(self._job.handle.alias, [call._outgoing for call in batch])
+        for call, result in zip(batch, results, strict=True):
+            _settle(call._job, result)
             if result.error is None:
-                _notify(late._job.handle)
+                _notify(call._job.handle)
             else:
-                late.failed(result.error)
+                call.failed(result.error)
 
     def failed(self, error: Exception) -> None:
         """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
         handle = self._job.handle
-        handle.outcome, handle.error = Outcome.NOT_SENT, error
+        handle.outcome, handle.error = ScheduleOutcome.NOT_SENT, error
         super().failed(error)
 
 
@@ -164,7 +164,7 @@ def _send_beside_row(job: Prepared) -> None:
     (result,) = _send_durable(job.handle.alias, job.handle.queue, [job.new])
     _settle(job, result)
     if result.error is not None:
-        job.handle.outcome = Outcome.NOT_SENT
+        job.handle.outcome = ScheduleOutcome.NOT_SENT
         raise result.error
 
 
@@ -173,19 +173,19 @@ def _send_after_commit(job: Prepared) -> None:
     outgoing = _outgoing(handle.queue, new, durable=handle.durable)
     handle.generation = generation_of(new)
     if handle.durable:
-        handle.outcome = Outcome.OUTBOX
+        handle.outcome = ScheduleOutcome.OUTBOX
         rows.insert(handle.alias, handle.queue, [new])
-    LateJob(job, outgoing).wait(handle.using_db)
+    JobOnCommit(job, outgoing).wait(handle.using_db)
 
 
 def _send_durable(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
     outgoing = [_outgoing(queue, new, durable=True) for new in news]
     if rows.insert_once(alias, queue, news):
         return fast_path.send(alias, outgoing)
-    # This very request has written them before. A row that is gone by now was sent.
-    left = rows.states(alias, [job.key for job in outgoing if job.key is not None])
-    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in left]))
-    return [next(results) if job.key in left else Result(Outcome.CREATED) for job in outgoing]
+    # The same request has written them before. A row that does not exist any more was sent.
+    states = rows.states(alias, [job.key for job in outgoing if job.key is not None])
+    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in states]))
+    return [next(results) if job.key in states else Result(ScheduleOutcome.CREATED) for job in outgoing]
 
 
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
@@ -195,7 +195,7 @@ def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
     return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
 
 
-def _company(job: Prepared) -> tuple[str, bool, str]:
+def _group_key(job: Prepared) -> tuple[str, bool, str]:
     """Return the group key of a job: jobs with the same key are sent together.
 
     Rows of different tasks are written one after the other.
@@ -210,10 +210,10 @@ def _settle(job: Prepared, result: Result) -> None:
     handle.generation = generation_of(job.new)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     return None
 
 
 def _notify(handle: JobHandle) -> None:
-    if job_scheduled.receivers and handle.outcome != Outcome.OUTBOX:
+    if job_scheduled.receivers and handle.outcome != ScheduleOutcome.OUTBOX:
         emit(job_scheduled, handle.task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_queue_name, short, suggest
 from ..core.task import Task, registry
-from ..outbox.verbs import Target
+from ..outbox.row_verbs import Target
 from ..settings.conf import check_installed, conf
 from .handle import JobHandle
 
@@ -19,10 +19,10 @@ def find_task(task: Task | str) -> Task:
     if isinstance(task, Task):
         return task
     if isinstance(task, str):
-        found = registry.get(task)
-        if found is None:
+        registered = registry.get(task)
+        if registered is None:
             raise InvalidJob(f"no task is named {short(task)}.{suggest(task, registry.tasks)}")
-        return found
+        return registered
     if hasattr(task, "enqueue"):
         raise InvalidJob(f"{short(task)} is a task of Django's framework: call its enqueue(…)")
     if callable(task):
@@ -48,7 +48,7 @@ def find_job(
     check_installed()
     if isinstance(target, JobHandle):
         if id is not None or task is not None or queue is not None:
-            raise TypeError("a handle says everything already: give it alone")
+            raise TypeError("a handle identifies its job completely; give the handle alone")
         using_db = using_db or target.using_db
         return Target(target.queue, target.id, target.task, _name(target.task), using_db, target.durable, handle=target)
     if target is not None and id is not None:
@@ -61,14 +61,14 @@ def find_job(
         id = target
     if id is None:
         raise InvalidJob("which job? Give a handle, or an id= with a task or queue=")
-    found = find_task(task) if task is not None else None
+    known = find_task(task) if task is not None else None
     if queue is not None:
         place = check_queue_name(queue)
-    elif found is not None:
-        place = found.options.queue
+    elif known is not None:
+        place = known.options.queue
     else:
         place = conf().task_defaults.get("queue", "default")
-    return Target(place, check_id(id), found, _name(found), using_db)
+    return Target(place, check_id(id), known, _name(known), using_db)
 
 
 def _name(task: Task | None) -> str:

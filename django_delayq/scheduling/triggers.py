@@ -52,13 +52,13 @@ class Trigger:
         self.sender = sender
         self.task = task
         self._act = act
-        self._when = _teller("when", when)
+        self._when = _two_arguments("when", when)
         self._raw = raw
         self._uid = dispatch_uid
         if dispatch_uid is not None:
             signal.disconnect(sender=sender, dispatch_uid=dispatch_uid)
         # A strong reference: callers of schedule_on() seldom keep the returned trigger.
-        signal.connect(self._heard, sender=sender, weak=False, dispatch_uid=dispatch_uid)
+        signal.connect(self._receive, sender=sender, weak=False, dispatch_uid=dispatch_uid)
 
     def __repr__(self) -> str:
         return f"<Trigger {self.task} of {self.sender}>"
@@ -66,16 +66,16 @@ class Trigger:
     def disconnect(self) -> bool:
         """Disconnect from the signal. Return True if it was connected."""
         sender = apps.get_model(self.sender) if isinstance(self.sender, str) else self.sender
-        return bool(self.signal.disconnect(self._heard, sender=sender, dispatch_uid=self._uid))
+        return bool(self.signal.disconnect(self._receive, sender=sender, dispatch_uid=self._uid))
 
-    def _heard(self, *, sender: Any, **said: Any) -> None:
-        said.pop("signal", None)
-        if said.get("raw") and not self._raw:
+    def _receive(self, *, sender: Any, **data: Any) -> None:
+        data.pop("signal", None)
+        if data.get("raw") and not self._raw:
             return  # loaddata: related rows may not exist yet
-        instance = said.get("instance", sender)
-        if self._when is not None and not self._when(instance, said.get("created")):
+        instance = data.get("instance", sender)
+        if self._when is not None and not self._when(instance, data.get("created")):
             return
-        self._act(find_task(self.task), instance, said)
+        self._act(find_task(self.task), instance, data)
 
 
 def schedule_on(
@@ -119,14 +119,14 @@ def schedule_on(
     for name in ("args", "kwargs"):
         _check_arguments(name, options.get(name))
 
-    def act(found: Task, instance: Any, said: dict[str, Any]) -> None:
+    def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
         values = {name: _value(option, instance) for name, option in options.items()}
         args, kwargs = values.pop("args", None), values.pop("kwargs", None)
         _check_arguments("args", args)
         _check_arguments("kwargs", kwargs)
-        if said.get("using") is not None:
-            values.setdefault("using_db", said["using"])
-        schedule_call(found, tuple(args or ()), dict(kwargs or {}), values)
+        if data.get("using") is not None:
+            values.setdefault("using_db", data["using"])
+        schedule_call(task, tuple(args or ()), dict(kwargs or {}), values)
 
     return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
 
@@ -154,8 +154,8 @@ def cancel_on(
         signal, sender, task, when, raw, dispatch_uid: see :func:`schedule_on`.
     """
 
-    def act(found: Task, instance: Any, said: dict[str, Any]) -> None:
-        cancel(id=_value(id, instance), task=found, queue=queue, using_db=said.get("using"))
+    def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
+        cancel(id=_value(id, instance), task=task, queue=queue, using_db=data.get("using"))
 
     return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
 
@@ -171,7 +171,7 @@ def _check_arguments(name: str, value: object) -> None:
         raise InvalidJob(f"{name} must be {what}, or a function of the instance that returns one; got {short(value)}")
 
 
-def _teller(name: str, function: When | None) -> When | None:
+def _two_arguments(name: str, function: When | None) -> When | None:
     """Return ``function`` in the form (instance, created); it may also take (instance) only."""
     if function is None:
         return None

@@ -6,24 +6,23 @@ All checks that do not need Redis are made at the call. Inside ``transaction.ato
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
 from asyncio import _get_running_loop  # get_running_loop() raises without a loop, which costs ten times as much
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job_options import OPTIONS, check_option_names
-from ..core.outcome import Outcome
+from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
-from ..outbox import durability, verbs
+from ..outbox import durability, row_verbs
 from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
+from . import event_loop
 from .entries import EntryReader, explicit
 from .handle import Delay, JobHandle, Left
 from .middleware import Scheduling, chain
@@ -46,9 +45,6 @@ __all__ = [
     "schedule_call",
     "schedule_many",
 ]
-
-_PACKAGE: Final = __name__.partition(".")[0]
-_warned_of_event_loop = False
 
 
 def schedule(
@@ -114,7 +110,7 @@ def schedule_call(
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`schedule`."""
     if _get_running_loop() is not None:  # checked here, because most calls are made without a loop
-        _mind_event_loop("schedule")
+        event_loop.warn("schedule")
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     if plan is None:
         check_installed()
@@ -164,18 +160,18 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
             already stored.
     """
     check_installed()
-    _mind_event_loop("schedule_many")
-    found = find_task(task)
-    check_option_names(options, found)
+    event_loop.warn("schedule_many")
+    task = find_task(task)
+    check_option_names(options, task)
     if isinstance(jobs, (Mapping, str)) or not isinstance(jobs, Iterable):
         raise TypeError(f"schedule_many takes a list of dicts, one for each job, not {short(jobs)}")
     if "id" in options:
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
-    plan = plan_of(found, options, many=True)
+    plan = plan_of(task, options, many=True)
     reader = EntryReader(plan, options)
-    way = send_many_durable if plan.durable else send_many
-    counts = way(found, plan.queue, reader.read(jobs), options.get("using_db"))
-    return counts | {Outcome.SKIPPED: reader.skipped} if reader.skipped else counts
+    send_all = send_many_durable if plan.durable else send_many
+    counts = send_all(task, plan.queue, reader.read(jobs), options.get("using_db"))
+    return counts | {ScheduleOutcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
 def cancel(
@@ -202,8 +198,8 @@ def cancel(
         IdTaken: the live job of this id belongs to another task than the given one.
         QueueUnavailable: Redis cannot be reached.
     """
-    _mind_event_loop("cancel")
-    return verbs.cancel(find_job(target, id, task, queue, using_db))
+    event_loop.warn("cancel")
+    return row_verbs.cancel(find_job(target, id, task, queue, using_db))
 
 
 def reschedule(
@@ -223,22 +219,22 @@ def reschedule(
         True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
         relay will move the durable job.
     """
-    _mind_event_loop("reschedule")
+    event_loop.warn("reschedule")
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
     job = find_job(target, id, task, queue, using_db)
     due_ms, delay_ms = job_rules().due(delay, at)
-    asked_at = time.monotonic()
+    called_at = time.monotonic()
 
-    def tell(broker: DjangoBroker) -> bool:
+    def call(broker: DjangoBroker) -> bool:
         live = broker.existing(job.queue)
         if live is None:
             return False
         # The due time is fixed at the call, so the wait for the commit is part of the delay.
-        left = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
-        return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name, generation=job.generation)
+        rest_ms = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - called_at) * 1000))
+        return live.reschedule(job.id, due_ms=due_ms, delay_ms=rest_ms, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), tell)
+    return row_verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), call)
 
 
 def run_now(
@@ -256,14 +252,14 @@ def run_now(
         True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
         relay will move the durable job.
     """
-    _mind_event_loop("run_now")
+    event_loop.warn("run_now")
     job = find_job(target, id, task, queue, using_db)
 
-    def tell(broker: DjangoBroker) -> bool:
+    def call(broker: DjangoBroker) -> bool:
         live = broker.existing(job.queue)
         return live is not None and live.run_now(job.id, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "run_now", NOW, tell)
+    return row_verbs.move(job, "run_now", NOW, call)
 
 
 def get_job(
@@ -280,7 +276,7 @@ def get_job(
     "gated" while the job waits behind the running attempt of another one. The call changes nothing and does not wait
     for a transaction.
     """
-    _mind_event_loop("get_job")
+    event_loop.warn("get_job")
     job = find_job(target, id, task, queue)
     live = connections.existing_queue(job.queue)
     if live is None:
@@ -295,20 +291,3 @@ def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return ``(the function's keyword arguments, options)``."""
     options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
     return named, options
-
-
-def _mind_event_loop(verb: str) -> None:
-    """Warn, once per process, if a verb is called on a running event loop, which it blocks until Redis has answered."""
-    global _warned_of_event_loop
-    if _get_running_loop() is None or _warned_of_event_loop:
-        return
-    _warned_of_event_loop = True
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        f"{verb}() was called on a running event loop, which stands still until Redis has answered. In a coroutine use "
-        f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. Further calls are not warned of",
-        RuntimeWarning,
-        stacklevel=level,
-    )

@@ -44,13 +44,13 @@ def install(settings: Conf) -> None:
 
 def _install_one(path: str) -> ValueType:
     where = f"{SETTING}['CODEC_TYPES']"
-    found = load(where, path)
+    loaded = load(where, path)
     try:
-        if isinstance(found, tuple) and len(found) == 4:
-            found = ValueType(*found)
-        if not isinstance(found, ValueType):
-            raise Misconfigured(f"a ValueType or a tuple (tag, type, dump, load) was expected, not {short(found)}")
-        return codec_types.install(found)
+        if isinstance(loaded, tuple) and len(loaded) == 4:
+            loaded = ValueType(*loaded)
+        if not isinstance(loaded, ValueType):
+            raise Misconfigured(f"a ValueType or a tuple (tag, type, dump, load) was expected, not {short(loaded)}")
+        return codec_types.install(loaded)
     except Misconfigured as error:
         raise Misconfigured(f"{where}: {path}: {error}") from None
 

@@ -180,12 +180,12 @@ def load(raw: object) -> Conf:
     """
     if not isinstance(raw, Mapping):
         raise Misconfigured(f"{SETTING} must be a dict, got {short(raw)}")
-    known = {one.name.upper(): one.name for one in fields(Conf)}
+    names = {one.name.upper(): one.name for one in fields(Conf)}
     try:
-        check_known(raw, known)
+        check_known(raw, names)
     except InvalidJob as error:
         raise Misconfigured(f"{SETTING}: {error}") from None
-    return Conf(**{known[name]: value for name, value in raw.items()})
+    return Conf(**{names[name]: value for name, value in raw.items()})
 
 
 _conf: Conf | None = None

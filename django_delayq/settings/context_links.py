@@ -45,10 +45,10 @@ def link(name: str, path: str) -> ContextVar[Any]:
         Misconfigured: there is none.
     """
     where = f"{SETTING}['CONTEXT'][{name!r}]"
-    found = load(where, path)
-    if not isinstance(found, ContextVar):
-        raise Misconfigured(f"{where}: {path} is no contextvars.ContextVar, it is {short(found)}")
-    return found
+    variable = load(where, path)
+    if not isinstance(variable, ContextVar):
+        raise Misconfigured(f"{where}: {path} is no contextvars.ContextVar, it is {short(variable)}")
+    return variable
 
 
 def collect() -> Mapping[str, Any]:
@@ -60,9 +60,9 @@ def collect() -> Mapping[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def restore(job: Job, found: Links) -> None:
+def restore(job: Job, links: Links) -> None:
     """Set the variables to their values at the schedule call of ``job``, for the rest of the current context."""
     context = job.context
-    for name, variable in found.items():
+    for name, variable in links.items():
         if name in context:
             variable.set(context[name])

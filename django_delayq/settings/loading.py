@@ -50,7 +50,6 @@ def load_plain_function(where: str, path: str) -> Callable[..., Any]:
     for code in (called, type(called).__call__):
         if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
             raise Misconfigured(
-                f"{where}: {path} is async or a generator, so its answer would not be known when it is needed; make it "
-                f"a plain function"
+                f"{where}: {path} is async or a generator, so its result would come too late; make it a plain function"
             )
     return function

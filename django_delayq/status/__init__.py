@@ -9,6 +9,7 @@
 """
 
 from .change import Change, Rates, compare
+from .reading import take
 from .snapshot import (
     GROUPS,
     LOST_AFTER,
@@ -20,7 +21,6 @@ from .snapshot import (
     Totals,
     WorkerStatus,
 )
-from .taking import take
 
 __all__ = [
     "GROUPS",

@@ -43,10 +43,10 @@ def compare(before: Snapshot, after: Snapshot) -> Change:
     then = {queue.name: queue for queue in before.queues}
     lateness = {name: one.since(before.figures.lateness.get(name)) for name, one in after.figures.lateness.items()}
     runs = {name: one.since(before.figures.run.get(name)) for name, one in after.figures.run.items()}
-    ran = by_queue(runs)
+    attempts = by_queue(runs)
     queues = {
         queue.name: _rates(
-            then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING)
+            then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING)
         )
         for queue in after.queues
     }
@@ -67,10 +67,10 @@ def united(histograms: Iterable[Histogram]) -> Histogram:
 
 def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
     """Return the attempts of all tasks, summed by queue."""
-    found: dict[str, Histogram] = {}
+    sums: dict[str, Histogram] = {}
     for (queue, _), run in runs.items():
-        found[queue] = found[queue] + run if queue in found else run
-    return found
+        sums[queue] = sums[queue] + run if queue in sums else run
+    return sums
 
 
 def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram, run: Histogram) -> Rates:

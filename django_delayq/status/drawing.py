@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from .formatting import duration, printable, table
+from .json_form import human_bytes
 from .snapshot import QueueStatus, RecurringStatus, Snapshot, WorkerStatus
-from .telling import human_bytes
 
 if TYPE_CHECKING:
     from ..outbox.stock import Stock
@@ -67,13 +67,13 @@ def rules_of(queue: QueueStatus) -> str:
     return ", ".join(filter(None, (words, *limits)))
 
 
-def outbox_line(kept: Stock) -> str:
+def outbox_line(stock: Stock) -> str:
     """Return the numbers of durable jobs in the database in one line."""
-    age = kept["oldest_waiting_seconds"]
+    age = stock["oldest_waiting_seconds"]
     since = "" if age is None else f" (for {duration(age)})"
     return (
-        f"outbox: {kept['waiting']} waiting{since}, {kept['sent']} sent, {kept['buried']} buried, "
-        f"{kept['refused']} refused"
+        f"outbox: {stock['waiting']} waiting{since}, {stock['sent']} sent, {stock['buried']} buried, "
+        f"{stock['refused']} refused"
     )
 
 
@@ -84,7 +84,7 @@ def quarantine_line(snapshot: Snapshot) -> str:
     ]
     if not waiting:
         return ""
-    return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because theirs died under them"
+    return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because they ran when one died"
 
 
 def seen(worker: WorkerStatus) -> str:
@@ -94,7 +94,7 @@ def seen(worker: WorkerStatus) -> str:
 
 def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     def number(worker: WorkerStatus, name: str) -> object:
-        return getattr(worker, name) if name in worker.said else "-"
+        return getattr(worker, name) if name in worker.payload else "-"
 
     rows = [
         (

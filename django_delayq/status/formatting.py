@@ -1,9 +1,8 @@
-"""Formatting for a terminal: tables, durations, times, and stored text without control characters."""
+"""Formatting for a terminal: tables, durations, and stored text without control characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> list[str]:
@@ -33,11 +32,6 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
-def moment(unix_ms: float | None) -> str | None:
-    """Return a time of Redis as ISO 8601 text in UTC; None stays None."""
-    return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def printable(text: str, limit: int = 60) -> str:

@@ -21,12 +21,12 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
 
     A task whose queue is not among ``queues`` has no last tick.
     """
-    known = {queue.name: queue for queue in queues}
+    by_name = {queue.name: queue for queue in queues}
     works = works_of(registry, settings.TIME_ZONE or "UTC")
-    asked = [work for work in works if work.task.options.queue in known]
-    ticks = broker.inspector.last_ticks([(known[work.task.options.queue], work.id) for work in asked])
-    last = dict(zip((work.id for work in asked), ticks, strict=True))
-    found = [
+    of_known_queues = [work for work in works if work.task.options.queue in by_name]
+    ticks = broker.inspector.last_ticks([(by_name[work.task.options.queue], work.id) for work in of_known_queues])
+    last = dict(zip((work.id for work in of_known_queues), ticks, strict=True))
+    statuses = [
         RecurringStatus(
             task=work.task.name,
             queue=work.task.options.queue,
@@ -38,4 +38,4 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
         )
         for work in works
     ]
-    return tuple(sorted(found, key=lambda one: one.task))
+    return tuple(sorted(statuses, key=lambda one: one.task))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
+from ..core.moments import datetime_of
 from ..core.timings import Histogram
 from .change import Change, Rates
 from .drawing import NO_QUEUE, NO_WORKER, outbox_line, quarantine_line, rules_of, seen, server_line, spark
@@ -83,7 +83,7 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
     backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
     quarantine = [line] if (line := quarantine_line(snapshot)) else []
     return Screen(
-        f"{datetime.fromtimestamp(snapshot.now_ms / 1000, UTC):%H:%M:%S} UTC  {server_line(snapshot)}",
+        f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  {server_line(snapshot)}",
         totals(snapshot, change),
         [_row(queue, change.queues.get(queue.name, Rates()), trail) for queue in snapshot.queues],
         [*rules, *backlog, *outbox, *quarantine],

@@ -105,7 +105,7 @@ class WorkerStatus:
     rss_mib: int | None = None
     jobs: tuple[RunningJob, ...] = ()
     #: the complete heartbeat payload, for printing
-    said: Mapping[str, Any] = field(default_factory=dict)
+    payload: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lost(self) -> bool:
@@ -223,7 +223,7 @@ class Snapshot:
         return next((queue for queue in self.queues if queue.name == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value that ``delayq_status --json`` prints; see :mod:`.telling`."""
-        from .telling import as_json
+        """Return the value that ``delayq_status --json`` prints; see :mod:`.json_form`."""
+        from .json_form import as_json
 
         return as_json(self)

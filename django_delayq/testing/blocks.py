@@ -36,7 +36,7 @@ class fake_queue:
     def __enter__(self) -> Fake:
         fake = Fake(**self._options)
         # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._stack.append((fake, connections.stand_in(fake.broker), durability.know(None)))
+        self._stack.append((fake, connections.stand_in(fake.broker), durability.set_queues_seen(None)))
         actives.append(fake)
         return fake
 
@@ -46,7 +46,7 @@ class fake_queue:
         fake, before, known = self._stack.pop()
         actives.remove(fake)
         connections.stand_in(before)
-        durability.know(known)
+        durability.set_queues_seen(known)
         fake.close()
 
     def __call__(self, function: F) -> F:

@@ -8,15 +8,15 @@ from typing import Final
 
 from ..connections import DjangoBroker
 from ..core.job import NewJob
-from ..core.outcome import Outcome
 from ..core.queue import Queue
+from ..core.schedule_outcome import ScheduleOutcome
 from ..settings.conf import Conf, conf
 from .faults import reachable
 from .server import MemoryServer
 from .times import Clock
 
 #: outcomes after which the requested job waits
-_WAITING: Final = (Outcome.CREATED, Outcome.MERGED, Outcome.REPLACED)
+_WAITING: Final = (ScheduleOutcome.CREATED, ScheduleOutcome.MERGED, ScheduleOutcome.REPLACED)
 
 
 class MemoryQueue(Queue):
@@ -24,13 +24,13 @@ class MemoryQueue(Queue):
 
     broker: MemoryBroker
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> Outcome:
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> ScheduleOutcome:
         """See :meth:`Queue.schedule`."""
         outcome = super().schedule(*self._timed([new]), not_after_ms=not_after_ms)
         self._run_at_once({new.id} if outcome in _WAITING else {})
         return outcome
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[Outcome]:
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[ScheduleOutcome]:
         """See :meth:`Queue.schedule_many`."""
         jobs = list(self._timed(news))
         outcomes = super().schedule_many(jobs, not_after_ms=not_after_ms)

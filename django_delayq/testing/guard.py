@@ -1,7 +1,7 @@
 """Transaction handling around a job that a test runs: a worker has no open transaction, but a ``TestCase`` has.
 
 The job's on-commit callbacks are called when the job is over, as a worker's own commits would have done. An ``atomic``
-block that the handler entered and never left is detected as in a worker.
+block that the handler entered and not left is detected as in a worker.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Guard:
 
 def _roll_back(connection: BaseDatabaseWrapper, depth: int) -> None:
     leaked = LeakedTransaction(
-        f"an atomic() block on the database {connection.alias!r} was entered and never left, so the work was rolled "
+        f"an atomic() block on the database {connection.alias!r} was entered and not left, so the work was rolled "
         "back. Use `with transaction.atomic():`"
     )
     while len(connection.atomic_blocks) > depth:

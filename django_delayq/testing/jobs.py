@@ -14,7 +14,8 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
-from ..core.records.frames import digest, unpack_state
+from ..core.records.reserve_frames import unpack_state
+from ..core.records.schedule_frames import digest
 from ..core.task import Task, registry
 from ..scheduling.verbs import find_task
 from .faults import reachable

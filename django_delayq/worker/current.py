@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from ..core.moments import datetime_of
 from .run import NEVER, Run, trusted
 
 #: the attempt of this thread or coroutine; set by the execution, read by :func:`current_job`
@@ -66,13 +67,13 @@ class CurrentJob:
     @property
     def due(self) -> datetime:
         """Time at which the job was due (UTC)."""
-        return datetime.fromtimestamp(self._job.due_ms / 1000, UTC)
+        return datetime_of(self._job.due_ms)
 
     @property
     def tick(self) -> datetime | None:
         """Tick of a recurring task that this job is for, the same in every attempt; None for other jobs."""
         ms = self._job.options.get("tick_ms")
-        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+        return None if ms is None else datetime_of(ms)
 
     @property
     def key(self) -> str:
@@ -156,7 +157,7 @@ class CurrentJob:
         ends_at = self._ends_at()
         if ends_at == NEVER:
             return None
-        return datetime.fromtimestamp(ends_at + self._run.offset_ms / 1000, UTC)
+        return datetime_of(ends_at * 1000 + self._run.offset_ms)
 
     def _ends_at(self) -> float:
         run = self._run

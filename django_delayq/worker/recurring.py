@@ -12,11 +12,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from ..core.job import NewJob
-from ..core.options import seconds_of
+from ..core.builder import JobBuilder
+from ..core.moments import datetime_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
@@ -171,18 +170,7 @@ class RecurringTicker:
 
     def _fire(self, queue: Queue, work: Work, tick: int) -> bool:
         """Return True if the tick is done, whichever process fired it."""
-        # "earliest": a waiting job keeps its position, or a queue that lags would never reach it.
-        new = NewJob(
-            work.id,
-            work.task.name,
-            due_ms=tick,
-            delay_ms=None,
-            priority=work.task.options.priority,
-            options=_options_of(work.task, tick),
-            on_conflict="replace",
-            due_policy="earliest",
-        )
-        outcome = queue.schedule_tick(new, tick)
+        outcome = queue.schedule_tick(JobBuilder(work.task).build_tick(work.id, tick), tick)
         if outcome in ("paused", "full", "moved"):
             logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
             return False
@@ -198,17 +186,5 @@ class RecurringTicker:
         return True
 
 
-def _options_of(task: Task, tick: int) -> bytes:
-    """Return the stored options of a tick's job.
-
-    They hold the tick itself, since the due time moves with a retry, and an absolute expiry, because the due time may
-    remain an older one.
-    """
-    expires = task.options.expires
-    if expires is None:
-        return b'{"tick_ms":%d}' % tick
-    return b'{"expires_ms":%d,"tick_ms":%d}' % (tick + round(seconds_of("expires", expires) * 1000), tick)
-
-
 def _text_of(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    return datetime_of(ms).isoformat(timespec="seconds")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from ..core.job import DURABLE, Settlement
-from ..core.records.frames import waits_for_end
+from ..core.records.settle_frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .changes import Changes
 from .redis_health import RedisHealth

@@ -15,7 +15,7 @@ from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, ack
 from django_delayq.models import OutboxJob
-from django_delayq.outbox.verbs import Target
+from django_delayq.outbox.row_verbs import Target
 
 from ..support.redis_box import RedisBox
 from ..support.tcp_proxy import TcpProxy

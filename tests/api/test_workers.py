@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from django_delayq.api.values import moment
 from django_delayq.core.job import NewJob
+from django_delayq.core.moments import iso_of
 from tests.worker.support import DEADLINE, config, eventually, put, registry_of, working
 
 from .conftest import Caller
@@ -52,7 +52,7 @@ def shown(broker: Any, **others: Any) -> dict[str, Any]:
         "stopping": False,
         "started": "1970-01-01T00:00:01.000Z",
         "rss_mib": 64,
-        "seen": moment(said["seen_ms"]),
+        "seen": iso_of(said["seen_ms"]),
         "lost": False,
         "jobs": [],
         **others,
@@ -69,7 +69,7 @@ def test_the_list_tells_what_each_worker_last_said(api: Caller, delayq: Any) -> 
     (worker,) = body["workers"]
     assert (status, 0 <= worker.pop("seconds_ago") < 5) == (200, True)
     job = {"slot": 0, "queue": "mail", "id": "7", "task": "shop.mail", "started": "2026-11-18T09:46:40.123Z", "ids": 1}
-    assert worker == shown(delayq, jobs=[{**job, "started": moment(1_795_000_000_123)}])
+    assert worker == shown(delayq, jobs=[{**job, "started": iso_of(1_795_000_000_123)}])
 
 
 def test_a_worker_of_another_release_is_shown_as_far_as_it_said_something(api: Caller, delayq: Any) -> None:
@@ -97,7 +97,7 @@ def test_one_worker_is_shown_with_the_ends_of_its_leases(api: Caller, delayq: An
     assert status == 200
     view = delayq.inspector.get("mail", mine.id)
     assert {job["id"]: job["lease_ends"] for job in body.pop("jobs")} == {
-        "mine": moment(view.deadline_ms),
+        "mine": iso_of(view.deadline_ms),
         "others": None,
         "gone": None,
     }
@@ -140,7 +140,7 @@ def test_the_stacks_are_there_when_the_worker_has_told_them(api: Caller, delayq:
         200,
         {
             "worker": NAME,
-            "taken": moment(1_795_000_000_123),
+            "taken": iso_of(1_795_000_000_123),
             "stacks": "Thread 1:\n  here",
         },
     )
@@ -161,7 +161,7 @@ def test_a_real_worker_is_seen_at_work_tells_its_stacks_and_stops(api: Caller, d
         address = f"v1/workers/{quote(found['name'], safe='')}"
         (job,) = api.get(address)[1]["jobs"]
         assert (job["id"], job["task"]) == ("7", "a_long_errand")
-        assert job["lease_ends"] > moment(delayq.now_ms())
+        assert job["lease_ends"] > iso_of(delayq.now_ms())
         assert api.post(f"{address}/dump")[0] == 202
         eventually(lambda: api.get(f"{address}/dump")[0] == 200)
         assert "a_long_errand" in api.get(f"{address}/dump")[1]["stacks"]

@@ -33,7 +33,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.core.broker import Broker
-from django_delayq.scheduling import aio, verbs
+from django_delayq.scheduling import aio, event_loop, verbs
 from django_delayq.scheduling.handle import JobHandle
 
 from .deeds import keyed, note, rest, sync
@@ -170,7 +170,7 @@ def test_each_verb_takes_what_its_namesake_takes() -> None:
 @pytest.fixture
 def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warning of this process was given yet."""
-    monkeypatch.setattr(verbs, "_warned_of_event_loop", False)
+    monkeypatch.setattr(event_loop, "_has_warned", False)
 
 
 VERBS: dict[str, Any] = {
@@ -218,4 +218,4 @@ def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing(
 
     asyncio.run(polite())
     schedule(note, "x")
-    assert not verbs._warned_of_event_loop
+    assert not event_loop._has_warned

@@ -103,7 +103,7 @@ def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: py
         loop.close(10)
     told = [record.message for record in caplog.records]
     assert told == [
-        "errand cannot work with the database, and goes on trying: OperationalError: the server closed the connection",
+        "errand cannot work with the database and retries: OperationalError: the server closed the connection",
         "errand works with the database again",
     ]
     assert health.lasting() == 0
@@ -124,7 +124,7 @@ def test_a_database_that_was_restarted_between_two_turns_is_no_surprise(
     caplog.set_level("INFO", "django_delayq.bookkeeping")
     assert in_thread(lambda: [duty.run() < UNMIGRATED, duty.run()]) == [True, 1.0]
     assert [record.message for record in caplog.records] == [
-        "errand cannot work with the database, and goes on trying: OperationalError: the server is shutting down",
+        "errand cannot work with the database and retries: OperationalError: the server is shutting down",
         "errand works with the database again",
     ]
 

@@ -92,7 +92,7 @@ def test_a_transaction_that_was_never_left_is_found_and_rolled_back(sessions: An
     during: list[list[tuple[int, str]]] = []
     first, second, third = Slot().run(leak, lambda: pids.append(backend()), lambda: during.append(sessions()))
     assert isinstance(first, LeakedTransaction)
-    assert "atomic() block on the database 'postgres' was entered and never left" in str(first)
+    assert "atomic() block on the database 'postgres' was entered and not left" in str(first)
     assert second is third is None
     assert [state for _, state in during[0]] == ["idle"]
     assert not Group.objects.using("postgres").filter(name="never committed").exists()

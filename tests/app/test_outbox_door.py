@@ -280,7 +280,7 @@ def test_the_due_time_is_fixed_at_the_call_so_the_wait_for_the_commit_is_a_part_
     [
         ({"enabled": False}, {}, Misconfigured, "durable jobs are switched off: set DELAYQ..OUTBOX"),
         ({}, {"using_db": "defualt"}, InvalidJob, "no alias in DATABASES. Did you mean 'default'"),
-        ({"databases": ["other"]}, {}, InvalidJob, "the outbox of the database 'default' is not looked after"),
+        ({"databases": ["other"]}, {}, InvalidJob, "the outbox of the database 'default' has no relay"),
         ({}, {"durable": 1}, InvalidJob, "durable must be True or False, got 1"),
     ],
 )
@@ -300,14 +300,14 @@ def test_a_durable_call_that_cannot_be_kept_is_refused(
 
 
 def test_an_entry_of_many_cannot_be_durable_by_itself(delayq: Broker) -> None:
-    with pytest.raises(InvalidJob, match="entry 0: durable is said of all jobs of one call"):
+    with pytest.raises(InvalidJob, match="entry 0: durable applies to all jobs of one call"):
         schedule_many(note, [{"args": ["x"], "durable": True}])
 
 
 def test_a_database_that_was_not_migrated_is_noticed_before_anything_is_written(
     delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "_seen", set())
+    monkeypatch.setattr(durability, "_tables_seen", set())
     monkeypatch.setattr(OutboxJob._meta, "db_table", "not_there_yet")
     with transaction.atomic():
         with pytest.raises(Misconfigured, match="table not_there_yet in the database 'default': run manage"):

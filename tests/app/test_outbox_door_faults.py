@@ -303,6 +303,6 @@ def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_change
     clock._behind_ms -= 3_600_000  # Redis's clock goes an hour faster than it was thought to
     assert schedule(keyed, 9, durable=True).outcome == "created"
     assert len(asked) == 2
-    clock._asked_at -= producer.CLOCK_AGE + 1
+    clock._read_at -= producer.CLOCK_AGE + 1
     assert schedule(keyed, 10, durable=True).outcome == "created"
     assert len(asked) == 3

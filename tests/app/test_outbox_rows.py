@@ -61,9 +61,9 @@ def test_a_job_that_was_moved_again_while_redis_was_told_is_told_again(delayq: D
     stage = Stage(delayq)
     row, first, second = stage.sent("a", due_ms=1_000), uuid.uuid4(), uuid.uuid4()
     stage.table.update(state=State.MOVED, due_ms=3_000, moved_by=second)
-    rows.told_moved("default", [row.key], first)
+    rows.mark_moved_sent("default", [row.key], first)
     assert states() == [("a", State.MOVED)]
-    rows.told_moved("default", [row.key], second)
+    rows.mark_moved_sent("default", [row.key], second)
     assert states() == [("a", State.SENT)]
 
 

@@ -62,7 +62,7 @@ def test_a_relay_gives_back_no_rows_but_its_own(stage: Stage) -> None:
     row = stage.write("order-5")
     late = stage.outbox().claim(10, stage.broker)
     stage.hold(row)
-    stage.outbox().give_back(late.token, [row.pk])
+    stage.outbox().release(late.token, [row.pk])
     row.refresh_from_db()
     assert row.claim is not None
 

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core.errors import IdTaken
 from django_delayq.core.job import Generation, NewJob, new_key
-from django_delayq.core.records.frames import generation_of
+from django_delayq.core.records.schedule_frames import generation_of
 
 from .stand import T0, Stand
 

@@ -17,7 +17,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, expire, fail, new_key, release
 from django_delayq.core.operations import fsck
-from django_delayq.core.records.frames import generation_of
+from django_delayq.core.records.schedule_frames import generation_of
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.shards import Which
 from django_delayq.testing.broker import MemoryBroker

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck, resharding
-from django_delayq.core.redis.connection import Connection
+from django_delayq.core.operations import fsck
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.sending import epoch_walk
 
 from .epochs_stage import take_all
 from .stage import LEASE, Stage
@@ -32,7 +34,7 @@ def stage(clocked: Broker) -> Stage:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make callers complete the interrupted reshard of another process almost at once."""
-    monkeypatch.setattr(resharding, "PATIENCE", 0.01)
+    monkeypatch.setattr(epoch_walk, "PATIENCE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -55,3 +57,22 @@ def full(clocked: Broker) -> Stage:
     stage.put("ready")
     stage.put("delayed", at=500_000)
     return stage
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[object], Connection]]:
+    """Return a function that opens a connection and closes it after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(value: object) -> Connection:
+            connection = value if isinstance(value, Connection) else connect(RedisConfig.parse(value))
+            stack.callback(connection.close)
+            return connection
+
+        yield make
+
+
+@pytest.fixture
+def wide(clocked: Broker) -> Stage:
+    """Return a queue of three shards."""
+    return Stage(clocked, shards=3, name="wide")

@@ -27,8 +27,9 @@ from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
-from django_delayq.core.sending import runs
-from django_delayq.core.sending.run_writer import Limits, RunWriter, write_all
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox
@@ -201,12 +202,12 @@ def for_those_who_ask(broker: Broker) -> None:
 
 def for_bulk_writes(broker: Broker) -> None:
     """Write a bulk load over all shards twice."""
-    run = runs.open_run(broker, "nightly", "q")
+    run = bulk_loads.open_load(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
-        assert write_all(RunWriter(broker, run, Limits(per_second=1e6)), news).counts == {"created": 60}
-    assert dict(runs.close_run(broker, run).counts) == {"created": 60}
-    assert runs.forget_run(broker, "nightly")
+        assert write_all(BulkLoadWriter(broker, run, Limits(per_second=1e6)), news).counts == {"created": 60}
+    assert dict(bulk_loads.close_load(broker, run).counts) == {"created": 60}
+    assert bulk_loads.forget_load(broker, "nightly")
     assert bulk.cancel_all(broker.queue("q"))["cancelled"] >= 60
 
 

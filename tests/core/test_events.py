@@ -1,4 +1,4 @@
-"""Streams of finished attempts: reading from a position, cursors of consumers, and retention."""
+"""Streams of finished attempts: positions, cursors of consumers, and retention."""
 
 from __future__ import annotations
 
@@ -9,43 +9,17 @@ import pytest
 from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.job import NewJob, ack, fail
 from django_delayq.core.operations import fsck
-from django_delayq.core.queue import Queue
 from django_delayq.core.records import events as records
-from django_delayq.core.records.events import Entry
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.event_entries import add, pack
 from tests.support.redis_box import RedisBox
 
 from .epochs_stage import reshard, take_all
+from .events_stage import entries, ids, run, run_singly
 from .stage import Stage
 
 pytestmark = pytest.mark.usefixtures("impatient")
-
-
-def run(queue: Queue, number: int) -> None:
-    """Schedule and complete ``number`` jobs."""
-    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
-    while jobs := take_all(queue):
-        assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
-
-
-def run_singly(queue: Queue, number: int) -> None:
-    """Schedule and complete ``number`` jobs, each by a call of its own."""
-    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
-    while jobs := take_all(queue):
-        for job in jobs:
-            assert queue.settle([ack(job, 1, 2)]) == [True]
-
-
-def ids(broker: Broker, number: int = 0) -> list[str]:
-    """Return the positions of all events of a shard."""
-    return [event.position for event in events.read(broker, "q", number, limit=10_000)]
-
-
-def entries(broker: Broker, number: int = 0) -> list[Entry]:
-    return streams.entries(broker, "q", number, limit=1000)
 
 
 # -- positions
@@ -74,125 +48,6 @@ def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) ->
     ):
         with pytest.raises(InvalidJob, match="consumer name"):
             act()
-
-
-# -- reading
-
-
-def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
-    broker.queue("q")
-    add(broker, "q", 0, [(ms, [pack(outcome=b"\xff\r\n$3\r\n", extra="*2\r\n:x:y")]) for ms in (1, 2, 3)])
-    assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", limit=1)] == ["2-2"]
-    assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", "2-2")] == ["2-2"]
-    assert streams.entries(broker, "q", 7) == []
-    assert [event.position for event in events.read(broker, "q", 0, "1-1")] == ["2-2", "3-3"]
-    first, *_ = events.read(broker, "q", 0)
-    assert (first.outcome, first.fields) == ("�\r\n$3\r\n", {"*2\r\n": "x:y"})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"outcome": "succeeded"},
-        {"worker": "w", "events": ""},
-        {"worker": "w", "events": b"a\0b\0"},
-        {"worker": "w", "events": pack(outcome="a") + b"b"},
-        {"worker": "w", "more": pack(outcome="a")},
-    ],
-)
-def test_an_entry_that_no_script_wrote_is_an_event_without_values(broker: Broker, fields: dict[str, bytes]) -> None:
-    queue = broker.queue("q")
-    run(queue, 1)
-    position = broker.client.xadd(queue.shard(0).names["event"], fields).decode()
-    *_, last = events.read(broker, "q", 0)
-    assert (last.position, last.outcome, last.id) == (position, "", "")
-    run(queue, 1)
-    assert [event.outcome for event in events.read(broker, "q", 0)] == ["bulk", "succeeded", "", "bulk", "succeeded"]
-
-
-def test_a_stream_that_ends_in_the_future_takes_events_all_the_same(broker: Broker) -> None:
-    queue = broker.queue("q")
-    future = f"{int(broker.now_ms()) + 10**9}-7"
-    broker.client.xadd(queue.shard(0).names["event"], {"a": "b"}, id=future)
-    run(queue, 2)
-    assert [event.outcome for event in events.read(broker, "q", 0, after=future)] == ["bulk", "succeeded", "succeeded"]
-    assert events.last(broker, "q", 0) == ids(broker)[-1]
-
-
-def test_a_call_leaves_one_entry_whose_events_have_numbers_of_their_own(broker: Broker) -> None:
-    queue = broker.queue("q")
-    run(queue, 7)
-    assert [entry.size for entry in entries(broker)] == [1, 7], "the bulk load, and the acks"
-    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 9))
-    assert ids(broker)[-1] == entries(broker)[-1].position == events.last(broker, "q", 0)
-
-
-def test_a_call_with_very_many_events_leaves_several_entries(broker: Broker) -> None:
-    queue = broker.queue("q")
-    run(queue, 120)
-    sizes = [entry.size for entry in entries(broker)]
-    assert max(sizes) <= 50 and sum(sizes) == 121
-    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 122))
-
-
-def test_reading_resumes_in_the_middle_of_an_entry(broker: Broker) -> None:
-    queue = broker.queue("q")
-    run(queue, 70)
-    whole = events.read(broker, "q", 0)
-    for limit in (1, 3, 50, 71):
-        found: list[events.Event] = []
-        while page := events.read(broker, "q", 0, found[-1].position if found else "0-0", limit):
-            assert len(page) <= limit
-            found += page
-        assert found == whole
-    middle = whole[10].position
-    assert sum(entry.size for entry in streams.entries(broker, "q", 0, "0-0", middle)) == 11
-    assert streams.entries(broker, "q", 0, "0-0", middle)[-1].position == middle
-
-
-def test_an_attempt_is_packed_and_read_back(broker: Broker) -> None:
-    queue = broker.queue("q")
-    queue.schedule(NewJob("é\r\n", "work"))
-    (job,) = take_all(queue)
-    odd = fail(job, 1, 2, delay_ms=9, error_class="a\0b" + "c" * 400)
-    assert queue.settle([odd]) == [True]
-    (event,) = events.read(broker, "q", 0)
-    assert (event.id, event.fields["error"]) == ("é\r\n", "a?b" + "c" * 252)
-
-
-def test_an_entry_is_asked_for_again_when_the_line_breaks(broker: Broker) -> None:
-    queue = broker.queue("q")
-    run(queue, 3)
-    whole = entries(broker)
-    answer = streams.begin(broker, "q", 0, "0-0", None, 10)
-    broker.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert answer() == whole
-
-
-@pytest.mark.one_server("the server is the test's own")
-def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> None:
-    queue = broker.queue("q", shards=2)
-    places = [("q", 0), ("q", 1), ("q", 99), ("nobody", 0)]
-    assert streams.streams(broker, places) == dict.fromkeys(places, streams.Stream())
-    assert events.last(broker, "q", 0) == "0-0"
-    add(broker, "q", 1, [(5, [pack()]), (6, [pack(id="a"), pack(id="b")]), (7, [pack(id="c")])])
-    broker.client.xtrim(queue.shard(1).names["event"], minid="6-0", approximate=False)
-    found = streams.streams(broker, places)
-    assert found["q", 1] == streams.Stream("6-1", "7-4")
-    assert found["q", 1].size == 3
-    assert found["q", 0] == streams.Stream()
-    assert events.last(broker, "q", 1) == "7-4"
-    after = streams.following(broker, {("q", 1): "6-2", ("q", 0): "6-0", ("nobody", 0): "1-1"})
-    assert after == {("q", 1): Entry(6, 3, b"", pack(id="b")), ("q", 0): None, ("nobody", 0): None}
-    assert streams.following(broker, {("q", 1): "5-1"})["q", 1] == Entry(6, 3, b"", pack(id="a") + pack(id="b"))
-
-
-@pytest.mark.broken_on_purpose
-def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker) -> None:
-    broker.client.set(broker.queue("q").shard(0).names["event"], "x")
-    with pytest.raises(Exception, match="WRONGTYPE"):
-        events.last(broker, "q", 0)
-    broker.client.delete(broker.queue("q").shard(0).names["event"])
 
 
 # -- cursors

@@ -8,8 +8,8 @@ import pytest
 
 from django_delayq.core.errors import InvalidJob, QueuePaused
 from django_delayq.core.job import NewJob, Payload, bury, new_id, new_key
-from django_delayq.core.records.frames import digest
 from django_delayq.core.records.keys import MAX_SHARDS
+from django_delayq.core.records.schedule_frames import digest
 
 from .epochs_stage import Killed, clocks, epoch_of, other, reshard, take_all
 from .stage import T0, Stage

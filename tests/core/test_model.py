@@ -22,7 +22,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
 from django_delayq.core.operations import actions, fsck
-from django_delayq.core.records.frames import digest, unpack_batch
+from django_delayq.core.records.reserve_frames import unpack_batch
+from django_delayq.core.records.schedule_frames import digest
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settled import Mark
 from django_delayq.core.shards import Batch, Which

@@ -62,7 +62,7 @@ def test_a_lease_that_is_not_over_or_held_back_is_not_taken_over_as_expired(stag
 
 
 def test_a_take_over_that_is_sent_again_gives_the_same_job(broker: Broker) -> None:
-    from django_delayq.core.records.frames import pack_take_over
+    from django_delayq.core.records.settle_frames import pack_take_over
 
     stage = Stage(broker, clock=False)
     stage.put("a")

@@ -17,7 +17,9 @@ from django_delayq.core.operations import fsck, resharding
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from django_delayq.core.records.layout import CLOSING, is_pending
-from django_delayq.core.sending.chunks import ChunkSender
+from django_delayq.core.sending import epoch_walk
+from django_delayq.core.sending.chunks import IN_FLIGHT
+from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 
@@ -490,7 +492,7 @@ class Crowd:
 def test_t34_whatever_comes_together_no_id_ever_lives_twice(
     broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resharding, "PATIENCE", 0.0)
+    monkeypatch.setattr(epoch_walk, "PATIENCE_SECONDS", 0.0)
     crowd = Crowd(broker, seed, monkeypatch)
     for turn in range(400):
         with contextlib.suppress(IdTaken):
@@ -502,7 +504,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
 
 
 def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resharding, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(epoch_walk, "LONGEST_WAIT_SECONDS", 0.05)
     queue = broker.queue("q")
     monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
@@ -513,7 +515,9 @@ def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, mo
 
 def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: Stage) -> None:
     reshard(full, 2)
-    sender = ChunkSender(full.queue)
+    sender = JobSender(full.queue)
     for _ in sender.send(NewJob(f"j{n}", "work") for n in range(3000)):
-        assert len(sender._asked) < 2000
-    assert not sender._asked
+        assert len(sender.chunks.in_flight) <= IN_FLIGHT
+        assert not sender._answers
+    assert not sender.chunks.in_flight
+    assert not sender._unsent

@@ -17,8 +17,8 @@ from django_delayq.core.redis.scripts import Scripts
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
+from .bulk_loads_stage import FAR, retire_now
 from .epochs_stage import other, take_all
-from .runs_stage import FAR, retire_now
 from .stage import Stage
 
 CHUNK = 250

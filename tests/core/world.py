@@ -10,8 +10,10 @@ from typing import Any
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Payload, is_quarantined, unpack_body
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
+from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.keys import DUE_KEYS
+from django_delayq.core.records.reserve_frames import unpack_state
+from django_delayq.core.records.schedule_frames import unpack_payload
 from django_delayq.core.settled import unpack_marks
 
 from .model import Content

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.sending import runs
+from django_delayq.core.sending import bulk_loads
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
@@ -196,7 +196,7 @@ def test_a_run_is_not_gone_on_with_by_other_files_or_words(
     os.utime(parquet / "0.parquet", (1, 1))
     told = differs(files)
     assert "files was '2 (0.parquet, 1.parquet)" in told
-    assert "begin a new run" in told
+    assert "begin a new bulk load" in told
 
 
 def test_other_cores_cut_the_files_of_a_run_as_before(
@@ -205,7 +205,7 @@ def test_other_cores_cut_the_files_of_a_run_as_before(
     files = Files((str(parquet),))
     bulk(spark, files, BulkOptions(**how, run_id="r", parts=5, part_bytes=2_000, close=False))
     assert bulk(spark, files, BulkOptions(**how, run_id="r", part_bytes=2_000)).created == 1_000
-    run = runs.read_run(broker, "r")
+    run = bulk_loads.read_load(broker, "r")
     assert run is not None
     assert dict(run.source)["least_parts"] == "5"
     assert dict(run.counts) == {"created": 1_000}

@@ -13,8 +13,8 @@ import pytest
 from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending.runs import Run
+from django_delayq.core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
+from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
@@ -22,7 +22,7 @@ from django_delayq.scheduling.entries import EntryReader
 from django_delayq.scheduling.plans import plan_of
 
 OPENED = int(time.time() * 1000)
-RUN = Run("a run", "q", ((0, 4),), OPENED)
+RUN = BulkLoad("a run", "q", ((0, 4),), OPENED)
 DUE = datetime(2030, 1, 2, 3, 4, 5, 678901, UTC)  # rounded up to .679
 DUE_MS = int(DUE.timestamp() * 1000) + 1
 HOSTILE = ['"', "\\", "\x00", "\n\r\t\x1f", "\x7f", "é😀", "$dt", "</script>", " ", "", "a" * 3000, "\u2028"]

@@ -28,7 +28,7 @@ from .events_stage import emit, ids_of, offsets
     [
         ({"quue": "q"}, "'quue' is no option here. Did you mean 'queue'?"),
         ({"startingoffsets": "latest"}, "Did you mean 'startingOffset'"),
-        ({"redis": ""}, "where is Redis"),
+        ({"redis": ""}, "no address of Redis is given"),
         ({"redis": '{"URL": '}, "begins like JSON"),
         ({"redis": "localhost"}, "no scheme"),
         ({"redisEnv": "DELAYQ_NO_SUCH"}, "keep one of them"),

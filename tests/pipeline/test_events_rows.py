@@ -14,11 +14,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from django_delayq.core.errors import Misconfigured
+from django_delayq.core.records import events as records
 from django_delayq.core.records.events import Entry, unpack_entry
+from django_delayq.pipeline import event_rows
 from django_delayq.pipeline.event_reading import arrow_schema
 from django_delayq.pipeline.event_rows import to_batch
 from django_delayq.pipeline.schemas import EVENTS
-from tests.support.event_entries import pack
+from tests.support.event_entries import add_column, pack
 
 SCHEMA = arrow_schema(EVENTS)
 T0 = 1_700_000_000_000
@@ -37,7 +39,7 @@ FINISHED = {
 
 def entry(position: str, *events: dict[str, Any], worker: bytes = b"w:1") -> Entry:
     packed = b"".join(pack(**event) for event in events)
-    return unpack_entry((position.encode(), [b"worker", worker, b"events", packed]))
+    return unpack_entry((position.encode(), [b"worker", worker, records.FIELD, packed]))
 
 
 def rows(*entries: Entry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
@@ -54,6 +56,16 @@ def row(**fields: Any) -> dict[str, Any]:
 
 def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def test_an_entry_of_an_older_version_gives_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [b"worker", b"w:1", b"events-1", pack(**FINISHED) + pack(**FINISHED, extra="a:b")]
+    before = rows(unpack_entry((b"9-2", words)))
+    add_column(monkeypatch, "host", event_rows)
+    newer = entry("9-3", {**FINISHED, "extra": "a:b", "host": "h"})
+    *same, added = rows(unpack_entry((b"9-2", words)), newer)
+    assert same == before
+    assert added == {**before[1], "stream_id": "9-3"}
 
 
 @pytest.fixture(params=["UTC", "America/Chicago"])

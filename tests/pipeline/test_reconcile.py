@@ -16,7 +16,7 @@ from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, ack, bury, new_key
 from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending import runs
+from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
@@ -112,7 +112,7 @@ def test_what_is_missing_is_found_exactly_and_put_back_once(
     due = any_stock.rows(Ticket).get(pk=missing[0]).due
     assert (one["task"], json.loads(one["args"])) == ("close", [missing[0]])
     assert one["due"] == -(-round(due.timestamp() * 1_000_000) // 1000)
-    run = runs.read_run(broker, "r1")
+    run = bulk_loads.read_load(broker, "r1")
     assert run is not None
     assert run.closed
 
@@ -389,7 +389,7 @@ def test_what_could_not_be_put_back_is_found_again(
         PipelineError, match=r"paused for new jobs.*What is put back stays; the same again does the rest$"
     ):
         comparison.put_back(found, run_id="r")
-    assert runs.read_run(broker, "r") is None
+    assert bulk_loads.read_load(broker, "r") is None
     broker.resume("q", "in")
     again = Reconciliation(spark, options())
     assert again.put_back(again.look()) == {"created": 3}

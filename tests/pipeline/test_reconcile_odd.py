@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending import runs
+from django_delayq.core.sending import bulk_loads
 from django_delayq.management.pipeline import reconcile as subcommand
 from django_delayq.models import OutboxJob
 from django_delayq.pipeline.reconcile import DEAD, ReconcileOptions, Reconciliation
@@ -106,7 +106,7 @@ def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
     assert ident == "x" * 70
     assert "60" in reason
     assert {*jobs(broker, queue)} == {"fine"}
-    run = runs.read_run(broker, "r")
+    run = bulk_loads.read_load(broker, "r")
     assert run is not None
     assert run.closed
     assert "rows" not in dict(run.source), "nobody goes on with it"

@@ -24,8 +24,8 @@ from django_delayq.core.job import Job, NewJob, ack, bury, fail
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending import runs
-from django_delayq.core.sending.run_limits import Limits, Throttle, memory_of
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_limits import Limits, Throttle, memory_of
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError
@@ -189,9 +189,9 @@ def test_a_run_that_is_gone_on_with_knows_its_chunks_on_every_master(
     again = bulk(spark, source, options)
     assert (again.rows, again.created, again.before) == (ROWS, ROWS, ROWS)
     assert by_master(cluster_box, broker.queue("spread")) == {node.port: 0 for node in cluster_box.nodes}
-    kept = runs.read_run(broker, "r")
+    kept = bulk_loads.read_load(broker, "r")
     assert kept is not None
-    assert dict(runs.progress(broker, kept)) == {"created": ROWS}
+    assert dict(bulk_loads.progress(broker, kept)) == {"created": ROWS}
 
 
 def figures() -> list[tuple[Any, ...]]:
@@ -342,7 +342,7 @@ def test_the_fullest_master_counts(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, door: dict[str, str]
 ) -> None:
     """A write waits if any of them is nearly full; a dry run warns of the one on which the jobs would lie."""
-    opened = runs.open_run(broker, "r", queue="one")
+    opened = bulk_loads.open_load(broker, "r", queue="one")
     Throttle(broker, opened, Limits(patience=0), lambda: False).hold(1, b"", b"")
     frees = []
     for node in cluster_box.nodes:

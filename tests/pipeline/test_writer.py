@@ -20,7 +20,7 @@ from django_delayq import schedule_many
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
-from django_delayq.core.sending import runs
+from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.redis_door import open_broker
 from django_delayq.pipeline.writer import batch_writer, stream_writer
 from tests.core.world import read_world
@@ -64,9 +64,9 @@ def take(broker: Broker, n: int, queue: str = "q") -> dict[str, bytes]:
 
 
 def counts(broker: Broker, run_id: str) -> dict[str, int]:
-    run = runs.read_run(broker, run_id)
+    run = bulk_loads.read_load(broker, run_id)
     assert run is not None
-    return dict(runs.progress(broker, run))
+    return dict(bulk_loads.progress(broker, run))
 
 
 def refusal(run: Callable[[], object]) -> str:
@@ -167,7 +167,7 @@ def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broke
     write(df, target, runId="several", close="false")
     write(df, target, runId="several")
     assert {queue: len(take(broker, 100, queue)) for queue in ("q", "one", "two")} == {"q": 48, "one": 6, "two": 6}
-    assert {run.id: (run.closed, dict(run.counts)) for run in runs.runs(broker)} == {
+    assert {run.id: (run.closed, dict(run.counts)) for run in bulk_loads.list_loads(broker)} == {
         "several@q": (True, {"created": 48}),
         "several@one": (True, {"created": 6}),
         "several@two": (True, {"created": 6}),
@@ -211,12 +211,12 @@ def test_without_a_run_id_each_write_is_a_run_of_its_own(
     take(broker, 10)
     write(rows(spark, 10), target)
     assert len(take(broker, 100)) == 10
-    assert [run.closed for run in runs.runs(broker)] == [True, True]
+    assert [run.closed for run in bulk_loads.list_loads(broker)] == [True, True]
 
 
 def test_no_rows_make_no_run(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
     write(rows(spark, 0), target, runId="r")
-    assert runs.runs(broker) == []
+    assert bulk_loads.list_loads(broker) == []
 
 
 def test_a_stream_that_replays_a_batch_adds_nothing(
@@ -238,7 +238,7 @@ def test_a_stream_that_replays_a_batch_adds_nothing(
         (checkpoint / "commits" / name).unlink()
     stream()
     assert take(broker, 1_000) == {}
-    ids = [run.id for run in runs.runs(broker)]
+    ids = [run.id for run in bulk_loads.list_loads(broker)]
     assert [run_id.split(":")[1] for run_id in ids] == ["1", "2"]  # those before are forgotten
     assert len({run_id.split(":")[0] for run_id in ids}) == 1
 

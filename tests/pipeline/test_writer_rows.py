@@ -12,7 +12,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
-from django_delayq.core.sending import runs
+from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.errors import PipelineError
 
@@ -177,12 +177,12 @@ def test_a_write_with_a_bad_row_is_open_and_is_completed_once(
 ) -> None:
     refusal(lambda: write(spark.sql(MIXED), target, runId="r"))
     assert waiting(broker).keys() == {f"j{n}" for n in (0, 1, 2, 6, 7, 8)}, "the other tasks' rows"
-    (run,) = runs.runs(broker)
+    (run,) = bulk_loads.list_loads(broker)
     assert not run.closed
     write(spark.sql(MIXED), target, runId="r", onError="quarantine", quarantine=tmp_path / "aside")
-    (run,) = runs.runs(broker)
+    (run,) = bulk_loads.list_loads(broker)
     assert run.closed
-    assert runs.progress(broker, run) == {"created": 8}
+    assert bulk_loads.progress(broker, run) == {"created": 8}
     assert waiting(broker).keys() == {f"j{n}" for n in range(9) if n != 4}
 
 

@@ -11,8 +11,8 @@ from django_delayq.core.operations.counts import Counts
 from django_delayq.management.screen import drawing
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
 from django_delayq.status.drawing import report, server_line, spark
+from django_delayq.status.json_form import human_bytes
 from django_delayq.status.screen import LOOKS, Screen, Trail, backlog_line, screen
-from django_delayq.status.telling import human_bytes
 
 from .conftest import T0
 from .test_take import lengths
@@ -122,9 +122,9 @@ def test_jobs_and_workers_in_quarantine_are_named() -> None:
         QueueStatus(name, "python", Counts(name, T0, quarantine=number), 1, 0)
         for name, number in (("crm", 2), ("mails", 0), ("orders", 1))
     )
-    worker = WorkerStatus("box:3", T0, 0.4, threads=1, running=1, quarantine=True, said={"threads": 1, "running": 1})
+    worker = WorkerStatus("box:3", T0, 0.4, threads=1, running=1, quarantine=True, payload={"threads": 1, "running": 1})
     snapshot = Snapshot(T0, queues, (worker,))
-    line = "quarantine: 2 of crm, 1 of orders wait to run alone in a process, because theirs died under them"
+    line = "quarantine: 2 of crm, 1 of orders wait to run alone in a process, because they ran when one died"
     shown = screen(snapshot, Change(), Trail())
     assert line in report(snapshot) and line in shown.lines()
     assert "box:3 (quarantine)" in report(snapshot)[-1]

@@ -13,7 +13,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.records.layout import encode, new_layout
 from django_delayq.core.timings import BUCKETS_MS, Figures, Histogram
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, Totals, WorkerStatus, take
-from django_delayq.status.taking import redis_status, worker_status
+from django_delayq.status.reading import redis_status, worker_status
 from django_delayq.testing.broker import MemoryBroker
 
 from .conftest import T0
@@ -123,22 +123,22 @@ def test_workers_are_told_with_what_their_threads_run(seeded: Broker) -> None:
 
 
 def test_a_worker_is_lost_after_half_a_minute_of_silence() -> None:
-    said = {"name": "w", "seen_ms": T0, "running": 3, "threads": 4}
-    there, gone = worker_status(said, T0 + 30_000), worker_status(said, T0 + 30_001)
+    payload = {"name": "w", "seen_ms": T0, "running": 3, "threads": 4}
+    there, gone = worker_status(payload, T0 + 30_000), worker_status(payload, T0 + 30_001)
     assert (there.lost, gone.lost) == (False, True)
     assert Snapshot(T0, workers=(there, gone)).totals == Totals(busy=3, threads=4)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "payload",
     [
         {"queues": "all", "jobs": "none", "threads": "many", "rss_mib": None},
         {"queues": None, "jobs": [3, {"slot": None}], "running": None, "pid": "x"},
         {"threads": float("inf"), "running": 10**400, "rss_mib": float("-inf"), "pid": float("nan")},
     ],
 )
-def test_a_worker_of_another_release_may_say_what_it_likes(said: dict[str, Any]) -> None:
-    worker = worker_status({**said, "name": "w", "seen_ms": T0 + 5}, T0)
+def test_a_worker_of_another_release_may_say_what_it_likes(payload: dict[str, Any]) -> None:
+    worker = worker_status({**payload, "name": "w", "seen_ms": T0 + 5}, T0)
     assert isinstance(worker, WorkerStatus)
     assert (worker.seconds_ago, worker.threads, worker.running, worker.rss_mib, worker.pid) == (0.0, 0, 0, None, None)
 
@@ -194,10 +194,10 @@ def test_a_cluster_is_looked_at_as_one(cluster_broker: Broker) -> None:
 
 
 def test_json_has_it_all(seeded: Broker) -> None:
-    said = take(seeded, horizon=[2000], by_shard=True, outbox=False).as_json()
-    orders = said["queues"][1]
+    payload = take(seeded, horizon=[2000], by_shard=True, outbox=False).as_json()
+    orders = payload["queues"][1]
     assert orders["lateness_so_far"] == {"count": 2, "mean_ms": 7.5, "p50_ms": 5.0, "p99_ms": 9.9}
-    assert (orders["run_so_far"]["count"], said["totals"]["run_so_far"]["count"]) == (1, 1)
+    assert (orders["run_so_far"]["count"], payload["totals"]["run_so_far"]["count"]) == (1, 1)
     assert (
         orders["name"],
         orders["ready"],
@@ -207,15 +207,15 @@ def test_json_has_it_all(seeded: Broker) -> None:
         orders["limits"],
         orders["done"],
     ) == ("orders", 1, 1.5, 5, "", {}, 1)
-    assert said["queues"][0]["backlog"] == [0, 2, 1]
-    assert [one["shard"] for one in said["queues"][0]["by_shard"]] == [0, 1]
-    assert said["totals"]["delayed"] == 4
-    assert said["workers"][1]["jobs"] == [
+    assert payload["queues"][0]["backlog"] == [0, 2, 1]
+    assert [one["shard"] for one in payload["queues"][0]["by_shard"]] == [0, 1]
+    assert payload["totals"]["delayed"] == 4
+    assert payload["workers"][1]["jobs"] == [
         {"slot": 1, "queue": "orders", "id": "j3", "task": "work", "started_ms": T0 - 90, "ids": 2}
     ]
-    assert {"seen_seconds_ago", "seen_ms", "rss_mib", "lost"} <= said["workers"][1].keys()
-    assert said["now"] == "2023-11-14T22:13:20.000+00:00"
-    assert "outbox" not in said
+    assert {"seen_seconds_ago", "seen_ms", "rss_mib", "lost"} <= payload["workers"][1].keys()
+    assert payload["now"] == "2023-11-14T22:13:20.000Z"
+    assert "outbox" not in payload
     assert {
         "version",
         "mode",
@@ -226,7 +226,7 @@ def test_json_has_it_all(seeded: Broker) -> None:
         "maxmemory_policy",
         "aof",
         "clients",
-    } <= said["redis"].keys()
+    } <= payload["redis"].keys()
 
 
 def test_nothing_at_all_is_a_status_too(any_broker: Broker) -> None:

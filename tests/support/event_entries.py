@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
+import pytest
+
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.records.events import COLUMNS, parts
+from django_delayq.core.records import events as records
 
 
 def pack(**words: Any) -> bytes:
     """Return one event; columns that are not named are empty."""
-    assert set(words) <= set(COLUMNS)
-    values = (words.get(column, "") for column in COLUMNS)
+    assert set(words) <= set(records.COLUMNS)
+    values = (words.get(column, "") for column in records.COLUMNS)
     return b"".join((value if isinstance(value, bytes) else str(value).encode()) + b"\0" for value in values)
 
 
@@ -22,11 +26,23 @@ def add(
     """Write entries ``(ms, events)`` to a shard, numbered on from its last event."""
     names = broker.shard(queue, number).names
     place = (broker.client.hget(names["meta"], "last_event") or b"0-0").decode()
-    _, last = parts(place)
+    _, last = records.parts(place)
     with broker.client.pipeline(transaction=False) as pipe:
         for ms, events in entries:
             last += len(events)
             place = f"{ms}-{last}"
-            pipe.xadd(names["event"], {"worker": worker, "events": b"".join(events)}, id=place)
+            pipe.xadd(names["event"], {"worker": worker, records.FIELD: b"".join(events)}, id=place)
         pipe.hset(names["meta"], "last_event", place)
         pipe.execute()
+
+
+def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType) -> None:
+    """Add a column in a version of its own, for :mod:`core.events` and other reading modules."""
+    version = records.VERSION + 1
+    columns = (*records.COLUMNS, name)
+    monkeypatch.setitem(records.SINCE, name, version)
+    monkeypatch.setattr(records, "VERSION", version)
+    monkeypatch.setattr(records, "FIELD", b"events-%d" % version)
+    for module in (records, events, *readers):
+        monkeypatch.setattr(module, "COLUMNS", columns)
+        monkeypatch.setattr(module, "WIDTH", len(columns))

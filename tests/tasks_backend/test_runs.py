@@ -111,7 +111,7 @@ def test_a_task_that_returns_nothing_has_none_as_its_value(delayq: Broker, work:
         ("fail_complex", ValueError, 'ValueError(ValueError("This task failed"))'),
         ("return_complex", TypeError, "Unsupported type"),
         ("return_bytes", ValueError, "Unsupported value"),
-        ("leak", LeakedTransaction, "was entered and never left"),
+        ("leak", LeakedTransaction, "was entered and not left"),
     ],
 )
 def test_a_task_that_raises_has_failed(

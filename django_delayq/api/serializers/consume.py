@@ -14,7 +14,7 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_holder, check_number, short
 from ...core.job import Job
-from ...core.sending.chunks import CHUNK
+from ...core.records.schedule_frames import CHUNK
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
 from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease

@@ -15,11 +15,12 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short
+from ...core.moments import iso_of, parse_moment
 from ...core.operations.paging import unpack_cursor
 from ...core.times import delay_ms_of
 from ...settings.conf import conf, mask
 from ..parsing import too_many
-from ..values import masked_text, moment, moment_of, number_of, plain
+from ..values import masked_text, number_of, plain
 
 _KEY_DIGITS: Final = 32
 
@@ -57,7 +58,7 @@ def checked(check: Callable[[Any], Any], **schema: Any) -> type[CheckedField]:
 def _moment(data: object) -> datetime | float:
     if isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data):
         return data
-    return moment_of(data)
+    return parse_moment(data)
 
 
 def _moment_of_query(text: str) -> datetime | None:
@@ -66,7 +67,7 @@ def _moment_of_query(text: str) -> datetime | None:
         return None
     seconds = number_of(text)
     try:
-        return moment_of(text).astimezone(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        return parse_moment(text).astimezone(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
         raise InvalidJob(f"{short(text)} is a moment that no calendar has") from None
 
@@ -202,7 +203,7 @@ class TimeField(serializers.DateTimeField):
 
     def to_representation(self, value: Any) -> str | None:  # type: ignore[override]
         """Return the text; None for a moment out of range."""
-        return moment(value.timestamp() * 1000 if isinstance(value, datetime) else value)
+        return iso_of(value.timestamp() * 1000 if isinstance(value, datetime) else value)
 
 
 class RoundedField(serializers.FloatField):

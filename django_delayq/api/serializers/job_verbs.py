@@ -119,14 +119,14 @@ class DiscardSerializer(_GravesSerializer):
 
 
 class OutcomeSerializer(Resource):
-    """Outcome for the job."""
+    """ScheduleOutcome for the job."""
 
     outcome = serializers.ChoiceField(choices=("cancelled", "stopping", "outbox"))
     example: ClassVar = {"outcome": "cancelled"}
 
 
 class MovedSerializer(Resource):
-    """Outcome for the job, and its due time."""
+    """ScheduleOutcome for the job, and its due time."""
 
     outcome = serializers.ChoiceField(choices=("moved", "outbox"))
     due = TimeField(allow_null=True, help_text="null if Redis does not have the change yet")
@@ -141,7 +141,7 @@ class ResultSerializer(Resource):
 
 
 class ResultsSerializer(Resource):
-    """Outcome for each job, in the order of the request."""
+    """ScheduleOutcome for each job, in the order of the request."""
 
     results = ResultSerializer(many=True)
     counts = _COUNTS

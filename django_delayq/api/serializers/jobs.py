@@ -9,10 +9,11 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id, short
+from ...core.moments import parse_moment
 from ...core.operations.views import JobView
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
-from ..values import clean_text, masked_text, moment_of, number_of
+from ..values import clean_text, masked_text, number_of
 from .base import ADDED, Resource
 from .fields import (
     CursorField,
@@ -267,7 +268,7 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
         if by == "failures":
             return _failures(name, text)
         seconds = number_of(text)
-        ms = (moment_of(text).timestamp() if seconds is None else seconds) * 1000
+        ms = (parse_moment(text).timestamp() if seconds is None else seconds) * 1000
     except InvalidJob as error:
         raise _wrong(name, str(error)) from None
     if not abs(ms) < 2**53:

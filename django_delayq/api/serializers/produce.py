@@ -15,10 +15,10 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_task_name, score_text, short
 from ...core.job import PRIORITIES
+from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
 from ...core.times import delay_ms_of
 from ...settings.conf import conf
-from ..values import moment_of
 from .base import Resource, one_of
 from .fields import (
     AnyField,
@@ -37,7 +37,7 @@ from .job_verbs import ResultsSerializer
 
 def _expires(data: Any) -> object:
     if isinstance(data, str):
-        return moment_of(data)
+        return parse_moment(data)
     if delay_ms_of(data, allow_far=conf().allow_far, what="expires") == 0:
         raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
     return data

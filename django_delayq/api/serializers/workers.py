@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
+from ...core.moments import iso_of
 from ...status.snapshot import RunningJob
-from ..values import moment
 from .base import ADDED, Resource, with_example
 from .fields import RoundedField, TimeField
 
@@ -42,7 +42,7 @@ class RunningJobSerializer(Resource):
         rendered = super().to_representation(job)
         ends = self.context.get("lease_ends")
         if ends is not None:
-            rendered["lease_ends"] = moment(ends.get((job.queue, job.id)))
+            rendered["lease_ends"] = iso_of(ends.get((job.queue, job.id)))
         return rendered
 
 

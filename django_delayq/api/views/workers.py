@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from ...access.problems import Problem
 from ...status import WorkerStatus
-from ...status.taking import worker_status
+from ...status.reading import worker_status
 from .. import brokers
 from ..base import ApiView
 from ..describe import operation

@@ -11,7 +11,7 @@ local REPLY_BYTES = 1024 * 1024
 local READ_BYTES = 4 * 1024 * 1024
 local most = tonumber(ARGV[4] or '')
 
--- Return how many bytes the data of framed payloads has (frames.unpack_payload).
+-- Return how many bytes the data of framed payloads has (schedule_frames.unpack_payload).
 local function size_of(payloads)
   local n, at = struct.unpack('<I4', payloads)
   local size = 0

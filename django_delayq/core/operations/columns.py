@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
+from ..records.column_reply import Reply, text_of, unpack_reply
 from ..records.column_values import (
     NAMES,
     Columns,
     Part,
-    Reply,
     buried_columns,
     decoded,
     default_of,
     live_columns,
     ms_of,
-    text_of,
-    unpack_reply,
 )
 from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from ..sending.chunks import CHUNK
 from .paging import Range
 
 if TYPE_CHECKING:

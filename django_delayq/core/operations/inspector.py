@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ..errors import InvalidJob
 from ..job import Generation, Payload
 from ..leases import Lease, leases
-from ..records.frames import unpack_payload
 from ..records.keys import SHARD_KEYS
+from ..records.schedule_frames import unpack_payload
 from ..redis.gather import gather
 from ..redis.scripts import clear_errors
 from .counts import Counts, check_horizon

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ..errors import InvalidJob
-from ..records.frames import encode_id, pack_generation, pack_named, take_u8, take_u16, take_u32, unpack_names
+from ..records.fields import take_u8, take_u16, take_u32, unpack_names
 from ..records.keys import MAX_SHARDS, number_of
+from ..records.schedule_frames import encode_id, pack_generation, pack_named
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 
 if TYPE_CHECKING:

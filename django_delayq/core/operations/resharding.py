@@ -51,7 +51,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from .. import events
-from ..errors import InvalidJob, QueueNotEmpty, QueueUnavailable
+from ..errors import InvalidJob, QueueNotEmpty
 from ..records import layout as layouts
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.layout import CLOSING, Layout
@@ -69,45 +68,14 @@ from .inspector import Counts
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..queue import Queue
+    from ..sending.epoch_walk import Patience
     from ..sending.sender import Sender
 
 log = logging.getLogger("django_delayq.core.epochs")
 
-#: seconds after which a caller no longer waits for somebody else's change but finishes it
-PATIENCE: Final = 0.5
-#: seconds after which a call gives up
-LONGEST_WAIT: Final = 10.0
 #: µs by which the tokens of an epoch begin above those of the epoch before, which goes on meanwhile
 HEAD_START: Final = 1 << 15
 _TICKS: Final = (b"tick:", b"sight:")
-
-
-class Patience:
-    """Patience of one call that waits for a layout with an open shard for its id."""
-
-    def __init__(self) -> None:
-        now = time.monotonic()
-        self._finish_at = now + PATIENCE * random.uniform(0.8, 1.2)
-        self._give_up_at = now + LONGEST_WAIT
-        self._pause = 0.002
-
-    def is_over(self) -> bool:
-        """Return True if the caller should complete the unfinished change itself."""
-        return time.monotonic() >= self._finish_at
-
-    def rest(self, queue: str) -> None:
-        """Wait a moment.
-
-        Raises:
-            QueueUnavailable: it took too long.
-        """
-        if time.monotonic() >= self._give_up_at:
-            raise QueueUnavailable(
-                f"queue {queue!r} is being changed and does not come to rest; try again, and look "
-                f"at manage.py delayq_reshard {queue} --status"
-            )
-        time.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(0.05, self._pause * 1.5)
 
 
 @dataclass(frozen=True, slots=True)

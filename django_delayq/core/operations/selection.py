@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..records.frames import encode_id
 from ..records.keys import SHARD_KEYS
-from ..sending.chunks import CHUNK
+from ..records.schedule_frames import CHUNK, encode_id
 
 if TYPE_CHECKING:
     from ..queue import Queue

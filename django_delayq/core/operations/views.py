@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from ..codec import decode_args
 from ..job import Generation, Job, Payload, Undecodable, unpack_body
-from ..records.frames import State, job_of, take_u8, take_u16, take_u32, unpack_names, unpack_payload, unpack_state
+from ..records.fields import take_u8, take_u16, take_u32, unpack_names
+from ..records.reserve_frames import State, job_of, unpack_state
+from ..records.schedule_frames import unpack_payload
 
 _PLACES: Final = ("", "waiting", "reserved")
 #: number of payloads, bytes left out of the body, and of the gated one

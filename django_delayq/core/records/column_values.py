@@ -1,4 +1,4 @@
-"""Conversion of the replies of ``lua/columns.lua`` into columns of values. Broken jobs never raise an error here."""
+"""Conversion of replies with many jobs into columns of values. Broken jobs never raise an error here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from ..job import Undecodable, unpack_body
-from .frames import take_u8, take_u16, take_u32, unpack_names, unpack_state
+from .column_reply import FARTHEST, Reply
+from .fields import take_u8, take_u16, take_u32
+from .reserve_frames import unpack_state
+from .schedule_frames import KEY_BYTES
 
 #: columns of every job besides its queue, shard and place; times are Unix ms
 NAMES: Final = (
@@ -35,12 +37,7 @@ NAMES: Final = (
 )
 
 _COUNTED: Final = ("failures", "reserves", "crashes")
-_HEAD: Final = struct.Struct("<BII")
-_MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
-_GRAVE: Final = struct.Struct("<ddHHH")
-_KEY_BYTES: Final = 16
-#: doubles are exact up to this value
-_FARTHEST: Final = 2.0**53
+_MORGUE_RECORD: Final = struct.Struct("<ddHHH")
 _BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
 _UNREADABLE: Final = "Undecodable"
 
@@ -78,16 +75,16 @@ class Columns:
 
     def column(self, name: str) -> list[Any]:
         """Return a value for each job, of one of :data:`NAMES`."""
-        found = self.values.get(name)
-        return [default_of(name)] * self.n if found is None else found
+        values = self.values.get(name)
+        return [default_of(name)] * self.n if values is None else values
 
     def bounded(self) -> Columns:
         """Return the jobs that are due within the bounds of the part."""
-        kept = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
-        if len(kept) == self.n:
+        places = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
+        if len(places) == self.n:
             return self
         return Columns(
-            self.part, len(kept), {name: [values[place] for place in kept] for name, values in self.values.items()}
+            self.part, len(places), {name: [values[place] for place in places] for name, values in self.values.items()}
         )
 
 
@@ -96,88 +93,20 @@ def default_of(name: str) -> int | None:
     return 0 if name in _COUNTED else None
 
 
-@dataclass(slots=True)
-class Reply:
-    """Reply of ``columns.lua``: ids and scores in packed form, the rest only if it was requested.
-
-    ``states`` and ``counts`` are empty if no job of the shard has one.
-    """
-
-    more: bool
-    looked_at: int
-    n: int
-    scores: bytes
-    lengths: bytes
-    ids: bytes
-    tasks: Mapping[int, str]
-    bodies: Sequence[bytes] = ()
-    states: Sequence[bytes] = ()
-    counts: Sequence[int] = ()
-
-    def members(self) -> list[bytes]:
-        """Return the ids; of the morgue with their keys."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
-
-    def numbers(self) -> tuple[float, ...]:
-        """Return the scores."""
-        return struct.unpack(f"<{self.n}d", self.scores)
-
-    def last(self) -> tuple[bytes, bytes]:
-        """Return score and member after which the next page begins."""
-        (score,) = struct.unpack("<d", self.scores[-8:])
-        size = int.from_bytes(self.lengths[-4:], "little")
-        return text_of(score), self.ids[len(self.ids) - size :]
-
-
-def text_of(score: float | None) -> bytes:
-    """Return a score in the form that Redis reads; empty for None."""
-    if score is None:
-        return b""
-    exact = abs(score) < _FARTHEST and score == int(score)
-    return b"%d" % score if exact else repr(score).encode()
-
-
-def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
-    """Return the reply split into parts, as far as that needs no work per job."""
-    marks, looked_at, n = _HEAD.unpack_from(frame)
-    more = bool(marks & _MORE)
-    tasks, at = unpack_names(frame, _HEAD.size)
-    scores = frame[at : at + 8 * n]
-    at += 8 * n
-    lengths = frame[at : at + 4 * n]
-    at += 4 * n
-    if not with_bodies:
-        return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
-    end = at + sum(struct.unpack(f"<{n}I", lengths))
-    reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
-    reply.bodies, at = _texts(frame, end, n)
-    if marks & _WITH_STATES:
-        reply.states, at = _texts(frame, at, n)
-    if marks & _WITH_COUNTS:
-        reply.counts = struct.unpack_from(f"<{n}I", frame, at)
-    return reply
-
-
-def _texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
-    ends = list(accumulate(struct.unpack_from(f"<{n}I", frame, at), initial=at + 4 * n))
-    return [frame[a:b] for a, b in pairwise(ends)], ends[-1]
-
-
 def decoded(texts: Iterable[bytes]) -> list[str]:
     """Return texts decoded from bytes that may be invalid UTF-8."""
     return [text.decode(errors="replace") for text in texts]
 
 
 def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
-    """Return scores as ms; None for an impossible time. ``unit``: how many of theirs make a ms (1000 for µs)."""
-    if scores and max(scores) < _FARTHEST and min(scores) > -_FARTHEST:
+    """Return scores as ms; None for an impossible time. ``unit``: the scores per ms (1000 for µs)."""
+    if scores and max(scores) < FARTHEST and min(scores) > -FARTHEST:
         return [int(score // unit) for score in scores]
     return [_ms(score, unit) for score in scores]
 
 
 def _ms(score: float, unit: int = 1000) -> int | None:
-    return int(score // unit) if abs(score) < _FARTHEST else None
+    return int(score // unit) if abs(score) < FARTHEST else None
 
 
 # -- live jobs ---------------------------------------------------------------------------------------------------------
@@ -185,21 +114,21 @@ def _ms(score: float, unit: int = 1000) -> int | None:
 
 def live_columns(part: Part, reply: Reply) -> Columns:
     """Return the columns of jobs that wait, are reserved or gated."""
-    found = Columns(part, reply.n, {"id": decoded(reply.members())})
+    columns = Columns(part, reply.n, {"id": decoded(reply.members())})
     if part.place == "reserved":
-        found.values["lease_until"] = ms_of(reply.numbers(), 1)
+        columns.values["lease_until"] = ms_of(reply.numbers(), 1)
     else:
-        found.values["due"] = ms_of(reply.numbers())
-    merged = _put_contents(found, [_content(body, reply.tasks) for body in reply.bodies])
+        columns.values["due"] = ms_of(reply.numbers())
+    merged = _put_contents(columns, [_read_content(body, reply.tasks) for body in reply.bodies])
     if part.place != "gated" and any(reply.states):  # the state stored under a gated id belongs to the attempt
-        _read_states(found, reply.states)
+        _read_states(columns, reply.states)
     if any(merged):
-        counts = [_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
-        found.values["payloads"] = counts
-    return found
+        counts = [_count_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
+        columns.values["payloads"] = counts
+    return columns
 
 
-def _payloads(part: Part, reply: Reply, place: int) -> int:
+def _count_payloads(part: Part, reply: Reply, place: int) -> int:
     """Return the number of payloads of an id; for gated content, without the payloads of the attempt."""
     count = reply.counts[place] if reply.counts else 0
     if part.place != "gated" or not reply.states:
@@ -210,60 +139,60 @@ def _payloads(part: Part, reply: Reply, place: int) -> int:
         return count
 
 
-def _content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
+def _read_content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
     """Return task, priority, arguments, context, key, True if merged, and the error text of an unreadable body."""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
     except Undecodable as error:
         # The priority under which the scripts file it.
         return None, body[0] & 7 if body else 4, body, None, body[3:19].hex() or None, False, str(error)
-    context = _context(options) if options else None
+    context = _read_context(options) if options else None
     return task, priority, None if merged else args, context, key.hex(), merged, None
 
 
-def _put_contents(found: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
+def _put_contents(columns: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
     """Fill the columns that come from bodies; return True for each merged job."""
     merged: Sequence[bool]
     task, priority, args, context, key, merged, wrong = map(list, zip(*contents, strict=True))
-    found.values.update(task=task, priority=priority, args=args, key=key)
+    columns.values.update(task=task, priority=priority, args=args, key=key)
     if any(context):
-        found.values["context"] = context
+        columns.values["context"] = context
     if any(wrong):
-        found.values["error"] = wrong
-        found.values["error_class"] = [text and _UNREADABLE for text in wrong]
+        columns.values["error"] = wrong
+        columns.values["error_class"] = [text and _UNREADABLE for text in wrong]
     return merged
 
 
-def _read_states(found: Columns, states: Sequence[bytes]) -> None:
-    reserved = found.part.place == "reserved"
+def _read_states(columns: Columns, states: Sequence[bytes]) -> None:
+    reserved = columns.part.place == "reserved"
     names = (*_COUNTED, "failed_at", "error_class", "error", *(("due", "worker") if reserved else ()))
     for name in names:
-        found.values[name] = found.column(name)
+        columns.values[name] = columns.column(name)
     for place, packed in enumerate(states):
         if packed:
-            _read_state(found, place, packed, reserved=reserved)
+            _read_state(columns, place, packed, reserved=reserved)
 
 
-def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) -> None:
-    values = found.values
+def _read_state(columns: Columns, place: int, packed: bytes, *, reserved: bool) -> None:
+    values = columns.values
     try:
         state = unpack_state(packed)
     except _BROKEN as error:
-        _tell(found, place, _UNREADABLE, f"the job's state cannot be read: {error}")
+        _put_error(columns, place, _UNREADABLE, f"the job's state cannot be read: {error}")
         return
     for name, count in zip(_COUNTED, (state.failures, state.reserves, state.crashes), strict=True):
         values[name][place] = count
-    values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < _FARTHEST else None
+    values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < FARTHEST else None
     if reserved:
         values["due"][place] = _ms(state.due_us)
-        values["worker"][place] = _clean(state.worker)
+        values["worker"][place] = _replace_surrogates(state.worker)
     if state.error:
-        _tell(found, place, *_error_of(state.error))
+        _put_error(columns, place, *_read_error(state.error))
 
 
-def _tell(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
+def _put_error(columns: Columns, place: int, error_class: str | None, error: str | None) -> None:
     """Store an error, unless the more serious one is there: that the body cannot be read."""
-    values = found.values
+    values = columns.values
     if values["error"][place] is None:
         values["error_class"][place], values["error"][place] = error_class, error
 
@@ -274,34 +203,34 @@ def _tell(found: Columns, place: int, error_class: str | None, error: str | None
 def buried_columns(part: Part, reply: Reply) -> Columns:
     """Return the columns of jobs in the morgue."""
     members = reply.members()
-    found = Columns(part, reply.n, {"id": decoded(member[: -_KEY_BYTES - 1] for member in members)})
-    graves = [_grave(record) for record in reply.bodies]
-    *columns, classes, errors, bodies, payloads, wrong = map(list, zip(*graves, strict=True))
+    columns = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})
+    records = [_read_morgue_record(record) for record in reply.bodies]
+    *values, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
     names = ("due", "buried_at", *_COUNTED, "reason")
-    merged = _put_contents(found, [_content(body, reply.tasks) for body in bodies])
-    found.values.update(zip(names, columns, strict=True))
-    found.values["key"] = [member[-_KEY_BYTES:].hex() for member in members]
-    found.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
+    merged = _put_contents(columns, [_read_content(body, reply.tasks) for body in bodies])
+    columns.values.update(zip(names, values, strict=True))
+    columns.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
+    columns.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
     for name in ("error_class", "error"):
-        found.values[name] = found.column(name)
-    for place, told in enumerate(wrong):
-        if told is not None:
-            found.values["error_class"][place], found.values["error"][place] = _UNREADABLE, told
+        columns.values[name] = columns.column(name)
+    for place, problem in enumerate(wrong):
+        if problem is not None:
+            columns.values["error_class"][place], columns.values["error"][place] = _UNREADABLE, problem
         elif errors[place] or classes[place]:
-            named, message = _error_of(errors[place]) if errors[place] else (None, None)
-            _tell(found, place, classes[place] or named, message)
-    return found
+            named, message = _read_error(errors[place]) if errors[place] else (None, None)
+            _put_error(columns, place, classes[place] or named, message)
+    return columns
 
 
-def _grave(record: bytes) -> tuple[Any, ...]:
+def _read_morgue_record(record: bytes) -> tuple[Any, ...]:
     """Return the fields of a morgue record.
 
     These are due, buried at, failures, reserves, crashes, reason, error class, error, body, number of payloads, and the
     error text of an unreadable record.
     """
     try:
-        due, buried, failures, reserves, crashes = _GRAVE.unpack_from(record)
-        outcome, at = take_u8(record, _GRAVE.size)
+        due, buried, failures, reserves, crashes = _MORGUE_RECORD.unpack_from(record)
+        outcome, at = take_u8(record, _MORGUE_RECORD.size)
         reason, at = take_u8(record, at)
         error_class, at = take_u8(record, at)
         error, at = take_u16(record, at)
@@ -317,28 +246,30 @@ def _grave(record: bytes) -> tuple[Any, ...]:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _context(options: bytes) -> str | None:
+def _read_context(options: bytes) -> str | None:
     """Return the context of the schedule call as JSON; None without one, or if it cannot be read."""
     try:
         context = json.loads(options).get("context")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return None if context is None else _clean(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+    return (
+        None if context is None else _replace_surrogates(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+    )
 
 
-def _error_of(stored: bytes) -> tuple[str | None, str | None]:
+def _read_error(stored: bytes) -> tuple[str | None, str | None]:
     """Return class and message of a last error; an unreadable one becomes the message."""
     try:
-        known = json.loads(stored)
+        error = json.loads(stored)
     except (ValueError, RecursionError):
-        known = None
-    if not isinstance(known, dict):
+        error = None
+    if not isinstance(error, dict):
         return None, stored.decode(errors="replace")
-    texts = (known.get("class"), known.get("message"))
-    name, message = (None if text is None else _clean(str(text)) for text in texts)
+    texts = (error.get("class"), error.get("message"))
+    name, message = (None if text is None else _replace_surrogates(str(text)) for text in texts)
     return name or None, message
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can express and UTF-8 cannot."""
     return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,9 +1,12 @@
 """Entries of the event streams: the events of one call, each with a number of its own.
 
-An entry has two fields: ``worker``, and ``events``, its events one after another. An event is :data:`COLUMNS`, each
-word followed by a zero byte, which no id contains; so one split of many events gives their columns as slices. Workers
-pack the events of attempts (:func:`pack_attempt`), scripts those of cancellations and bulk loads
-(``lua/lib/event.lua``).
+An entry has two fields: ``worker``, and ``events-<version>``, its events one after another. An event is
+:data:`COLUMNS`, each word followed by a zero byte, which no id contains; so one split of many events gives their
+columns as slices. Workers pack the events of attempts (:func:`pack_attempt`), scripts those of cancellations and bulk
+loads (``lua/lib/event.lua``).
+
+A new column is added at the end, under a new version. An entry of an older version is read with empty words in the
+newer columns; one of a newer version is refused.
 
 The events of a shard are numbered without gaps from 1. The id of an entry is ``<ms>-<number of its last event>``, and
 the *position* of an event ``<ms of its entry>-<its number>``. A reader therefore sees by the numbers alone whether an
@@ -16,31 +19,36 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from ..errors import InvalidJob
+from ..errors import InvalidJob, Misconfigured
 from ..job import Settlement
 
 BEGINNING: Final = "0-0"
-#: ``extra`` is "<name>:<value>", or empty. Times and durations are in ms; an empty word is a missing value.
-COLUMNS: Final = (
-    "outcome",
-    "id",
-    "task",
-    "key",
-    "due",
-    "started",
-    "ms",
-    "attempt",
-    "error",
-    "jobs",
-    "created",
-    "extra",
-)
+#: column -> version of the entries since which it exists. ``extra`` is "<name>:<value>", or empty. Times and durations
+#: are in ms; an empty word is a missing value.
+SINCE: Final = {
+    "outcome": 1,
+    "id": 1,
+    "task": 1,
+    "key": 1,
+    "due": 1,
+    "started": 1,
+    "ms": 1,
+    "attempt": 1,
+    "error": 1,
+    "jobs": 1,
+    "created": 1,
+    "extra": 1,
+}
+COLUMNS: Final = tuple(SINCE)
 WIDTH: Final = len(COLUMNS)
+VERSION: Final = max(SINCE.values())
+#: field with the events of an entry; the one that ``lua/lib/event.lua`` writes
+FIELD: Final = b"events-%d" % VERSION
 #: raw entry from Redis: its id, then field, value, field, value, ...
 RawEntry: TypeAlias = tuple[bytes, Sequence[bytes]]
 
 _POSITION: Final = re.compile(r"\d{1,15}-\d{1,20}")
-_UNREADABLE: Final = b"\0" * WIDTH
+_FIELD_OF_ANY_VERSION: Final = re.compile(rb"events-([1-9]\d{0,4})")
 
 
 class Entry(NamedTuple):
@@ -75,7 +83,7 @@ def parts(position: str) -> tuple[int, int]:
         InvalidJob: the text is not a position.
     """
     if not isinstance(position, str) or not _POSITION.fullmatch(position):
-        raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; one looks like '1700000000000-1'")
+        raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; give one like '1700000000000-1'")
     ms, _, number = position.partition("-")
     return int(ms), int(number)
 
@@ -102,12 +110,40 @@ def pack_attempt(settlement: Settlement) -> bytes:
 
 
 def unpack_entry(raw: RawEntry) -> Entry:
-    """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value."""
+    """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value.
+
+    Raises:
+        Misconfigured: a newer release wrote the entry.
+    """
     ident, words = raw
     ms, _, last = ident.partition(b"-")
-    if len(words) == 4 and words[2] == b"events" and _is_whole(words[3]):
-        return Entry(int(ms), int(last), words[1], words[3])
-    return Entry(int(ms), int(last), b"", _UNREADABLE)
+    if len(words) == 4 and (events := _read_events(ident, words[2], words[3])):
+        return Entry(int(ms), int(last), words[1], events)
+    return Entry(int(ms), int(last), b"", b"\0" * WIDTH)
+
+
+def _read_events(ident: bytes, name: bytes, packed: bytes) -> bytes:
+    """Return the events of a field in the present layout, empty if they are unreadable."""
+    if name == FIELD:
+        return packed if _is_whole(packed, WIDTH) else b""
+    match = _FIELD_OF_ANY_VERSION.fullmatch(name)
+    if match is None:
+        return b""
+    version = int(match[1])
+    if version > VERSION:
+        raise Misconfigured(
+            f"a newer release of django_delayq wrote event entry {ident.decode()} (version {version}; this release "
+            f"reads up to {VERSION}); upgrade django_delayq in the process that reads the events"
+        )
+    width = sum(since <= version for since in SINCE.values())
+    return _widen(packed, width) if _is_whole(packed, width) else b""
+
+
+def _widen(events: bytes, width: int) -> bytes:
+    """Return events of ``width`` columns with empty words in the columns added since."""
+    words = events.split(b"\0")[:-1]
+    added = b"\0" * (WIDTH - width)
+    return b"".join([_pack(words[first : first + width]) + added for first in range(0, len(words), width)])
 
 
 def words_of(entries: Iterable[Entry]) -> list[bytes]:
@@ -118,11 +154,11 @@ def words_of(entries: Iterable[Entry]) -> list[bytes]:
 def between(entries: Sequence[Entry], after: str, until: str | None = None) -> list[Entry]:
     """Return the events after a position and up to another, where an entry may begin or end in the middle."""
     ms, number = parts(after)
-    kept = [_after(entry, number) if entry.ms == ms else entry for entry in entries]
+    selected = [_after(entry, number) if entry.ms == ms else entry for entry in entries]
     if until is not None:
         ms, number = parts(until)
-        kept = [_until(entry, number) if entry.ms == ms else entry for entry in kept if entry.ms <= ms]
-    return [entry for entry in kept if entry.events]
+        selected = [_until(entry, number) if entry.ms == ms else entry for entry in selected if entry.ms <= ms]
+    return [entry for entry in selected if entry.events]
 
 
 def _after(entry: Entry, number: int) -> Entry:
@@ -134,16 +170,16 @@ def _until(entry: Entry, number: int) -> Entry:
     extra = entry.last - number
     if extra <= 0:
         return entry
-    left = max(0, entry.size - extra)
-    return entry._replace(last=number, events=_pack(words_of([entry])[: left * WIDTH]))
+    size = max(0, entry.size - extra)
+    return entry._replace(last=number, events=_pack(words_of([entry])[: size * WIDTH]))
 
 
 def _pack(words: list[bytes]) -> bytes:
     return b"".join([word + b"\0" for word in words])
 
 
-def _is_whole(events: bytes) -> bool:
-    return events.endswith(b"\0") and events.count(b"\0") % WIDTH == 0
+def _is_whole(events: bytes, width: int) -> bool:
+    return events.endswith(b"\0") and events.count(b"\0") % width == 0
 
 
 def _word(text: str) -> bytes:

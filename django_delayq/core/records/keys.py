@@ -10,7 +10,7 @@ due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000
 lease       zset     reserved ids -> end of the lease, ms
 body        hash     live id -> body (:func:`~..job.pack_body`)
 state       hash     id -> changes since it was scheduled (``lua/lib/state.lua``); a fresh job has none
-gate        hash     running id -> due and body of the content scheduled meanwhile
+gate        hash     running id -> due and body of the content scheduled during the attempt
 order       zset     payloads of merged jobs by (id, score, arrival), all with score 0
 payload     hash     (id, digest, slot) -> payload record
 failed      zset     live ids with failures -> time of the last failure, µs
@@ -40,16 +40,16 @@ Keys outside the shards:
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..timings`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
 * ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``)
-* ``{<prefix>}:runs`` (hash: bulk load -> its record, see :mod:`..sending.runs`)
+* ``{<prefix>}:loads`` (hash: bulk load -> its record, see :mod:`..sending.bulk_loads`)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 
 The ledger of an open bulk load lies beside each shard that it writes to, in the same slot:
-``<stem>run:<run>:<opened ms>`` (hash).
+``<stem>load:<load>:<opened ms>`` (hash).
 
 Keys that expire, on which no job depends:
 
 * the ledger of a closed bulk load (a day later)
-* ``{<prefix>}:pace:<run>`` (string: the earliest moment of its next job)
+* ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
@@ -133,14 +133,14 @@ def figures_keys(prefix: str) -> tuple[bytes, bytes]:
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
 
 
-def runs_key(prefix: str) -> str:
+def bulk_loads_key(prefix: str) -> str:
     """Return the key of the records of bulk loads."""
-    return f"{{{prefix}}}:runs"
+    return f"{{{prefix}}}:loads"
 
 
-def pace_key(prefix: str, run: str) -> str:
+def pace_key(prefix: str, load: str) -> str:
     """Return the key of the earliest moment of a bulk load's next job."""
-    return f"{{{prefix}}}:pace:{run}"
+    return f"{{{prefix}}}:pace:{load}"
 
 
 def wake_key(prefix: str, queue: str) -> str:

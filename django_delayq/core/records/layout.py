@@ -83,8 +83,8 @@ def published(layout: Layout) -> Layout:
 
 def with_lost(layout: Layout, shards: int) -> Layout:
     """Return the layout for a next epoch that was used before: it becomes old, and the epoch after it is the next."""
-    epoch, wanted = layout["next"]
-    return {**layout, "old": [*layout.get("old", ()), [epoch, shards]], "next": [epoch + 1, wanted]}
+    epoch, shards_of_next = layout["next"]
+    return {**layout, "old": [*layout.get("old", ()), [epoch, shards]], "next": [epoch + 1, shards_of_next]}
 
 
 def without_epoch(layout: Layout, epoch: int) -> Layout:
@@ -118,7 +118,7 @@ def again(stone: Layout, shards: int = 0, kind: str = "") -> Layout:
 
 
 def revived(layout: Layout) -> Layout:
-    """Return the layout after the registry was lost, but not the shards, and their present epoch was found closed."""
+    """Return the layout after a loss of the registry only, where the shards show that the present epoch is closed."""
     former = restored(layout)
     old = [*former.get("old", ()), [layout["epoch"], layout["shards"]]]
     return {**former, "epoch": layout["epoch"] + 1, "old": old}

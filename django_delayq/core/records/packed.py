@@ -62,9 +62,9 @@ def pack_job(new: NewJob) -> bytes:
     for tag, (name, kind) in _JOB.items():
         value = getattr(new, name)
         if value != getattr(_USUAL, name):
-            parts.append(_field(tag, kind.pack(value)))
+            parts.append(_pack_field(tag, kind.pack(value)))
     if new.payload is not None:
-        parts += [_field(tag, kind.pack(getattr(new.payload, name))) for tag, (name, kind) in _PAYLOAD.items()]
+        parts += [_pack_field(tag, kind.pack(getattr(new.payload, name))) for tag, (name, kind) in _PAYLOAD.items()]
     return b"".join(parts)
 
 
@@ -76,35 +76,35 @@ def unpack_job(record: bytes) -> NewJob:
     """
     if not record or record[0] != VERSION:
         raise Undecodable(
-            f"record version {record[0]} is not known here; was it written by a newer release?"
+            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
             if record
             else "an empty record is no job"
         )
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     try:
-        for tag, value in _fields(record):
+        for tag, value in _unpack_fields(record):
             if tag in _JOB:
                 name, kind = _JOB[tag]
-                said[name] = kind.unpack(value)
+                fields[name] = kind.unpack(value)
             elif tag in _PAYLOAD:
                 name, kind = _PAYLOAD[tag]
                 payload[name] = kind.unpack(value)
             elif tag < _MAY_BE_OVERLOOKED:
-                raise Undecodable(f"field {tag} of a record is not known here; was it written by a newer release?")
-        return NewJob(**{"id": "", "task": "", **said}, payload=Payload(**payload) if payload else None)
+                raise Undecodable(f"this release cannot read field {tag} of a record; upgrade django_delayq here")
+        return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(**payload) if payload else None)
     except (TypeError, ValueError) as error:
         if isinstance(error, Undecodable):
             raise
         raise Undecodable(f"a record cannot be read: {error}") from None
 
 
-def _field(tag: int, value: bytes) -> bytes:
+def _pack_field(tag: int, value: bytes) -> bytes:
     return _FIELD.pack(tag, len(value)) + value
 
 
-def _fields(record: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 1
+def _unpack_fields(record: bytes) -> list[tuple[int, bytes]]:
+    fields, at = [], 1
     while at < len(record):
         if at + _FIELD.size > len(record):
             raise Undecodable("a record is cut off between its fields")
@@ -112,6 +112,6 @@ def _fields(record: bytes) -> list[tuple[int, bytes]]:
         at += _FIELD.size
         if at + length > len(record):
             raise Undecodable("a record is cut off inside a field")
-        found.append((tag, record[at : at + length]))
+        fields.append((tag, record[at : at + length]))
         at += length
-    return found
+    return fields

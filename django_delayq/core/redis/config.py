@@ -6,19 +6,17 @@ This module never prints a password, and no message repeats a URL as it was give
 from __future__ import annotations
 
 import logging
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
 from ..task import suggest
+from .config_values import ALIASES, CHECKS, Address
 
 logger = logging.getLogger("django_delayq.core.redis_config")
-
-Address = tuple[str, int]
 
 #: longest time that one command with all its retries may take, seconds
 RESEND_LIMIT: Final = 100.0
@@ -70,9 +68,9 @@ class RedisConfig:
         if isinstance(value, RedisConfig):
             return value
         if isinstance(value, str):
-            return _check_patience(cls(**_checked(_of_url(value))))
+            return _check_patience(cls(**_check_options(_parse_url(value))))
         if isinstance(value, Mapping):
-            return _check_patience(cls(**_checked(_of_mapping(value))))
+            return _check_patience(cls(**_check_options(_parse_mapping(value))))
         raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
 
     @property
@@ -101,7 +99,7 @@ def _join(addresses: Iterable[Address]) -> str:
 # --- reading
 
 
-def _of_url(url: str) -> dict[str, Any]:
+def _parse_url(url: str) -> dict[str, Any]:
     scheme, separator, _ = url.strip().partition("://")
     scheme = scheme.lower()
     if not separator:
@@ -120,7 +118,7 @@ def _of_url(url: str) -> dict[str, Any]:
             "the Redis URL cannot be read: the port is no number, or a password holds one of / ? # [ ] unescaped; "
             "percent-encode it with urllib.parse.quote(password, safe='')"
         )
-    values = _of_query(parts.query)
+    values = _parse_query(parts.query)
     if parts.username:
         values["username"] = unquote(parts.username)
     if parts.password:
@@ -155,66 +153,57 @@ _FIXED: Final = frozenset(
 )
 
 
-def _of_query(query: str) -> dict[str, Any]:
+def _parse_query(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        name = _ALIASES.get(name.lower(), name.lower())
+        name = ALIASES.get(name.lower(), name.lower())
         if name in _FIXED:
             logger.warning("the option %s of the Redis URL is ignored: django_delayq sets it itself", name)
-        elif name in _CHECKS and name not in ("host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes"):
+        elif name in CHECKS and name not in ("host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes"):
             values[name] = value
         else:
-            shown = repr(name) if re.fullmatch(r"[a-z_]{1,40}", name) else "after the '?'"
-            raise Misconfigured(f"the option {shown} of the Redis URL is not known.{suggest(name, _CHECKS)}")
+            option = repr(name) if re.fullmatch(r"[a-z_]{1,40}", name) else "after the '?'"
+            raise Misconfigured(f"the Redis URL has an unknown option {option}.{suggest(name, CHECKS)}")
     return values
 
 
-def _of_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
+def _parse_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in options.items():
         name = str(key).lower()
-        name = _ALIASES.get(name, name)
-        if name != "url" and name not in _CHECKS:
-            known = [known.upper() for known in ("url", "cluster", "master", *_CHECKS)]
-            raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), known)}")
+        name = ALIASES.get(name, name)
+        if name != "url" and name not in CHECKS:
+            names = [option.upper() for option in ("url", "cluster", "master", *CHECKS)]
+            raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), names)}")
         values[name] = value
     url = values.pop("url", None)
-    ways = [
-        name
-        for name, there in (
-            ("URL", url is not None),
-            ("SENTINELS", "sentinels" in values),
-            ("CLUSTER", "cluster_nodes" in values),
-        )
-        if there
-    ]
+    present = {"URL": url is not None, "SENTINELS": "sentinels" in values, "CLUSTER": "cluster_nodes" in values}
+    ways = [name for name, is_given in present.items() if is_given]
     if len(ways) > 1:
         raise Misconfigured(f"{' and '.join(ways)} are different ways to name one Redis; keep one of them")
     if url is not None:
         if not isinstance(url, str):
             raise Misconfigured(f"URL must be a text like {EXAMPLE}, not {type(url).__name__}")
-        return {**_of_url(url), **{name: value for name, value in values.items() if value is not None}}
+        return {**_parse_url(url), **{name: value for name, value in values.items() if value is not None}}
     if not ways and not values.keys() & {"host", "path"}:
-        raise Misconfigured(f"where is Redis? Give URL (like {EXAMPLE}), SENTINELS with MASTER, or CLUSTER")
+        raise Misconfigured(
+            f"no address of Redis is given; give URL (like {EXAMPLE}), SENTINELS with MASTER, or CLUSTER"
+        )
     return values
 
 
 # --- checking
 
 
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
+def _check_options(values: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
     ssl_options: dict[str, Any] = {}
     for name, value in values.items():
         if value is None:
             continue
         target = ssl_options if name.startswith("ssl_") else config
-        target[name] = _CHECKS[name](name, value)
-    if (
-        ssl_options
-        and not config.get("ssl")
-        and not config.setdefault("ssl", "ssl" not in config and "path" not in config)
-    ):
+        target[name] = CHECKS[name](name, value)
+    if ssl_options and not config.setdefault("ssl", "path" not in config):
         raise Misconfigured("SSL options need TLS: use a rediss:// URL or SSL: True")
     if config.get("ssl"):
         # redis-py's own default differs between its versions.
@@ -222,136 +211,17 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
         ssl_options.setdefault("ssl_check_hostname", ssl_options["ssl_cert_reqs"] != "none")
         config["ssl_options"] = ssl_options
     if bool(config.get("sentinels")) != bool(config.get("sentinel_master")):
-        raise Misconfigured("SENTINELS (a list of addresses) and MASTER (the name they know it by) belong together")
+        raise Misconfigured("SENTINELS (a list of addresses) and MASTER (its name) belong together; give both")
     if config.get("cluster_nodes") and config.get("db"):
         raise Misconfigured("a Redis Cluster has only database 0; leave DB out and use PREFIX to tell projects apart")
     return config
 
 
 def _check_patience(config: RedisConfig) -> RedisConfig:
-    """Return ``config`` if every retry of a command comes within two minutes, before Redis forgets its request id."""
+    """Return ``config`` if all retries of a command end while Redis still remembers its request id."""
     if config.patience > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "
             f"safe, because a repeated request is recognised for two minutes: shorten them"
         )
     return config
-
-
-def _text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise Misconfigured(f"{name.upper()} must be a text, not {type(value).__name__}")
-
-
-def _flag(name: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    found = known.get(str(value).lower())
-    if found is None:
-        raise Misconfigured(f"{name.upper()} must be True or False, not {value!r:.40}")
-    return found
-
-
-def _whole(least: int, most: int) -> Callable[[str, object], int]:
-    def check(name: str, value: object) -> int:
-        number = -1
-        if isinstance(value, int) and not isinstance(value, bool):
-            number = value
-        elif isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
-            number = int(value)
-        if least <= number <= most:
-            return number
-        # In a URL the number may be part of a password that was not escaped.
-        shown = f", not {value!r:.20}" if isinstance(value, int) else ""
-        raise Misconfigured(f"{name.upper()} must be a whole number from {least} to {most}{shown}")
-
-    return check
-
-
-def _seconds(most: int) -> Callable[[str, object], float]:
-    def check(name: str, value: object) -> float:
-        try:
-            seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-        except ValueError:
-            seconds = math.nan
-        if 0 < seconds <= most:
-            return seconds
-        raise Misconfigured(f"{name.upper()} must be a number of seconds above 0, at most {most}")
-
-    return check
-
-
-def _verification(name: str, value: object) -> object:
-    # URLs for other programs use "CERT_NONE".
-    text = value.lower().removeprefix("cert_") if isinstance(value, str) else value
-    if isinstance(text, str) and text not in ("none", "optional", "required"):
-        raise Misconfigured(f"{name.upper()} must be 'required', 'optional' or 'none'")
-    return text
-
-
-def _addresses(name: str, value: object) -> tuple[Address, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, Iterable) or isinstance(value, Mapping):
-        raise Misconfigured(f"{_SHOWN.get(name, name.upper())} must be a list like [['10.0.0.1', 6379], …]")
-    addresses = tuple(_address(name, item) for item in value)
-    if not addresses:
-        raise Misconfigured(f"{_SHOWN.get(name, name.upper())} is an empty list; name at least one address")
-    return addresses
-
-
-def _address(name: str, item: object) -> Address:
-    if isinstance(item, str):
-        host, _, port = item.strip().rpartition(":")
-        item = (host.strip("[]"), port)
-    if isinstance(item, Iterable):
-        pair = tuple(item)
-        if len(pair) == 2 and isinstance(pair[0], str) and pair[0]:
-            return pair[0], _PORT("port", pair[1])
-    raise Misconfigured(f"an address in {_SHOWN.get(name, name.upper())} is ['10.0.0.1', 6379] or '10.0.0.1:6379'")
-
-
-def _any(_name: str, value: Any) -> Any:
-    return value
-
-
-_PORT: Final = _whole(1, 65535)
-_SHOWN: Final = {"cluster_nodes": "CLUSTER", "sentinel_master": "MASTER"}
-_ALIASES: Final = {
-    "cluster": "cluster_nodes",
-    "master": "sentinel_master",
-    "socket_connect_timeout": "connect_timeout",
-    "user": "username",
-    "ssl_ca_cert": "ssl_ca_certs",
-}
-_CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "host": _text,
-    "port": _PORT,
-    "path": _text,
-    "sentinels": _addresses,
-    "sentinel_master": _text,
-    "cluster_nodes": _addresses,
-    "db": _whole(0, 65535),
-    "username": _text,
-    "password": _text,
-    "sentinel_username": _text,
-    "sentinel_password": _text,
-    "ssl": _flag,
-    "ssl_ca_certs": _text,
-    "ssl_ca_path": _text,
-    "ssl_ca_data": _text,
-    "ssl_certfile": _text,
-    "ssl_keyfile": _text,
-    "ssl_password": _text,
-    "ssl_cert_reqs": _verification,
-    "ssl_check_hostname": _flag,
-    "ssl_ciphers": _text,
-    "ssl_min_version": _any,
-    "socket_timeout": _seconds(3600),
-    "connect_timeout": _seconds(3600),
-    "retries": _whole(0, 10),
-    "max_connections": _whole(1, 10_000),
-    "max_connection_age": _seconds(30 * 86_400),
-}

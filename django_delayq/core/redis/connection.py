@@ -15,10 +15,11 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
+from .client_source import source_of_client
 from .config import RedisConfig
 from .link import within
 from .pool import BoundedPool
-from .sources import Source, source_of, source_of_client
+from .sources import Source, source_of
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 
@@ -154,7 +155,7 @@ class Connection:
             pool.disconnect()
         client = self.__dict__.get("client")
         if client is not None:
-            # The client is being discarded, so errors of a dead peer do not matter.
+            # The client is being discarded, so errors of its peer do not matter.
             with suppress(redis_errors.RedisError, OSError):
                 client.close()
 

@@ -110,20 +110,20 @@ def classify(error: BaseException) -> Fault:
         if isinstance(error, kind):
             return fault
     if isinstance(error, redis_errors.ResponseError):
-        return _of_text(str(error))
+        return _classify_text(str(error))
     if isinstance(error, (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)):
-        return _of_line(error)
+        return _classify_connection_error(error)
     return Fault.BUG
 
 
-def _of_text(text: str) -> Fault:
-    found = _CODE_IN_SCRIPT.search(text) if _IN_SCRIPT.match(text) else _CODE.match(text)
-    if found and found[1] in _CODES:
-        return _CODES[found[1]]
+def _classify_text(text: str) -> Fault:
+    match = _CODE_IN_SCRIPT.search(text) if _IN_SCRIPT.match(text) else _CODE.match(text)
+    if match and match[1] in _CODES:
+        return _CODES[match[1]]
     return Fault.CONFIG if _NEEDS_A_PERSON.search(text) else Fault.BUG
 
 
-def _of_line(error: BaseException) -> Fault:
+def _classify_connection_error(error: BaseException) -> Fault:
     if type(error).__name__ in _MISUSES:
         return Fault.BUG
     text = str(error)

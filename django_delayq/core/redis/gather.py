@@ -45,17 +45,18 @@ class _Gathering:
 
     def answers(self) -> list[Any]:
         if len(self._calls) == 1:
-            return [self._alone(0)]
+            return [self._call_alone(0)]
         with clear_errors():
             sha, _ = self._broker.scripts.loaded(self._script)
-        for pool, places in self._by_node().items():
+        for pool, places in self._group_by_node().items():
             for start in range(0, len(places), PIPELINE):
-                self._ask_node(pool, places[start : start + PIPELINE], sha)
+                self._call_node(pool, places[start : start + PIPELINE], sha)
         return [
-            self._alone(place) if isinstance(found, Exception) else found for place, found in enumerate(self._found)
+            self._call_alone(place) if isinstance(reply, Exception) else reply
+            for place, reply in enumerate(self._found)
         ]
 
-    def _by_node(self) -> dict[BoundedPool, list[int]]:
+    def _group_by_node(self) -> dict[BoundedPool, list[int]]:
         parts: dict[BoundedPool, list[int]] = {}
         for place, (shard, _) in enumerate(self._calls):
             try:
@@ -64,11 +65,11 @@ class _Gathering:
                 self._found[place] = error
         return parts
 
-    def _ask_node(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
+    def _call_node(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
         self._send(pool, places, sha)
         unknown = [place for place in places if isinstance(self._found[place], NoScriptError)]
         if len(unknown) > 1:
-            self._found[unknown[0]] = self._alone(unknown[0])  # this loads the script there
+            self._found[unknown[0]] = self._call_alone(unknown[0])  # this loads the script there
             self._send(pool, unknown[1:], sha)
 
     def _send(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
@@ -76,7 +77,7 @@ class _Gathering:
         try:
             link = pool.take()
         except REDIS_ERRORS as error:
-            self._lost(places, error)
+            self._record_loss(places, error)
             return
 
         def read() -> None:
@@ -89,11 +90,11 @@ class _Gathering:
         try:
             link.exchange(packed, read)
         except REDIS_ERRORS as error:
-            self._lost(places, error)
+            self._record_loss(places, error)
         finally:
             pool.release(link)
 
-    def _lost(self, places: Iterable[int], error: Exception) -> None:
+    def _record_loss(self, places: Iterable[int], error: Exception) -> None:
         """Record the error on a cluster, where another node may have the slots now; raise it for a single server."""
         if not self._broker.connection.cluster:
             raise_clear(error)
@@ -105,6 +106,6 @@ class _Gathering:
         words = (b"EVALSHA", sha, len(shard.keys), *shard.keys, b"", shard.constants, *args)
         return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
 
-    def _alone(self, place: int) -> Any:
+    def _call_alone(self, place: int) -> Any:
         shard, args = self._calls[place]
         return self._broker.scripts.call(self._script, shard.keys, b"", shard.constants, *args)

@@ -281,10 +281,10 @@ class Link(_Base):
         until = self.retry.until
         if until is None or until == math.inf:
             return seconds
-        left = until - time.monotonic()
-        if left <= 0:
+        remaining = until - time.monotonic()
+        if remaining <= 0:
             raise redis_errors.TimeoutError("no answer within the time that a call may take")
-        return left if seconds is None else min(seconds, left)
+        return remaining if seconds is None else min(seconds, remaining)
 
 
 @cache

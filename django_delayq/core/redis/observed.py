@@ -44,9 +44,9 @@ class ObservedScripts(Scripts):
             failed = False
             return reply
         finally:
-            self._tell(name, time.perf_counter() - began_at, failed)
+            self._report(name, time.perf_counter() - began_at, failed)
 
-    def _tell(self, name: str, seconds: float, failed: bool) -> None:
+    def _report(self, name: str, seconds: float, failed: bool) -> None:
         try:
             self._observe(name, seconds, failed)
         except Exception:

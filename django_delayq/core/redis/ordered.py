@@ -110,11 +110,11 @@ class _SharedLink:
             return reply
         self._later += 1
 
-        def made(until: float | None = None) -> Any:
+        def late_reply(until: float | None = None) -> Any:
             self._later -= 1
             return reply(until)
 
-        return made
+        return late_reply
 
     def _is_lost(self) -> bool:
         if self._users and self._link is not None and not self._link.is_open:  # closed by another thread

@@ -44,8 +44,8 @@ class Limits:
 class BoundedPool(ConnectionPool):
     """Pool that lets a caller wait, in the order of arrival, while all connections are in use.
 
-    A connection that its holder lost without releasing it is dropped with its last reference, so that it does not count
-    for ever. After a fork the child makes connections of its own.
+    A connection that its holder lost without releasing it is dropped with its last reference, so that it stops
+    counting. After a fork the child makes connections of its own.
     """
 
     _available_connections: list[Link]
@@ -121,7 +121,7 @@ class BoundedPool(ConnectionPool):
         if self.pid != os.getpid():
             self._checkpid()
         with self._lock:
-            link = self._free()
+            link = self._find_free()
             if link is None:
                 place: SimpleQueue[Link] = SimpleQueue()
                 self._waiting.append(place)
@@ -147,7 +147,7 @@ class BoundedPool(ConnectionPool):
             free = len(self._available_connections) + self.max_connections - len(self._links)
             if self._waiting or free < 2:
                 return None
-            link = self._free()
+            link = self._find_free()
         if link is not None:
             link.limit(until)
             self._renew(link)
@@ -167,7 +167,7 @@ class BoundedPool(ConnectionPool):
 
     # ---
 
-    def _free(self) -> Link | None:
+    def _find_free(self) -> Link | None:
         """Return an unused or new connection; None = all are in use. The caller must hold the lock."""
         if self._available_connections:
             link = self._available_connections.pop()

@@ -43,7 +43,7 @@ def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool)
         client.ping()
         info = _info(client)
     except REDIS_ERRORS as error:
-        raise _explained(error, pool, where) from error
+        raise _explain(error, pool, where) from error
     finally:
         if pool is not None:
             pool.disconnect()
@@ -84,14 +84,14 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
 
 
 def _check_version(info: dict[str, Any], where: str) -> None:
-    said = str(info.get("redis_version", ""))
-    version = tuple(int(part) for part in said.split(".")[:2] if part.isdigit())
+    release = str(info.get("redis_version", ""))
+    version = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
     if version and version < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {wanted} or newer (or Valkey): upgrade it")
+        minimum = ".".join(map(str, OLDEST))
+        raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
 
-def _explained(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
+def _explain(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
     text = str(error)
     if "without any password configured" in text or "no password is set" in text:
         return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
@@ -105,19 +105,19 @@ def _explained(error: BaseException, pool: ConnectionPool | None, where: str) ->
         return Misconfigured(f"{where} does not have that database number; use a smaller one, or set PREFIX instead")
     if "Cluster mode is not enabled" in text or "cluster support disabled" in text:
         return Misconfigured(f"{where} is no Redis Cluster; give its URL instead of CLUSTER")
-    return _of_the_line(error, text, pool, where)
+    return _explain_connection_error(error, text, pool, where)
 
 
-def _of_the_line(
+def _explain_connection_error(
     error: BaseException, text: str, pool: ConnectionPool | None, where: str
 ) -> Misconfigured | QueueUnavailable:
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
         return Misconfigured(
             f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
         )
-    told = _told_by_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
-    if told is not None:
-        return told
+    fault = _explain_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
+    if fault is not None:
+        return fault
     if "Permission denied" in text:
         return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
     if isinstance(error, redis_errors.BusyLoadingError):
@@ -125,25 +125,21 @@ def _of_the_line(
     if "refused" in text or "No such file" in text:
         return QueueUnavailable(f"nothing listens at {where}; start Redis, or correct the address in {_SETTING}")
     if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
-        return QueueUnavailable(
-            f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or look at DNS"
-        )
+        return QueueUnavailable(f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or check DNS")
     if isinstance(error, redis_errors.TimeoutError):
-        return QueueUnavailable(
-            f"Redis at {where} does not answer in time; is a firewall between, or is it overloaded?"
-        )
+        return QueueUnavailable(f"Redis at {where} does not answer in time; check for a firewall between, and its load")
     if classify(error) is Fault.CONFIG:
         return Misconfigured(f"Redis at {where} refuses this client: {text}")
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
 
 
-def _told_by_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
+def _explain_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
     """Return the error that the reply to a plain PING shows: TLS on the wrong side, protected mode, not a Redis."""
     if pool is None or "host" not in pool.connection_kwargs:  # not for a Sentinel's master or a unix socket
         return None
     address = (pool.connection_kwargs["host"], pool.connection_kwargs.get("port", 6379))
     tried_tls = issubclass(pool.connection_class, SSLConnection)
-    greeting = _greeting(address)
+    greeting = _read_greeting(address)
     if greeting.startswith(b"-DENIED"):
         return Misconfigured(
             f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
@@ -153,11 +149,11 @@ def _told_by_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) 
     if greeting.startswith((b"+", b"-")):
         return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://") if tried_tls else None
     if greeting:
-        return Misconfigured(f"what answers at {where} is no Redis server; correct the host or port in {_SETTING}")
+        return Misconfigured(f"the program at {where} is no Redis server; correct the host or port in {_SETTING}")
     return None
 
 
-def _greeting(address: tuple[str, int]) -> bytes:
+def _read_greeting(address: tuple[str, int]) -> bytes:
     with suppress(OSError), socket.create_connection(address, timeout=_PATIENCE) as line:
         line.sendall(b"PING\r\n")
         return line.recv(200)

@@ -64,11 +64,11 @@ NAMES: Final = (
     "tell",
     "note",
     "bulk",
-    "close_run",
+    "close_ledger",
     "pace",
     "advance",
     "columns",
-    "swap_run",
+    "swap_bulk_load",
     "ack_early",
     "begun",
     "take_over",
@@ -199,11 +199,11 @@ class Scripts:
         with suppress(*REDIS_ERRORS):
             sha, _ = self.loaded(name)
             pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
-        left = until - time.monotonic()
+        remaining = until - time.monotonic()
 
         def finish(until: float | None = None) -> Any:
             if until is None:
-                until = time.monotonic() + left  # time that the caller spends meanwhile does not count
+                until = time.monotonic() + remaining  # time that the caller spends before the read does not count
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)
@@ -235,11 +235,11 @@ class Scripts:
 
     def loaded(self, name: str) -> tuple[str, str]:
         """Return ``(sha, source)`` of a script in the form that this server needs."""
-        known = self._loaded.get(name)
-        if known is None:
+        script = self._loaded.get(name)
+        if script is None:
             source = compose(name, flags=self._server_knows_flags(), test_clock=self._test_clock)
-            known = self._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)  # noqa: S324 (Redis's own id)
-        return known
+            script = self._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)  # noqa: S324 (Redis's own id)
+        return script
 
     def _server_knows_flags(self) -> bool:
         if self._flags is None:

@@ -1,4 +1,4 @@
-"""Sender of jobs (:mod:`.sender`), of many in chunks (:mod:`.chunks`); bulk loads that can be resumed (:mod:`.runs`).
+"""Sender of jobs (:mod:`.sender`), of many in chunks (:mod:`.job_chunks`); resumable bulk loads (:mod:`.bulk_loads`).
 
 Imported by ``core.queue``, ``scheduling``, ``outbox`` and ``pipeline``.
 """

@@ -1,7 +1,7 @@
 """Sender of new jobs to a queue: the one way by which a job reaches Redis, except for bulk loads with a ledger.
 
 A call that got no reply is repeated by :mod:`..redis`; its request id makes that harmless, and the script's reply tells
-stored, refused, full and late apart (:class:`~..outcome.Outcome`).
+stored, refused, full and late apart (:class:`~..schedule_outcome.ScheduleOutcome`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
 from ..job import NewJob, new_key
-from ..operations.resharding import Patience
-from ..outcome import MOVED_LETTER, OF_LETTER, Outcome, count_outcomes
-from ..records.frames import pack_deadline, pack_new
-from ..records.keys import MAX_SHARDS, Shard, number_of
+from ..records.keys import Shard, number_of
+from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
+from ..schedule_outcome import MOVED_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
 from ..shards import Shards
-from .chunks import ChunkSender
+from .epoch_walk import EpochWalk
+from .job_chunks import JobSender
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Sender(Shards):
     """Sender of new jobs to the shards of one queue, and lookup of the shards in which an id may live."""
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> Outcome:
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> ScheduleOutcome:
         """Schedule one job.
 
         Args:
@@ -48,10 +48,10 @@ class Sender(Shards):
             new.key = new.key or new_key()
             keys = self.home(new.id).fresh_keys[new.priority]
             if self.broker.scripts.call("schedule_fresh", keys, new.key, b"", pack_new(new)):
-                return Outcome.CREATED
+                return ScheduleOutcome.CREATED
         return self.accepted(self._schedule_one(new, not_after_ms=not_after_ms), new)
 
-    def schedule_tick(self, new: NewJob, tick_ms: int) -> Outcome:
+    def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.
 
         See :meth:`schedule`.
@@ -64,7 +64,7 @@ class Sender(Shards):
         """
         return self._schedule_one(new, b"%d" % tick_ms)
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[Outcome]:
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[ScheduleOutcome]:
         """Schedule many jobs, in chunks of at most 250 of one shard.
 
         Args:
@@ -76,7 +76,7 @@ class Sender(Shards):
                 job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
         """
         outcomes: dict[int, str] = {}
-        for places, letters in ChunkSender(self, not_after_ms, keys=True).send(news):
+        for places, letters in JobSender(self, not_after_ms, keys=True).send(news):
             outcomes.update(zip(places, letters, strict=True))
         return [OF_LETTER[outcomes[place]] for place in range(len(outcomes))]
 
@@ -85,27 +85,27 @@ class Sender(Shards):
 
         See :meth:`schedule_many`.
         """
-        return count_outcomes(letters for _, letters in ChunkSender(self, not_after_ms).send(news))
+        return count_outcomes(letters for _, letters in JobSender(self, not_after_ms).send(news))
 
-    def accepted(self, outcome: Outcome, new: NewJob) -> Outcome:
+    def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
         """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
         if outcome.is_refusal:
             raise self.refusal(outcome, new)
         return outcome
 
-    def refusal(self, outcome: Outcome, new: NewJob) -> DelayQError:
+    def refusal(self, outcome: ScheduleOutcome, new: NewJob) -> DelayQError:
         """Return the error for a job whose outcome of :meth:`schedule_many` was taken, exists, full or paused."""
-        if outcome is Outcome.TAKEN:
+        if outcome is ScheduleOutcome.TAKEN:
             return IdTaken(
                 f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
                 f"give {new.task!r} ids of its own"
             )
-        if outcome is Outcome.EXISTS:
+        if outcome is ScheduleOutcome.EXISTS:
             return IdTaken(
                 f"a job with id {new.id!r} already lives in queue {self.name!r}; "
                 "use on_conflict='replace' or 'ignore', or cancel it first"
             )
-        if outcome is Outcome.PAUSED:
+        if outcome is ScheduleOutcome.PAUSED:
             return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
         if new.payload is not None:
             return QueueFull(
@@ -114,7 +114,7 @@ class Sender(Shards):
             )
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
 
-    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> Outcome:
+    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
 
@@ -167,16 +167,14 @@ class Sender(Shards):
         Returns:
             The result of ``ask``; None if the queue was deleted.
         """
-        asked: set[int] = set()
-        patience: Patience | None = None
+        crc = crc32(ident.encode())
+        epoch, shards = (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+        walk = EpochWalk(self, lambda: self.epochs, create=create)
         while True:
-            homes = self.homes(ident)
-            for number in homes[-1:] if fresh else homes:
-                if number not in asked:
-                    answer = ask(number)
-                    if answer is not None:
-                        return answer
-                    asked.add(number)
-            patience = patience or Patience()
-            if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
+            answer = ask(number_of(epoch, crc % shards))
+            if answer is not None:
+                return answer
+            later = walk.after(epoch)
+            if later is None:
                 return None
+            epoch, shards = later

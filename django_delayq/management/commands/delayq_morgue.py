@@ -11,11 +11,12 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk
+from ...core.moments import iso_of
 from ...core.operations.inspector import JobView
 from ...core.operations.selection import Progress, Wanted
 from ...core.queue import Queue
 from ...masking import Mask
-from ...status.formatting import moment, printable, table
+from ...status.formatting import printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_of, positive
 
 PAGE = 250
@@ -159,7 +160,7 @@ class Command(DelayQCommand):
                 view.job.failures,
                 printable(hide.text(view.reason), 30),
                 printable(view.error_class or str(view.error.get("class", "")), 30),
-                moment(view.buried_ms),
+                iso_of(view.buried_ms),
             )
             for view in views
         ]
@@ -233,8 +234,8 @@ def as_dict(view: JobView, hide: Mask, *, whole: bool = False) -> dict[str, Any]
         "id": job.id,
         "key": job.key.hex(),
         "task": job.task,
-        "due": moment(view.due_ms),
-        "buried": moment(view.buried_ms),
+        "due": iso_of(view.due_ms),
+        "buried": iso_of(view.buried_ms),
         "failures": job.failures,
         "reserves": job.reserves,
         "crashes": job.crashes,

@@ -12,12 +12,13 @@ from django.core.management.base import CommandError
 from ... import connections
 from ...core import bulk, rules
 from ...core.job import Job
+from ...core.moments import iso_of
 from ...core.operations.inspector import INDEXES, SEARCHED, Counts, JobView
 from ...core.queue import Queue
 from ...masking import Mask
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
-from ...status.formatting import duration, moment, printable, table
+from ...status.formatting import duration, printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
 
 #: action -> help text, question, and the verb
@@ -215,7 +216,7 @@ class Command(DelayQCommand):
 def job_as_dict(view: JobView, hide: Mask) -> dict[str, Any]:
     """Return a job that was found as plain data, masked."""
     content = f"{view.payload_count} payloads" if view.job.merged else _content(view.job, hide)
-    values = (view.state, view.id, view.job.task, moment(view.due_ms), view.job.failures, content)
+    values = (view.state, view.id, view.job.task, iso_of(view.due_ms), view.job.failures, content)
     return dict(zip(JOB_COLUMNS, values, strict=True))
 
 

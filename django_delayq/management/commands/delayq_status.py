@@ -15,8 +15,8 @@ from ...core.broker import Broker
 from ...core.errors import QueueUnavailable
 from ...status import Change, Snapshot, compare, take
 from ...status.drawing import report
+from ...status.json_form import as_json
 from ...status.screen import HORIZON, Screen, Trail, screen
-from ...status.telling import as_json
 from ..base import DelayQCommand, positive
 from ..screen import drawing, live
 from ..terminal import console_of, exit_on_sigterm

@@ -14,11 +14,12 @@ from django.db import connections
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
-from ...core.sending import runs
+from ...core.moments import iso_of
+from ...core.sending import bulk_loads
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
-from ...status.formatting import moment, table
+from ...status.formatting import table
 from ..base import positive
 from . import common, keeping, making
 from .stopping import Stopped
@@ -154,7 +155,7 @@ def _write(
 
     _attach(spark, options)
     # An existing bulk load is resumed without a preview, which was shown when it began.
-    if not options["yes"] and runs.read_run(ours.broker(), wanted.run_id or "") is None:
+    if not options["yes"] and bulk_loads.read_load(ours.broker(), wanted.run_id or "") is None:
         look = rehearse(spark, source, wanted, storm_above=options["storm"])
         found = look.dangers if wanted.quarantine else look.warnings
         if found:
@@ -274,7 +275,7 @@ def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> No
         f"job, {found.memory / 1e6:,.1f} MB in all"
     ]
     lines += ["", *table(("shard", "rows"), sorted(found.shards.items())), ""]
-    lines += table(("due from (UTC)", "rows"), [(moment(start), count) for start, count in found.dues])
+    lines += table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in found.dues])
     lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in found.first)]
     lines += ["", *(f"WARNING: {text}" for text in found.warnings)]
     common.say(command, "\n".join(lines), options)
@@ -289,7 +290,7 @@ def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> No
             "shards": dict(found.shards),
             "dues": list(found.dues),
             "width_minutes": found.width_min,
-            "busiest_minute": {"at": moment(found.busiest[0]), "rows": found.busiest[1]},
+            "busiest_minute": {"at": iso_of(found.busiest[0]), "rows": found.busiest[1]},
             "bytes_per_job": round(found.bytes_per_job),
             "bytes": found.memory,
             "free_bytes": found.free,

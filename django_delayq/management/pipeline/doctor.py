@@ -27,7 +27,7 @@ from ...core import events, streams
 from ...core.errors import DelayQError
 from ...core.records.events import parts
 from ...core.redis.scripts import server_version
-from ...core.sending.run_limits import memory_of
+from ...core.sending.bulk_load_limits import memory_of
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check

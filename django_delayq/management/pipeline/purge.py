@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import connections as ours
-from ...core.sending import runs
+from ...core.sending import bulk_loads
 from ...history.retention import forget_hours
 from ...settings.conf import conf
 from . import common, keeping
@@ -18,7 +18,7 @@ from .day_bar import following_days
 if TYPE_CHECKING:
     from ...pipeline.history import History
 
-HELP: Final = "take away the days, and forget the bulk writes, that are older than DELAYQ['PIPELINE'] says"
+HELP: Final = "take away the days, and forget the bulk loads, that are older than DELAYQ['PIPELINE'] says"
 _TABLES: Final = ("events", "attempts", "hours")
 _DAY_MS: Final = 86_400_000
 
@@ -57,7 +57,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
 
 def _forget_runs(days: float | None) -> int:
     """Delete the records of equally old bulk loads from Redis. Return their number."""
-    return 0 if days is None else len(runs.forget_old(ours.broker(), round(days * _DAY_MS)))
+    return 0 if days is None else len(bulk_loads.forget_old(ours.broker(), round(days * _DAY_MS)))
 
 
 def _old_runs(days: float | None) -> int:
@@ -65,7 +65,7 @@ def _old_runs(days: float | None) -> int:
         return 0
     broker = ours.broker()
     before = broker.now_ms() - days * _DAY_MS
-    return sum((run.closed_ms or run.opened_ms) <= before for run in runs.runs(broker))
+    return sum((run.closed_ms or run.opened_ms) <= before for run in bulk_loads.list_loads(broker))
 
 
 def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:

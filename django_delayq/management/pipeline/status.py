@@ -13,7 +13,7 @@ from ...core import events
 from ...models.history import PipelineRun
 from ...settings.conf import conf
 from ...status.formatting import duration, table
-from ...status.telling import human_bytes
+from ...status.json_form import human_bytes
 from . import common
 from .runs import as_json
 

@@ -2,6 +2,7 @@
 local emit, emit_other, write_events
 do -- a block, because a script may have at most 200 local variables
   local EVENTS_OF_ENTRY = 50
+  local FIELD = 'events-1' -- FIELD of core/records/events.py
   local events = {}
 
   -- `event`: as packed by the worker; '' when none is wanted.
@@ -40,9 +41,9 @@ do -- a block, because a script may have at most 200 local variables
   end
 
   local function add_entry(position, worker, packed)
-    local added = redis.pcall('XADD', EVENT, position, 'worker', worker, 'events', packed)
+    local added = redis.pcall('XADD', EVENT, position, 'worker', worker, FIELD, packed)
     if type(added) == 'table' then -- something else wrote to the stream
-      added = redis.call('XADD', EVENT, '*', 'worker', worker, 'events', packed)
+      added = redis.call('XADD', EVENT, '*', 'worker', worker, FIELD, packed)
     end
     last_event = added
   end

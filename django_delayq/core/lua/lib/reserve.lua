@@ -1,4 +1,4 @@
--- Hands out due jobs under one fencing token. Returns the frame that core/records/frames.py reads:
+-- Hands out due jobs under one fencing token. Returns the frame that core/records/reserve_frames.py reads:
 -- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
 -- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',

@@ -1,0 +1,38 @@
+"""Fields of a frame that have their length in front."""
+
+from __future__ import annotations
+
+import struct
+
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+
+
+def take_u8(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes that have an 8-bit length in front, and the position after them."""
+    size = frame[at]
+    return frame[at + 1 : at + 1 + size], at + 1 + size
+
+
+def take_u16(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes that have a 16-bit length in front, and the position after them."""
+    (size,) = _U16.unpack_from(frame, at)
+    return frame[at + 2 : at + 2 + size], at + 2 + size
+
+
+def take_u32(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes that have a 32-bit length in front, and the position after them."""
+    (size,) = _U32.unpack_from(frame, at)
+    return frame[at + 4 : at + 4 + size], at + 4 + size
+
+
+def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
+    """Return number -> name of the tasks in a reply, and the position after them."""
+    tasks = {}
+    n = frame[at]
+    at += 1
+    for _ in range(n):
+        (number,) = _U16.unpack_from(frame, at)
+        name, at = take_u8(frame, at + 2)
+        tasks[number] = name.decode()
+    return tasks, at

@@ -1,0 +1,155 @@
+"""Frames of the scripts that schedule jobs or change them by id: ids, generations, new jobs, payloads."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final
+
+from ..errors import InvalidJob
+from ..job import MAX_ID_BYTES, Generation, NewJob, Payload, pack_body
+
+#: most jobs of one shard in one call
+CHUNK: Final = 250
+CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
+DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
+SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
+PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
+#: marks of a new job
+DELAY, KEEP_RETRIES, MERGED, SCORE_IS_NOW = 1, 2, 4, 8
+
+#: length of the keys of a job and of a payload
+KEY_BYTES: Final = 16
+#: head of a new job, before its id: the three policies, marks, due time or delay in ms, length of the id
+NEW_HEAD: Final = struct.Struct("<BBBBdB")
+_PAYLOAD_RULES = struct.Struct("<BI")
+_U32 = struct.Struct("<I")
+
+
+def sortable(score: str) -> bytes:
+    """Return eight bytes that sort like the number (IEEE 754, sign bit flipped, negatives inverted)."""
+    bits = int.from_bytes(struct.pack(">d", float(score)), "big")
+    return (bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 1 << 63)).to_bytes(8, "big")
+
+
+def digest(data: bytes) -> bytes:
+    """Return the digest that makes two payloads equal: the first 16 bytes of their SHA-1 (available in Lua, too)."""
+    return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
+
+
+def generation_of(new: NewJob) -> Generation:
+    """Return the generation that a schedule call created or joined."""
+    key = new.joined or new.key
+    if new.payload is None:
+        return Generation((key,))
+    return Generation((key, new.payload.key), digest(new.payload.data))
+
+
+def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
+    """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = any live generation."""
+    return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
+
+
+def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> bytes:
+    """Return an entry of the scripts that change a list of jobs (``lua/lib/each.lua``).
+
+    Args:
+        ident: the id.
+        keys, payload_digest: see :func:`pack_generation`.
+    """
+    return b"%c%b%c%b%c%b" % (len(ident), ident, len(keys), keys, len(payload_digest), payload_digest)
+
+
+def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
+    """Return an entry of ``known.lua``.
+
+    Raises:
+        InvalidJob: an invalid id, key or digest.
+    """
+    encoded = encode_id(ident)
+    if len(key) != KEY_BYTES or len(payload_digest) not in (0, KEY_BYTES):
+        raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
+    return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))
+
+
+def pack_deadline(not_after_ms: float | None) -> bytes:
+    """Return the last argument of ``schedule.lua`` and ``cancel.lua``."""
+    return b"" if not_after_ms is None else b"%d" % not_after_ms
+
+
+def encode_id(ident: str) -> bytes:
+    """Return an id as bytes.
+
+    Raises:
+        InvalidJob: an invalid id.
+    """
+    encoded = ident.encode()
+    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+        raise bad_id(encoded)
+    return encoded
+
+
+def pack_id(ident: str) -> bytes:
+    """Return an id with its length in front."""
+    encoded = ident.encode()
+    return bytes((len(encoded),)) + encoded
+
+
+def bad_id(ident: bytes) -> InvalidJob:
+    """Return the error for an invalid id."""
+    if b"\0" in ident:
+        # It terminates the id in the names of payloads and morgue records.
+        return InvalidJob("an id may not contain a zero character; use another one")
+    return InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+
+
+def pack_new(job: NewJob) -> bytes:
+    """Return an entry of ``schedule.lua``.
+
+    Raises:
+        InvalidJob: an invalid id or limit, or payloads are to be merged and there is none.
+    """
+    ident = encode_id(job.id)
+    if job.payload is None and job.on_conflict == "merge":
+        raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
+    body = pack_body(job)
+    delay = job.due_ms is None
+    ms = job.delay_ms if delay else job.due_ms
+    marks = (DELAY if delay else 0) | (0 if job.reset_retries else KEEP_RETRIES)
+    if job.payload is not None:
+        marks |= MERGED if job.payload.score else MERGED | SCORE_IS_NOW
+    head = NEW_HEAD.pack(
+        CONFLICT[job.on_conflict],
+        DUE_POLICY[job.due_policy],
+        SCORE_POLICY[job.score_policy],
+        marks,
+        ms or 0,
+        len(ident),
+    )
+    task = job.task.encode()
+    plain = b"".join((head, ident, bytes((len(task),)), task, _U32.pack(len(body)), body))
+    if job.payload is None:
+        return plain
+    if not 0 < job.max_payloads <= 0xFFFFFFFF:
+        raise InvalidJob(f"max_payloads is {job.max_payloads}; use 1 or more")
+    rules = _PAYLOAD_RULES.pack(PAYLOAD_POLICY[job.payloads], job.max_payloads)
+    record = pack_payload(job.payload)
+    return b"".join((plain, digest(job.payload.data), rules, _U32.pack(len(record)), record))
+
+
+def pack_payload(payload: Payload) -> bytes:
+    """Return a payload record without its arrival, which the script puts after the first eight bytes.
+
+    Where there is no score the script fills in the time.
+    """
+    if len(payload.key) != KEY_BYTES:
+        raise InvalidJob(f"the key of a payload has 16 bytes, this one has {len(payload.key)}; make it with new_key()")
+    score = payload.score.encode()
+    front = sortable(payload.score) if score else bytes(8)
+    return b"".join((front, payload.key, bytes((len(score),)), score, payload.data))
+
+
+def unpack_payload(record: bytes) -> Payload:
+    """Return the payload of a stored record: sortable (8), arrival (8), key (16), score text, data."""
+    end = 33 + record[32]
+    return Payload(record[end:], record[33:end].decode(), record[16:32])

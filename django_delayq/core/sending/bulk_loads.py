@@ -1,0 +1,278 @@
+"""Resumable bulk loads: chunks that were written are not written again, whichever process resumes the load and when.
+
+A bulk load is identified by an id that its author chose. Its record describes the input, so that the
+load is resumed only with the same input; and how chunks are made, so that a second try makes the same ones. The
+*ledger*, a hash beside each shard that the load writes to (``lua/bulk.lua``), records the written chunks: digest of a
+chunk -> its outcomes. Checking that a job exists would not be enough: a job that was written, ran and is gone would be
+written, and run, again.
+
+A ledger outlives its shard: it stays when an epoch is retired or the queue deleted. Rows meant for a closed shard move
+on to the next epoch (:mod:`..operations.resharding`), one after another, so a resumed load finds them again.
+
+Closing a load removes the ledgers. A sender that was left behind, for instance in a task that Spark tried twice, finds
+the load closed for another day. Closing first marks the record as closing, then reads the layout, then closes every
+ledger. A sender that reaches an epoch missing in its record reads the record before it writes there, so either it finds
+the load closing, or its epoch is in that layout. Forgetting a load works the same way.
+
+Closing, forgetting and opening may run concurrently. A record is changed only by a caller that has read its present
+value (``lua/swap_bulk_load.lua``), so it never goes back, neither to an earlier state nor from one load to an earlier
+one of the same id. A caller that finds a step done does the next one; a caller that finds the load gone, or replaced by
+another one, leaves it alone. Ledgers belong to one load only (its id and opening time), and may be closed any number of
+times.
+
+A load that is never closed keeps its ledgers (about half a byte for each job): see :func:`forget_old`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import InvalidJob
+from ..inputs import check_int, short
+from ..records import layout as layouts
+from ..records.keys import bulk_loads_key
+from ..records.schedule_frames import CHUNK
+from ..redis.scripts import clear_errors
+from . import ledgers
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+OPEN: Final = "open"
+CLOSING: Final = "closing"
+CLOSED: Final = "closed"
+#: being removed: it is to be treated as gone
+FORGETTING: Final = "forgetting"
+#: version of the format of chunks and their digests; loads begun with another one cannot be resumed
+FORM: Final = 2
+MAX_ID_BYTES: Final = 200
+
+
+class BulkLoadDiffers(InvalidJob):
+    """Mismatch of input, queue or chunks between a resumed bulk load and its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLoad:
+    """Bulk load. Times are Unix ms on Redis's clock."""
+
+    id: str
+    queue: str
+    #: (epoch, shards) of the queue when it was opened, which determine its chunks
+    epochs: tuple[tuple[int, int], ...]
+    opened_ms: int
+    #: jobs in a chunk
+    chunk: int = CHUNK
+    #: description of its input: names with texts or numbers
+    source: tuple[tuple[str, str], ...] = ()
+    state: str = OPEN
+    closed_ms: int = 0
+    #: number of rows by outcome; of a closed load only, see :func:`progress`
+    counts: tuple[tuple[str, int], ...] = ()
+    #: version of its chunks and their digests; records without one are of the first
+    form: int = 1
+
+    @property
+    def closed(self) -> bool:
+        """True if it is closed."""
+        return self.state == CLOSED
+
+
+def open_load(
+    broker: Broker, load_id: str, queue: str, *, source: Mapping[str, object] | None = None, chunk: int = CHUNK
+) -> BulkLoad:
+    """Open a bulk load, or resume the one of this id.
+
+    Args:
+        broker: the deployment of its queue.
+        load_id: 1 to 200 bytes, without spaces.
+        queue: created if there is none.
+        source: identifies the input: names, sizes, partitions.
+        chunk: most jobs of one script call, 1 … 250.
+
+    Returns:
+        The load as it was opened first; if it is closed, all its rows are written.
+
+    Raises:
+        InvalidJob: an invalid id or chunk size.
+        RunDiffers: it was opened with another input, queue or chunk size.
+    """
+    _check(load_id, chunk)
+    described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
+    wanted = BulkLoad(load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, described, form=FORM)
+    while True:
+        with clear_errors():
+            fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(wanted))
+        found = wanted if fresh else read_load(broker, load_id)
+        if found is None:
+            continue  # it was forgotten at this moment
+        if found.state == FORGETTING or (fresh and ledgers.is_closed(broker, found)):
+            # The caller that is forgetting it may never finish; or a load opened in the same ms was forgotten
+            # meanwhile.
+            _forget(broker, found)
+            wanted = replace(wanted, opened_ms=max(wanted.opened_ms, found.opened_ms + 1))  # for ledgers of its own
+            continue
+        differences = list(_differences(found, wanted))
+        if differences:
+            raise BulkLoadDiffers(
+                f"bulk load {load_id!r} was begun with other input or options: {'; '.join(differences)}. Repeat it as "
+                "it was begun, or begin a new bulk load under another id"
+            )
+        if found.state != CLOSING:
+            return found
+        close_load(broker, found)  # the caller that began to close it may never finish
+
+
+def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
+    """Return the bulk load of this id; None if there is none."""
+    with clear_errors():
+        stored = broker.client.hget(bulk_loads_key(broker.prefix), load_id)
+    return None if stored is None else _decode(load_id, stored)
+
+
+def list_loads(broker: Broker) -> list[BulkLoad]:
+    """Return all recorded bulk loads, the oldest first."""
+    with clear_errors():
+        stored = broker.client.hgetall(bulk_loads_key(broker.prefix))
+    return sorted(
+        (_decode(name.decode(), record) for name, record in stored.items()), key=lambda load: (load.opened_ms, load.id)
+    )
+
+
+def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
+    """Return the number of rows by outcome so far, as Redis counted them: each once, however often it was sent.
+
+    Byte-identical chunks of two senders count as one chunk that was sent twice.
+    """
+    known = next((record for _, record in _stages(broker, load)), load)
+    if known.closed:
+        return Counter(dict(known.counts))
+    return ledgers.counts_of(broker, known)
+
+
+def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
+    """Close a bulk load: forget its chunks and keep its counts in its record. Closing it again changes nothing.
+
+    Returns:
+        The load as recorded, the same for all callers that close it. If it was forgotten, no counts exist, a later load
+        of the same id is left alone, and the given load is returned as closed.
+    """
+    for stored, known in _stages(broker, load):
+        if known.closed:
+            return known
+        if known.state == FORGETTING:
+            break
+        if known.state == OPEN:
+            _swap(broker, load.id, stored, replace(known, state=CLOSING))
+            continue
+        # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
+        counts = ledgers.close(broker, known)
+        _swap(
+            broker,
+            load.id,
+            stored,
+            replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items()))),
+        )
+    return replace(load, state=CLOSED)
+
+
+def forget_load(broker: Broker, load_id: str) -> bool:
+    """Delete a bulk load with all its records; its jobs stay. Return False if there was none.
+
+    An open load that is forgotten cannot be resumed, because its written chunks are no longer recorded. Its active
+    senders are rejected.
+    """
+    load = read_load(broker, load_id)
+    if load is not None:
+        _forget(broker, load)
+    return load is not None
+
+
+def _forget(broker: Broker, load: BulkLoad) -> None:
+    for stored, known in _stages(broker, load):
+        if known.state == FORGETTING:
+            ledgers.close(broker, known)
+            _swap(broker, load.id, stored, None)
+        else:
+            _swap(broker, load.id, stored, replace(known, state=FORGETTING))
+
+
+def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
+    """Forget (:func:`forget_load`) loads closed this long ago, and open ones opened this long ago.
+
+    The record of a closed load is small. The ledgers of loads that were interrupted and never resumed take the space.
+    Choose an age at which no load is still active or will be resumed.
+
+    Args:
+        older_than_ms: the age, at least 0 ms.
+
+    Returns:
+        Their ids, the oldest first.
+
+    Raises:
+        InvalidJob: an invalid age.
+    """
+    before = round(broker.now_ms()) - check_int("older_than_ms", older_than_ms, 0, 1 << 53)
+    old = [load for load in list_loads(broker) if (load.closed_ms or load.opened_ms) <= before]
+    for load in old:
+        _forget(broker, load)
+    return [load.id for load in old]
+
+
+def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
+    while True:
+        queue = broker.queue(name)
+        queue.reload()  # this process may have an old layout
+        if queue.epochs:  # otherwise it was deleted at this moment
+            return queue.epochs
+
+
+def _check(load_id: str, chunk: int) -> None:
+    size = len(load_id.encode(errors="surrogatepass"))
+    if not 0 < size <= MAX_ID_BYTES or any(one.isspace() or not one.isprintable() for one in load_id):
+        raise InvalidJob(f"a bulk load's id has 1 to {MAX_ID_BYTES} bytes, none of them a space, not {short(load_id)}")
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk <= CHUNK:
+        raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
+
+
+def _differences(found: BulkLoad, wanted: BulkLoad) -> list[str]:
+    pairs = [("queue", found.queue, wanted.queue), ("chunk", str(found.chunk), str(wanted.chunk))]
+    if not found.closed:
+        pairs.append(("the form of its chunks", str(found.form), str(wanted.form)))
+    before, now = dict(found.source), dict(wanted.source)
+    pairs += [(name, before.get(name, "nothing"), now.get(name, "nothing")) for name in sorted({*before, *now})]
+    return [f"{name} was {short(old)} and is {short(new)}" for name, old, new in pairs if old != new]
+
+
+def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
+    """Yield the record of a load as stored and decoded, read again at each iteration, for as long as it exists."""
+    while True:
+        with clear_errors():
+            stored = broker.client.hget(bulk_loads_key(broker.prefix), load.id)
+        known = None if stored is None else _decode(load.id, stored)
+        if stored is None or known is None or known.opened_ms != load.opened_ms:
+            return
+        yield stored, known
+
+
+def _swap(broker: Broker, load_id: str, stored: bytes, wanted: BulkLoad | None) -> None:
+    """Change a record, unless it changed since ``stored`` was read; None deletes it."""
+    key = bulk_loads_key(broker.prefix).encode()
+    broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if wanted is None else _encode(wanted))
+
+
+def _encode(load: BulkLoad) -> bytes:
+    return json.dumps({name: value for name, value in asdict(load).items() if name != "id"}).encode()
+
+
+def _decode(load_id: str, stored: bytes) -> BulkLoad:
+    record: dict[str, Any] = json.loads(stored)
+    # A newer release may store more fields.
+    known = {field.name: record[field.name] for field in fields(BulkLoad) if field.name in record}
+    for name in ("epochs", "source", "counts"):
+        known[name] = tuple(tuple(pair) for pair in known.get(name, ()))
+    return BulkLoad(load_id, **known)

@@ -1,0 +1,171 @@
+"""Sender of many jobs, packed into chunks of one shard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+from ..errors import QueueUnavailable
+from ..job import NewJob
+from ..records.keys import number_of
+from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
+from ..redis.ordered import in_order
+from ..redis.scripts import Reply
+from ..requests import request_for
+from ..schedule_outcome import MOVED_LETTER
+from .chunks import CHUNK_BYTES, ChunkSender
+
+if TYPE_CHECKING:
+    from ..records.layout import Epochs
+    from .sender import Sender
+
+#: outcomes whose reply carries the key of a generation, if requested
+_WITH_KEY = frozenset("mig")
+
+#: place among the given jobs, the job, its packed form
+_Entry: TypeAlias = tuple[int, NewJob, bytes]
+#: places, and an outcome letter for each
+_Answer: TypeAlias = tuple[list[int], str]
+
+
+@dataclass(slots=True, eq=False)
+class _JobChunk:
+    """Entries of one shard, collected until they fill a chunk."""
+
+    number: int
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+    #: those given by callers
+    ids: set[str] = field(default_factory=set)
+    group: int = 0
+    reply: Reply = field(init=False)
+
+    def add(self, entry: _Entry) -> bool:
+        """Add an entry; return True if the chunk is full."""
+        _, new, packed = entry
+        self.entries.append(entry)
+        self.size += len(packed)
+        if not new.fresh:
+            self.ids.add(new.id)
+        return len(self.entries) == CHUNK or self.size >= CHUNK_BYTES
+
+
+class _Chunks(dict[int, _JobChunk]):
+    """Chunks by shard."""
+
+    def __missing__(self, number: int) -> _JobChunk:
+        chunk = self[number] = _JobChunk(number)
+        return chunk
+
+
+class JobSender:
+    """Sender of any number of jobs in one call.
+
+    If a shard gets several chunks, they go over one connection per node, so that none overtakes another
+    (:mod:`..redis.ordered`).
+
+    Args:
+        keys: fill in ``NewJob.joined``.
+    """
+
+    def __init__(self, queue: Sender, not_after_ms: float | None = None, *, keys: bool = False) -> None:
+        self._queue = queue
+        self._keys = b"1" if keys else b""
+        self._scripts = queue.broker.scripts
+        self._in_order = False
+        self._deadline = pack_deadline(not_after_ms)
+        self._unsent = _Chunks()
+        self._answers: list[_Answer] = []
+        self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self)
+
+    def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
+        """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
+        queue, unsent = self._queue, self._unsent
+        layout = queue.layout
+        try:
+            for place, new in enumerate(news):
+                if queue.layout is not layout:
+                    layout = queue.layout
+                    self._send_all()  # entries packed for the old layout must arrive before this one
+                number = self._first_shard(new)
+                if unsent[number].add((place, new, pack_new(new))):
+                    self._keep_order()
+                    self._send(number)
+                    yield from self._take_answers()
+            self._send_all()
+            yield from self._take_answers()
+        except QueueUnavailable:
+            self.chunks.drain(until=time.monotonic())  # the calls behind it are out of time, too
+            raise
+        finally:
+            self.chunks.drain()
+
+    def _first_shard(self, new: NewJob) -> int:
+        """Return the oldest shard in which the id may live."""
+        queue = self._queue
+        if len(queue.epochs) == 1 or (new.fresh and not new.durable):
+            return queue.shard_of(new.id)
+        return queue.homes(new.id)[0]
+
+    def _keep_order(self) -> None:
+        """Keep the order of chunks from here on. Most calls have few jobs and never need it."""
+        if not self._in_order:
+            self._in_order = True
+            self._scripts = in_order(self._scripts, self._queue.broker.connection)
+
+    def _send(self, number: int) -> None:
+        chunk = self._unsent.pop(number)
+        self.chunks.send((chunk,), chunk.ids)
+
+    def _send_all(self) -> None:
+        for number in list(self._unsent):
+            self._send(number)
+        self.chunks.finish()
+
+    def _take_answers(self) -> list[_Answer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    # -- calls of the chunk sender -----------------------------------------------------------------------------------
+
+    def begin(self, chunk: _JobChunk) -> None:
+        """Begin the script call of a chunk."""
+        shard, entries = self._queue.shard(chunk.number), chunk.entries
+        frame = b"".join([packed for _, _, packed in entries])
+        request = request_for([new for _, new, _ in entries])
+        chunk.reply = self._scripts.begin(
+            "schedule", shard.keys, request, shard.constants, frame, b"1", b"", self._deadline, self._keys
+        )
+
+    def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
+        """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""
+        entries, answer = chunk.entries, chunk.reply()
+        letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
+        if keys:
+            joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
+            for place, new in enumerate(joined):
+                new.joined = keys[16 * place : 16 * place + 16]
+        places = [entry[0] for entry in entries]
+        if MOVED_LETTER not in letters:
+            self._answers.append((places, letters))
+            return
+        final = [place for place, letter in zip(places, letters, strict=True) if letter != MOVED_LETTER]
+        self._answers.append((final, letters.replace(MOVED_LETTER, "")))
+        self._keep_order()
+        yield chunk, [place for place, letter in enumerate(letters) if letter == MOVED_LETTER]
+
+    def forward(self, chunk: _JobChunk, places: Sequence[int], epoch: tuple[int, int]) -> list[_JobChunk]:
+        """Return chunks of a later epoch for some jobs of a chunk."""
+        number, shards = epoch
+        parts = _Chunks()
+        for place in places:
+            entry = chunk.entries[place]
+            parts[number_of(number, crc32(entry[1].id.encode()) % shards)].add(entry)
+        return list(parts.values())
+
+    def epochs(self) -> Epochs:
+        """Return the epochs of the queue as known now."""
+        return self._queue.epochs

@@ -1,0 +1,141 @@
+"""Status as JSON, for ``delayq_status --json`` and the HTTP API. Keys are only ever added."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any, Final
+
+from ..core.moments import iso_of
+from ..core.timings import Histogram
+from .change import NOTHING, Change, Rates, by_queue, united
+from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
+
+_PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+
+
+def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
+    """Return a snapshot as JSON values.
+
+    ``lateness_so_far`` and ``run_so_far`` of a queue are counted since the counters began (the deployment's first
+    attempt, or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``.
+
+    Args:
+        change: change since an earlier snapshot; each queue and the totals then have ``rates``, per second.
+    """
+    totals = asdict(snapshot.totals)
+    totals["lag_seconds"] = round(totals["lag_seconds"], 3)
+    totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
+    totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
+    attempts = by_queue(snapshot.figures.run)
+    values: dict[str, Any] = {
+        "now": iso_of(snapshot.now_ms),
+        "totals": totals,
+        "queues": [
+            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING))
+            for queue in snapshot.queues
+        ],
+        "workers": [_worker(worker) for worker in snapshot.workers],
+        "recurring": [_recurring(one) for one in snapshot.recurring],
+        "redis": _redis(snapshot.redis),
+    }
+    if snapshot.outbox is not None:
+        values["outbox"] = snapshot.outbox
+    if change is not None:
+        values["seconds"] = round(change.seconds, 3)
+        totals["rates"] = _rates(change.total)
+        for queue in values["queues"]:
+            queue["rates"] = _rates(change.queues.get(queue["name"], Rates()))
+    return values
+
+
+def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
+    counts = queue.counts
+    values: dict[str, Any] = {
+        "name": queue.name,
+        **{place: getattr(counts, place) for place in _PLACES},
+        "quarantine": counts.quarantine,
+        "lag_seconds": round(queue.lag_seconds, 3),
+        "counters": counts.counters,
+        "paused": queue.paused,
+        "limits": dict(queue.limits),
+        "kind": queue.kind,
+        "shards": queue.shards,
+        "epoch": queue.epoch,
+        "draining": queue.draining,
+        "scheduled": queue.scheduled,
+        "done": queue.done,
+        "failing": queue.failing,
+        "marks": counts.marks,
+        "hold_seconds": round(counts.hold_ms / 1000, 3),
+        "lateness_so_far": lengths(lateness),
+        "run_so_far": lengths(run),
+    }
+    if len(counts.backlog) > 2:
+        values["backlog"] = list(counts.backlog)
+    if counts.shards:
+        values["by_shard"] = [
+            {
+                "shard": number,
+                **{place: getattr(one, place) for place in _PLACES},
+                "lag_seconds": round(one.lag_seconds, 3),
+            }
+            for number, one in counts.shards
+        ]
+    return values
+
+
+def lengths(histogram: Histogram) -> dict[str, Any]:
+    """Return count, mean and quantiles of a histogram of durations, in ms; None for missing values."""
+    count = histogram.count
+    statistics = {
+        "mean_ms": histogram.sum_ms / count if count else None,
+        "p50_ms": histogram.quantile(0.5),
+        "p99_ms": histogram.quantile(0.99),
+    }
+    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in statistics.items()}}
+
+
+def _rates(rates: Rates) -> dict[str, Any]:
+    return {
+        "scheduled": round(rates.scheduled, 1),
+        "done": round(rates.done, 1),
+        "failing": round(rates.failing, 1),
+        "lateness": lengths(rates.lateness),
+        "run": lengths(rates.run),
+    }
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    """Return the complete heartbeat payload of a worker of any release, with derived values."""
+    return {
+        **worker.payload,
+        "seen_seconds_ago": round(worker.seconds_ago, 1),
+        "lost": worker.lost,
+        "jobs": [asdict(job) for job in worker.jobs],
+    }
+
+
+def _recurring(one: RecurringStatus) -> dict[str, Any]:
+    return {
+        "task": one.task,
+        "queue": one.queue,
+        "schedule": one.schedule,
+        "timezone": one.timezone or None,
+        "missed": one.missed,
+        "last_tick": iso_of(one.last_tick_ms),
+        "next_tick": iso_of(one.next_tick_ms),
+    }
+
+
+def _redis(redis: RedisStatus) -> dict[str, Any]:
+    human = None if redis.used_memory is None else human_bytes(redis.used_memory)
+    return {**asdict(redis), "used_memory_human": human}
+
+
+def human_bytes(size: float) -> str:
+    """Return a number of bytes in the notation of Redis: 1.50M."""
+    if size < 1024:
+        return f"{size:.0f}B"
+    power = min(4, int(math.log(size, 1024)))
+    return f"{size / 1024**power:.2f}{'KMGT'[power - 1]}"

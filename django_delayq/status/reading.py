@@ -1,0 +1,165 @@
+"""Reading of a snapshot: a handful of round trips, whatever the number of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.rules import orders_of
+from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, WorkerStatus
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.operations.inspector import Counts
+    from ..core.queue import Queue
+
+#: largest whole number that every JSON reader handles exactly
+_LARGEST: Final = 2**53
+
+
+def take(
+    broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False, outbox: bool = True
+) -> Snapshot:
+    """Return a snapshot of a deployment.
+
+    This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
+    cluster: each of its nodes) and the recurring tasks. The outbox is read from the database.
+
+    Args:
+        horizon: growing offsets from now in ms, between which :attr:`Counts.backlog` divides waiting jobs.
+        by_shard: include the counts of each shard (:attr:`Counts.shards`).
+        recurring: include the recurring tasks registered in this process.
+        outbox: include the numbers of rows in the outbox.
+
+    Raises:
+        QueueUnavailable, Misconfigured: Redis cannot be queried.
+        InvalidJob: the horizon is invalid.
+    """
+    queues = broker.queues()
+    workers, figures, servers = broker.workers(), broker.figures(), broker.inspector.servers()
+    counts = broker.inspector.all_counts(horizon=horizon, by_shard=by_shard, queues=queues)
+    now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
+    return Snapshot(
+        now_ms=now_ms,
+        queues=tuple(queue_status(queue, one) for queue, one in zip(queues, counts, strict=True)),
+        workers=tuple(worker_status(payload, now_ms) for payload in workers),
+        redis=redis_status(servers, now_ms),
+        outbox=_outbox() if outbox else None,
+        figures=figures,
+        recurring=_recurring(broker, queues, now_ms) if recurring else (),
+    )
+
+
+def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
+    """Return the status of one queue from its registry entry and its counts."""
+    orders = orders_of(queue.layout)
+    return QueueStatus(
+        name=queue.name,
+        kind=queue.kind,
+        counts=counts,
+        shards=queue.shards,
+        epoch=int(queue.layout["epoch"]),
+        draining=len(queue.epochs) > 1,
+        paused=orders["paused"],
+        limits=orders["limits"],
+    )
+
+
+def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
+    """Return the status of a worker from its heartbeat payload (:meth:`Broker.workers`).
+
+    The worker may be of another release, so every field is checked.
+    """
+    queues = payload.get("queues") or ()
+    return WorkerStatus(
+        name=str(payload["name"]),
+        seen_ms=float(payload["seen_ms"]),
+        seconds_ago=max(0.0, now_ms - float(payload["seen_ms"])) / 1000,
+        host=str(payload.get("host") or ""),
+        pid=_whole(payload.get("pid")),
+        queues=tuple(map(str, queues)) if isinstance(queues, (list, tuple)) else (str(queues),),
+        threads=_whole(payload.get("threads")) or 0,
+        running=_whole(payload.get("running")) or 0,
+        dispatcher=bool(payload.get("dispatcher")),
+        stopping=bool(payload.get("stopping")),
+        quarantine=bool(payload.get("quarantine")),
+        started_ms=_whole(payload.get("started")),
+        rss_mib=_whole(payload.get("rss_mib")),
+        jobs=tuple(_jobs(payload.get("jobs"))),
+        payload=payload,
+    )
+
+
+def _jobs(payload: object) -> Iterable[RunningJob]:
+    for one in payload if isinstance(payload, list) else ():
+        if isinstance(one, dict):
+            yield RunningJob(
+                _whole(one.get("slot")) or 0,
+                str(one.get("queue", "")),
+                str(one.get("id", "")),
+                str(one.get("task", "")),
+                _whole(one.get("started_ms")) or 0,
+                _whole(one.get("ids")) or 1,
+            )
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else None
+
+
+def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStatus:
+    """Return the combined status of the servers from their ``INFO``."""
+    masters = [info for info in infos if info.get("role", "master") == "master"] or list(infos)
+    first = masters[0]
+
+    def numbers(name: str) -> list[int]:
+        return [int(info[name]) for info in masters if name in info]
+
+    def total(name: str) -> int | None:
+        return sum(values) if (values := numbers(name)) else None
+
+    def fine(name: str) -> bool:
+        return all(info.get(name, "ok") == "ok" for info in masters)
+
+    saved = min(numbers("rdb_last_save_time"), default=None)
+    return RedisStatus(
+        version=str(first.get("redis_version", "")),
+        mode=str(first.get("redis_mode", "")),
+        role="replica" if first.get("role") == "slave" else str(first.get("role", "")),
+        nodes=len(masters),
+        uptime_seconds=min(numbers("uptime_in_seconds"), default=None),
+        used_memory=total("used_memory"),
+        used_memory_peak=total("used_memory_peak"),
+        maxmemory=total("maxmemory"),
+        maxmemory_policy=first.get("maxmemory_policy"),
+        evicted_keys=total("evicted_keys"),
+        aof=all(bool(info.get("aof_enabled")) for info in masters),
+        aof_ok=fine("aof_last_write_status"),
+        rdb_last_save_seconds=None if saved is None else max(0.0, round(now_ms / 1000 - saved, 1)),
+        rdb_ok=fine("rdb_last_bgsave_status"),
+        clients=total("connected_clients"),
+        blocked_clients=total("blocked_clients"),
+        ops_per_sec=total("instantaneous_ops_per_sec"),
+        replicas=total("connected_slaves"),
+        loading=any(info.get("loading") for info in masters),
+    )
+
+
+def _outbox() -> Any:
+    from django.db import connections
+
+    from ..outbox.stock import stock
+    from ..settings.conf import conf
+
+    aliases = conf().outbox.databases
+    for connection in (connections[alias] for alias in aliases if alias in connections):
+        # Outside of requests (a terminal, the thread of an exporter) nothing else closes broken connections.
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
+    return stock(aliases)
+
+
+def _recurring(broker: Broker, queues: Sequence[Queue], now_ms: float) -> Any:
+    from .recurring import recurring_of
+
+    return recurring_of(broker, queues, now_ms)

@@ -1,0 +1,102 @@
+"""Shared stage of the tests of bulk loads: jobs with given keys, complete bulk loads, and their remains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Job, NewJob, Payload, ack
+from django_delayq.core.operations.resharding import Epochs
+from django_delayq.core.queue import Queue
+from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
+from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.sending.ledger_calls import Written
+
+from .epochs_stage import take_all
+from .stage import Stage
+
+FAR = 4_000_000_000_000  # Unix ms: nothing is due
+AT_ONCE = Limits(patience=0)
+
+
+def row(number: int | str, *, due: int = FAR, **options: Any) -> NewJob:
+    """Return row ``number`` of an input, a plain job."""
+    options = {"on_conflict": "ignore", "args": b"[%b]" % str(number).encode()} | options
+    return NewJob(f"r{number}", "work", due_ms=due, delay_ms=None, **options)
+
+
+def rows(n: int, *, due: int = FAR, **options: Any) -> list[NewJob]:
+    return [row(number, due=due, **options) for number in range(n)]
+
+
+def merged_row(ident: str, data: bytes, score: str = "1", *, due: int = FAR, **options: Any) -> NewJob:
+    options = {"on_conflict": "merge", "due_policy": "keep"} | options
+    return NewJob(ident, "sync", due_ms=due, delay_ms=None, payload=Payload(data, score, b""), **options)
+
+
+def open_on(stage: Stage, load_id: str = "a", **options: Any) -> BulkLoad:
+    return bulk_loads.open_load(stage.broker, load_id, "q", **options)
+
+
+def write(
+    broker: Broker,
+    load: BulkLoad,
+    news: Iterable[NewJob],
+    limits: Limits | None = AT_ONCE,
+    stop: Callable[[], bool] = lambda: False,
+) -> Written:
+    return write_all(BulkLoadWriter(broker, load, limits, stop), news)
+
+
+def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
+    """Write the first ``n`` rows and abandon the sender."""
+    writer = BulkLoadWriter(broker, load)
+    for new in rows(of, **options)[:n]:
+        writer.add(*entry_of(with_keys(load.id, new)))
+    writer.abandon()
+
+
+def work_off(queue: Queue) -> int:
+    """Run all due jobs and return their number."""
+    done = 0
+    while jobs := take_all(queue):
+        assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
+        done += len(jobs)
+    return done
+
+
+def live(broker: Broker, name: str = "q") -> int:
+    """Return the number of live jobs, from the bodies of every shard."""
+    queue = broker.queue(name)
+    return sum(broker.client.hlen(queue.shard(number).names["body"]) for number in queue.numbers)
+
+
+def counted(broker: Broker, load: BulkLoad) -> Counter[str]:
+    return bulk_loads.progress(broker, load)
+
+
+def ledgers(broker: Broker) -> list[bytes]:
+    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":load:" in key)
+
+
+def open_ledgers(broker: Broker) -> list[bytes]:
+    """Return the permanent ledgers, without those that expire and only refuse late senders."""
+    return [key for key in ledgers(broker) if broker.client.pttl(key) < 0]
+
+
+def retire_now(broker: Broker, name: str = "q") -> list[int]:
+    """Retire old epochs at once, as if no call could be repeated any more."""
+    queue = broker.queue(name)
+    for number in queue.numbers:
+        names = queue.shard(number).names
+        broker.client.delete(names["window"], names["reply"])
+    return Epochs(broker).retire(name)
+
+
+def idents(jobs: Iterable[Job]) -> list[str]:
+    return sorted(job.id for job in jobs)

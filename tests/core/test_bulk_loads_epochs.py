@@ -1,0 +1,249 @@
+"""Bulk loads and resharding: during a load, and between two tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueFull
+from django_delayq.core.job import ack
+from django_delayq.core.operations import fsck
+from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.records.keys import MAX_SHARDS
+from django_delayq.core.redis.scripts import Scripts
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core.sending.ledger_calls import BulkLoadClosed
+
+from .bulk_loads_stage import (
+    FAR,
+    counted,
+    ledgers,
+    live,
+    merged_row,
+    open_ledgers,
+    retire_now,
+    row,
+    rows,
+    work_off,
+    write,
+    write_some,
+)
+from .epochs_stage import epoch_of, other, take_all
+
+
+def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    writer = BulkLoadWriter(broker, load)
+    for number, new in enumerate(rows(900, due=1)):
+        if number in (300, 600):
+            other(broker).reshard("q", 4 + number // 300)
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == counted(broker, load) == {"created": 900}
+    assert live(broker) == 900
+    fsck.assert_invariants(broker)
+    assert write(broker, load, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(broker.queue("q")) == 900
+    assert write(broker, load, rows(900, due=1)).counts == counted(broker, load) == {"created": 900}
+    assert live(broker) == 0
+
+
+def test_a_change_between_two_tries_doubles_nothing(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    write_some(broker, load, 410, 900, due=1)
+    ran = work_off(queue)
+    assert 300 < ran < 410
+    broker.reshard("q", 5)
+    assert write(broker, load, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(broker.queue("q")) == 900 - ran
+    assert counted(broker, load) == {"created": 900}
+
+
+@pytest.mark.parametrize("fresh_process", [False, True])
+def test_what_ran_in_an_epoch_that_was_retired_in_between_is_not_written_again(
+    broker: Broker, fresh_process: bool
+) -> None:
+    """This includes an epoch created after the load was opened and retired before it is resumed."""
+    broker.queue("q", shards=3)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    write_some(broker, load, 200, 900, due=1)
+    done = work_off(broker.queue("q"))
+    broker.reshard("q", 4)
+    write_some(broker, load, 500, 900, due=1)
+    done += work_off(broker.queue("q"))
+    assert 350 < done < 500
+    broker.reshard("q", 5)
+    assert retire_now(broker) == [0, 1]
+    here = other(broker) if fresh_process else broker
+    assert write(here, load, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(here.queue("q")) == 900 - done
+    assert write(here, load, rows(900, due=1)).counts == counted(here, load) == {"created": 900}
+    assert live(here) == 0
+
+
+def test_nothing_is_ever_written_to_a_retired_epoch_even_when_its_tombstone_is_lost(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q")
+    old = queue.numbers
+    broker.reshard("q", 3)
+    assert retire_now(broker) == [0]
+    for number in old:
+        broker.client.delete(queue.shard(number).names["meta"])
+    assert write(broker, load, rows(100)).counts == {"created": 100}
+    assert live(broker) == 100
+    assert not any(broker.client.exists(queue.shard(number).names["body"]) for number in old)
+
+
+def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    queue.schedule_many(rows(300, due=FAR - 7)[::3])
+    broker.reshard("q", 4)
+    load = bulk_loads.open_load(broker, "a", "q")
+    assert load.epochs == ((0, 3), (1, 4))
+    assert write(broker, load, rows(300, on_conflict="replace")).counts == {"created": 200, "replaced": 100}
+    assert epoch_of(queue, "r3") == 0
+    assert epoch_of(queue, "r4") == 1
+    before = counted(broker, load)
+    assert write(other(broker), load, rows(300, on_conflict="replace")).counts == before == counted(broker, load)
+    assert live(broker) == 300
+
+
+@pytest.mark.parametrize(("shards", "calls"), [((4, 6), 2), ((64, 81, 97), 3)])
+def test_chunks_stay_whole_on_their_way_through_the_epochs(
+    broker: Broker, shards: tuple[int, ...], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Valid if the shard counts have a common multiple that is not too large. No jobs are lost otherwise."""
+    for number in shards:
+        broker.queue("q", shards=number) if number == shards[0] else broker.reshard("q", number)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    sent: list[int] = []
+    begin = Scripts.begin
+
+    def watched(self: Scripts, name: str, *args: Any) -> Callable[[], Any]:
+        sent.append(1)
+        return begin(self, name, *args)
+
+    monkeypatch.setattr(Scripts, "begin", watched)
+    assert write(broker, load, rows(1200)).counts == {"created": 1200}
+    assert live(broker) == 1200
+    assert len(sent) >= 1200 / 10
+    if len(shards) == 2:
+        assert len(sent) <= calls * (1200 / 10 + 12)
+    monkeypatch.undo()
+    assert write(broker, load, rows(1200)).counts == counted(broker, load) == {"created": 1200}
+
+
+def test_a_queue_that_was_deleted_comes_back_with_what_was_not_in_yet(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    write_some(broker, load, 410, 900)
+    there = live(broker)
+    assert 0 < there < 410
+    broker.delete_queue("q", force=True)
+    assert write(broker, load, rows(900)).counts == counted(broker, load) == {"created": 900}
+    assert live(broker) == 900 - there
+    assert write(other(broker), load, rows(900)).counts == counted(broker, load) == {"created": 900}
+
+
+def test_a_queue_that_is_deleted_under_a_sender_comes_back(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    writer = BulkLoadWriter(broker, load)
+    for number, new in enumerate(rows(200)):
+        if number == 100:
+            other(broker).delete_queue("q", force=True)
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == {"created": 200}
+    assert 100 <= live(broker) < 200
+
+
+def test_a_change_that_its_author_left_half_done_is_finished(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    queue = broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q")
+    broken = other(broker)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.reshard("q", 3)  # the old shards are closed, the new ones not yet published
+    assert write(broker, load, rows(100)).counts == {"created": 100}
+    assert queue.epochs == ((0, 2), (1, 3))
+
+
+def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    write_some(broker, load, 100, 300, due=1)
+    work_off(broker.queue("q"))
+    broker.reshard("q", 3)
+    write_some(broker, load, 200, 300, due=1)
+    work_off(broker.queue("q"))
+    broker.reshard("q", 4)
+    retire_now(broker)
+    write(broker, load, rows(300, due=1))
+    assert len(ledgers(broker)) == 2 + 3 + 4
+    assert dict(bulk_loads.close_load(broker, load).counts) == {"created": 300}
+    assert len(ledgers(broker)) == 2 + 3 + 4
+    assert all(broker.client.hexists(key, "\0closed") for key in ledgers(broker))
+    with pytest.raises(BulkLoadClosed):
+        write(broker, load, rows(300, due=1))
+    assert bulk_loads.forget_load(broker, "a")
+    assert open_ledgers(broker) == []
+
+
+def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender received "moved" before the load was closed; the epoch it continues in is created afterwards."""
+    broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q")
+    late = other(broker)
+    writer = BulkLoadWriter(late, load)
+    meet = late.epochs.meet
+
+    def close_first(*args: Any, **options: Any) -> bool:
+        bulk_loads.close_load(broker, load)
+        return meet(*args, **options)
+
+    monkeypatch.setattr(late.epochs, "meet", close_first)
+    broken = other(broker)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.reshard("q", 3)
+    shape, entry = entry_of(with_keys("a", row(1)))
+    writer.add(shape, entry)
+    with pytest.raises(BulkLoadClosed):
+        writer.finish()
+    assert broker.queue("q").reload() or broker.queue("q").epochs[-1][0] == 1
+    assert live(broker) == 0
+
+
+def test_jobs_held_during_a_change_are_met_by_the_second_try(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    write_some(broker, load, 60, 100, due=1)
+    held = take_all(queue)
+    broker.reshard("q", 3)
+    assert {job.shard // MAX_SHARDS for job in held} == {0}
+    assert write(broker, load, rows(100, due=1)).counts == {"created": 100}
+    assert live(broker) == 100
+    assert queue.settle([ack(job, 1, 2) for job in held]) == [True] * len(held)
+    assert work_off(broker.queue("q")) == 100 - len(held)
+
+
+def test_what_is_sent_away_in_part_and_refused_in_part_is_divided_in_the_same_way_again(broker: Broker) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(with_keys("another", merged_row("b", b"old", due=1)))
+    load = bulk_loads.open_load(broker, "a", "q", chunk=2)
+    broker.reshard("q", 2)
+    mine = [merged_row("a", b"pa", due=1, max_payloads=1), merged_row("b", b"pb", due=1, max_payloads=1)]
+    with pytest.raises(QueueFull):
+        write(broker, load, mine)
+    assert work_off(broker.queue("q")) == 2
+    write(broker, load, mine)
+    assert work_off(broker.queue("q")) == 1, "a has run before"

@@ -1,0 +1,341 @@
+"""Jobs stored by a bulk load, and their visibility to other clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core import events
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.job import NewJob, fail, new_key
+from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.redis.scripts import Scripts
+from django_delayq.core.sending import bulk_loads
+from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
+
+from .bulk_loads_stage import FAR, counted, idents, live, merged_row, open_on, row, rows, write
+from .epochs_stage import take_all
+from .stage import T0, Stage
+from .world import read_world, unchanged
+
+# -- what goes in ----------------------------------------------------------------------------------------------------
+
+
+def test_an_id_that_is_twice_in_the_input_meets_itself(stage: Stage) -> None:
+    load = open_on(stage, chunk=4)
+    news = [row(1, args=b"1"), row(2), row(1, args=b"2"), row(3), row(4), row(5), row(6), row(1, args=b"3")]
+    assert write(stage.broker, load, news).counts == {"created": 6, "ignored": 2}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
+    again = open_on(stage, "b", chunk=4)
+    for new in news:
+        new.on_conflict = "replace"
+    assert write(stage.broker, again, news).counts == {"replaced": 8}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"3"
+    assert counted(stage.broker, again) == {"replaced": 8}
+
+
+def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: Stage) -> None:
+    news = [row(1, priority=number % 3, on_conflict="replace", args=b"%d" % number) for number in range(20)]
+    assert write(stage.broker, open_on(stage), news).counts == {"created": 1, "replaced": 19}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"19"
+
+
+def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[bytes] = []
+    most: list[int] = []
+    begin = Scripts.begin
+
+    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+        under_way.append(keys[0])
+        most.append(len(under_way))
+        reply = begin(self, name, keys, *args)
+
+        def read() -> Any:
+            under_way.remove(keys[0])
+            return reply()
+
+        return read
+
+    monkeypatch.setattr(Scripts, "begin", watched)
+    write(broker, bulk_loads.open_load(broker, "a", "q"), rows(2000))
+    assert max(most) == 3
+    most.clear()
+    write(
+        broker,
+        bulk_loads.open_load(broker, "b", "q"),
+        [row(1, due=FAR + n, on_conflict="replace") for n in range(20)],
+    )
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "waiting", "held", "other_task"),
+    [
+        ("ignore", "ignored", "ignored", "taken"),
+        ("error", "exists", "exists", "taken"),
+        ("replace", "replaced", "gated", "taken"),
+    ],
+)
+def test_what_lives_already_is_met_as_the_rows_say(
+    stage: Stage, on_conflict: str, waiting: str, held: str, other_task: str
+) -> None:
+    stage.put("r1", at=0)
+    (job,) = stage.take()
+    stage.put("r2", at=50_000)
+    stage.put("r3", at=50_000, task="other")
+    written = write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict))
+    expected = Counter({"created": 2})
+    expected.update([waiting, held, other_task])
+    assert written.counts == counted(stage.broker, open_on(stage)) == expected
+    assert written.refused == ([("r2", "exists")] if on_conflict == "error" else [])[:0] + sorted(
+        [
+            (ident, outcome)
+            for ident, outcome in (("r1", held), ("r2", waiting), ("r3", "taken"))
+            if outcome in ("exists", "taken")
+        ]
+    )
+    with unchanged(stage.broker):
+        assert write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict)).counts == expected
+    picture = stage.picture()
+    assert sorted(picture["waiting"]) == sorted(
+        ["r0 +70000", "r2 +70000" if on_conflict == "replace" else "r2 +50000", "r3 +50000", "r4 +70000"]
+    )
+    assert picture.get("gated") == (["r1 +70000"] if on_conflict == "replace" else None)
+    assert stage.done(job) == [True]
+
+
+def test_of_those_that_came_to_nothing_a_hundred_are_named(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule_many(rows(300))
+    written = write(broker, bulk_loads.open_load(broker, "a", "q"), rows(300, on_conflict="error"))
+    assert written.counts == {"exists": 300}
+    assert len(written.refused) == len(dict(written.refused)) == 100
+    assert set(dict(written.refused).values()) == {"exists"}
+
+
+@pytest.mark.parametrize("score_policy", ["min", "max", "first", "last"])
+@pytest.mark.parametrize("payloads", ["all", "last", "first"])
+def test_payloads_are_merged_as_their_rows_say(stage: Stage, payloads: str, score_policy: str) -> None:
+    options: dict[str, Any] = {"payloads": payloads, "score_policy": score_policy, "max_payloads": 3}
+    scores = [5, 3, 9, 1, 7, 3] if payloads != "all" else [5, 3, 9]
+    news = [merged_row("m", b"%d" % (place % 4), str(score), **options) for place, score in enumerate(scores)]
+    one_by_one = Stage(stage.broker, name="other")
+    outcomes = Counter(one_by_one.queue.schedule(with_keys("a", new)) for new in news)
+    assert write(stage.broker, open_on(stage), news).counts == outcomes
+    assert payloads_of(stage) == payloads_of(one_by_one)
+    with unchanged(stage.broker):
+        assert write(stage.broker, open_on(stage), news).counts == outcomes
+
+
+def payloads_of(stage: Stage) -> list[tuple[bytes, str, bytes]]:
+    found = read_world(stage.queue, 0)["lives"]["m"]["waiting"]
+    return [(payload.data, payload.score, payload.key) for payload in found]
+
+
+def test_a_payload_whose_score_is_the_moment_of_its_arrival_gets_it_once(stage: Stage) -> None:
+    news = [merged_row("m", b"a", ""), merged_row("m", b"b", "")]
+    write(stage.broker, open_on(stage, chunk=1), news)
+    stage.wait(5000)
+    write(stage.broker, open_on(stage, chunk=1), news)
+    assert [score for _, score, _ in payloads_of(stage)] == [f"{T0 // 1000}.000000"] * 2
+
+
+def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    every = bytes(range(256)) * 3
+    names = ["x", "x" * 255, "é" * 127, "a b", "-", "\r\n", "\x7f", "日本", "💥", "{a}"]
+    news = [
+        NewJob(
+            name,
+            "work",
+            args=every[place:] + b"\0",
+            due_ms=1,
+            delay_ms=None,
+            on_conflict="ignore",
+            options=b'{"context":{"a":"%d"}}' % place,
+        )
+        for place, name in enumerate(names)
+    ]
+    news += [merged_row(name + "!", every[place:], due=1) for place, name in enumerate(names) if len(name) < 100]
+    assert write(broker, bulk_loads.open_load(broker, "a", "q"), news).counts == {"created": len(news)}
+    found = {job.id: job for job in take_all(queue)}
+    for place, name in enumerate(names):
+        assert (found[name].args, found[name].context) == (every[place:] + b"\0", {"a": str(place)})
+        if len(name) < 100:
+            assert [payload.data for payload in found[name + "!"].payloads] == [every[place:]]
+
+
+@pytest.mark.parametrize("ident", ["", "x" * 256, "é" * 128, "a\0b"])
+def test_an_id_that_cannot_be_is_refused_and_its_chunk_with_it(broker: Broker, ident: str) -> None:
+    load = bulk_loads.open_load(broker, "a", "q")
+    good = entry_of(with_keys("a", row(1)))
+    with pytest.raises(InvalidJob):
+        entry_of(NewJob(ident, "work", due_ms=1, delay_ms=None, key=new_key(durable=False)))
+    writer = BulkLoadWriter(broker, load)
+    writer.add(*good)
+    writer.add(good[0], (ident.encode(), *good[1][1:]))
+    with pytest.raises(InvalidJob, match="an id has"):
+        writer.finish()
+    assert live(broker) == 0
+
+
+DUES = [0, 1, 999, -1, -5, -86_400_000, 1_700_000_000_000, 253_402_300_799_999, 9_000_000_000_000]
+
+
+@pytest.mark.parametrize("dues", [DUES, [due for due in DUES if due >= 0]])
+def test_a_due_time_in_the_past_or_far_ahead_is_kept_to_the_millisecond(stage: Stage, dues: list[int]) -> None:
+    news = [row(place, due=due) for place, due in enumerate(dues)]
+    write(stage.broker, open_on(stage), news)
+    one_by_one = Stage(stage.broker, name="other")
+    for new in news:
+        one_by_one.queue.schedule(new)
+    found = {ident: due for _, ident, due in read_world(stage.queue, 0)["waiting"]}
+    assert found == {f"r{place}": due for place, due in enumerate(dues)}
+    scores = [stage.broker.client.zrange(made.key("due.4"), 0, -1, withscores=True) for made in (stage, one_by_one)]
+    assert scores[0] == scores[1]
+
+
+def test_jobs_of_one_due_time_run_in_the_order_of_the_rows(stage: Stage) -> None:
+    for number in (3, 250, 600):
+        stage.put(f"r{number}", at=0)
+    write(stage.broker, open_on(stage), rows(1000, due=T0, on_conflict="replace"))
+    order = [job.id for _ in range(4) for job in stage.take(250)]
+    start = order.index("r0")  # a place of arrival has three digits
+    assert order[start:] + order[:start] == [f"r{number}" for number in range(1000)]
+
+
+@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
+def test_a_lost_line_does_not_change_the_order(
+    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
+) -> None:
+    proxy = proxy_factory(str(redis_box.socket_path))
+    connection = connect(RedisConfig.parse(proxy.url))
+    told: list[tuple[str, bool]] = []
+    broker = Broker(connection, prefix=prefix, observe=lambda verb, _, failed: told.append((verb, failed)))
+    queue = broker.queue("q")
+    load = bulk_loads.open_load(broker, "a", "q", chunk=25)
+    getattr(proxy, cut)(7, when=lambda chunk: b"load:a" in chunk and b"EVALSHA" in chunk)
+    write(broker, load, rows(900, due=1))
+    assert proxy.cuts_done == 1
+    order = [job.id for _ in range(4) for job in queue.reserve(0, 250, worker="w").jobs]
+    assert order == [f"r{number}" for number in range(900)]
+    assert told.count(("bulk", False)) == 900 / 25
+    connection.close()
+
+
+def test_every_priority_class_is_used(stage: Stage) -> None:
+    news = [row(number, priority=number % 8) for number in range(64)]
+    assert write(stage.broker, open_on(stage), news).counts == {"created": 64}
+    assert Counter(priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]) == dict.fromkeys(range(8), 8)
+    write(stage.broker, open_on(stage, "b"), [row(number, priority=1, on_conflict="replace") for number in range(64)])
+    assert {priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]} == {1}
+
+
+def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: Stage) -> None:
+    for number in range(2):
+        stage.put(f"r{number}", at=0)
+    for job in stage.take():
+        assert stage.failed(job, 60_000)
+    write(
+        stage.broker,
+        open_on(stage),
+        [row(0, on_conflict="replace"), row(1, on_conflict="replace", reset_retries=False)],
+    )
+    assert stage.picture()["failed"] == ["r1 x1"]
+
+
+def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
+    queue = broker.queue("pull", kind="pull", shards=2)
+    load = bulk_loads.open_load(broker, "a", "pull")
+    write(broker, load, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
+    assert queue.kind == broker.queue("pull").kind == "pull"
+    assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
+
+
+# -- what others see of it -------------------------------------------------------------------------------------------
+
+
+def test_each_chunk_tells_one_event_with_its_run(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule_many(rows(5))
+    load = bulk_loads.open_load(broker, "nightly", "q", chunk=100)
+    news = rows(300)
+    write(broker, load, news)
+    write(broker, load, news)
+    found = [event for number in queue.numbers for event in events.read(broker, "q", number)]
+    told = [event.fields for event in found if "run" in event.fields]
+    assert {event.outcome for event in found} == {"bulk"}
+    assert {(fields["run"], fields["task"]) for fields in told} == {("nightly", "work")}
+    assert sum(int(fields["jobs"]) for fields in told) == 300
+    assert sum(int(fields["created"]) for fields in told) == 295
+    assert len(told) == 4
+    assert all(set(fields) == {"jobs", "created", "task", "run"} for fields in told)
+
+
+def test_the_counters_of_the_queue_are_those_of_schedule(stage: Stage) -> None:
+    stage.put("r1", at=0)
+    stage.put("r2", at=0, task="other")
+    one_by_one = Stage(stage.broker, name="other")
+    one_by_one.put("r1", at=0)
+    one_by_one.put("r2", at=0, task="other")
+    write(stage.broker, open_on(stage), rows(300))
+    one_by_one.queue.schedule_many(rows(300))
+    assert stage.counters() == one_by_one.counters()
+
+
+def test_a_waiting_consumer_is_woken_when_a_chunk_brings_an_earlier_job(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q")
+    write(broker, load, [row(1, due=FAR - 5)])
+    waker = broker.waker(["q"])
+    while waker.wait(0.05):
+        pass  # what was told up to here
+    place = queue.shard_of("r1")
+    later = next(number for number in range(2, 100) if queue.shard_of(f"r{number}") == place)
+    write(broker, load, [row(later, due=FAR)])
+    assert waker.wait(0.2) == []
+    write(broker, load, [row(later + 1000, due=FAR - 9), row(1, due=FAR - 5)])
+    assert waker.wait(10) == [("q", queue.shard_of(f"r{later + 1000}"))]
+    waker.close()
+
+
+def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> None:
+    key = stage.in_morgue("r1")
+    stage.put("r2", at=0)
+    (job,) = stage.take()
+    stage.settle(fail(job, 1, 2, delay_ms=60_000))
+    assert write(stage.broker, open_on(stage), rows(3)).counts == {"created": 2, "ignored": 1}
+    assert stage.picture()["morgue"] == ["r1 buried"]
+    assert stage.picture()["failed"] == ["r2 x1"]
+    assert stage.broker.inspector.graves("q", "r1")[0].job.key == key
+    assert idents(stage.take()) == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broker: Broker, forgotten: bool) -> None:
+    """The sender has outdated task numbers, or none."""
+    broker.queue("q", shards=2)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    writer = BulkLoadWriter(broker, load)
+    for new in rows(50, due=1):
+        writer.add(*entry_of(with_keys("a", new)))
+    if forgotten:  # as after the loss of Redis
+        for key in broker.client.scan_iter(f"{broker.prefix}:*"):
+            broker.client.delete(key)
+        others = [NewJob(f"other {number}", "other", due_ms=FAR, delay_ms=None) for number in range(10)]
+        assert broker.queue("q").schedule_many(others) == ["created"] * 10
+    for new in rows(100, due=1)[50:]:
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == {"created": 100}
+    held = take_all(broker.queue("q"))
+    assert {job.task for job in held} == {"work"}
+    assert len(held) == len({job.id for job in held}) >= 50
