@@ -33,18 +33,21 @@ def iso_of(ms: float | None) -> str | None:
         return None
 
 
-def parse_moment(text: object) -> datetime:
-    """Return the aware ``datetime`` of a text in ISO 8601.
+def parse_moment(text: object, *, what: str = "") -> datetime:
+    """Return the aware ``datetime`` of a text in ISO 8601; messages begin with ``what``.
 
     Raises:
         InvalidJob: the text is not ISO 8601, or has no time zone.
     """
+    prefix = f"{what}: " if what else ""
     try:
         if not isinstance(text, str) or len(text) > _LONGEST_TEXT or not text.isascii():
             raise ValueError
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidJob(f"{short(text)} is no moment; write it in ISO 8601, like 2026-11-21T08:00:00+01:00") from None
+        raise InvalidJob(
+            f"{prefix}{short(text)} is no moment; write it in ISO 8601, like 2026-11-21T08:00:00+01:00"
+        ) from None
     if moment.utcoffset() is None:
-        raise InvalidJob(f"{short(text)} has no time zone; end it with one, like +01:00 or Z")
+        raise InvalidJob(f"{prefix}{short(text)} has no time zone; end it with one, like +01:00 or Z")
     return moment

@@ -10,18 +10,18 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.records.schedule_frames import CHUNK
 from ..core.sending import bulk_loads
 from ..core.sending.bulk_loads import BulkLoad
+from .bulk_options import BulkOptions, BulkResult
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
-from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
-from .redis_door import DEFAULT_PREFIX, open_broker
+from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
+from .redis_door import open_broker
 from .session import activate
 
 if TYPE_CHECKING:
@@ -30,117 +30,22 @@ if TYPE_CHECKING:
     from .dry_run import DryRun
     from .write_options import WriteOptions
 
+__all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
+
 #: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
 #: files, a table, or a frame that returns the same rows each time it is computed
 Source: TypeAlias = "DataFrame | Files | Table"
 #: seconds between two progress reports
-LOOK: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
 _OURS: Final = re.compile(
     r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkOptions:
-    """Mapping from rows to jobs, and the target of a bulk load.
-
-    ``id``, ``due``, ``args`` … name columns of the input, see :func:`~.expressions.jobs`. ``more`` are options of the
-    format ``delayq`` (:mod:`.write_options`): onConflict, expires, maxAttempts and so on.
-    """
-
-    queue: str
-    id: str
-    task: str | None = None
-    due: str | None = None
-    args: tuple[str, ...] = ()
-    kwargs: tuple[str, ...] = ()
-    payload: str | None = None
-    score: str | None = None
-    context: tuple[str, ...] = ()
-    #: name of a column
-    priority: str | None = None
-    #: address of Redis, a URL or JSON; or the environment variable that holds it
-    redis: str | None = None
-    redis_env: str | None = None
-    prefix: str = DEFAULT_PREFIX
-    #: None = generate one
-    run_id: str | None = None
-    #: jobs per call to Redis
-    chunk: int = CHUNK
-    #: minimum number of Spark tasks (files), or the exact number (other inputs); None = the number of cores
-    parts: int | None = None
-    #: maximum number of bytes of a file that one task reads
-    part_bytes: int = PART_BYTES
-    #: jobs per second
-    rate: float | None = None
-    #: folder for rows that are not valid jobs; None = the first of them aborts the write
-    quarantine: str | None = None
-    close: bool = True
-    #: the bulk load will never be resumed, so no fingerprint of its rows is stored
-    once: bool = False
-    more: Mapping[str, str] = field(default_factory=dict)
-
-    def door(self) -> dict[str, str]:
-        """Return the options that address Redis."""
-        said = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
-        return {name: value for name, value in said.items() if value}
-
-    def of_format(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of the format ``delayq``."""
-        said: dict[str, Any] = {
-            "nullDue": "fail",
-            **self.more,
-            **self.door(),
-            "queue": self.queue,
-            "task": self.task,
-            "runId": run_id,
-            "chunk": self.chunk,
-            "source": json.dumps(dict(source)),
-            "close": "false",
-            "rateLimit": self.rate,
-            "quarantine": self.quarantine,
-            "onError": "quarantine" if self.quarantine else None,
-        }
-        return {name: str(value) for name, value in said.items() if value is not None}
-
-
 @dataclass(frozen=True, slots=True)
-class BulkResult:
-    """Result of a bulk load, as counted in Redis: each row once, however often it was sent."""
-
-    run_id: str
-    #: rows of the input that have an outcome
-    rows: int
-    #: number of rows by outcome: created, ignored, replaced, …
-    counts: Mapping[str, int]
-    #: rows in the quarantine
-    bad: int
-    seconds: float
-    #: the bulk load was closed before this call, which wrote nothing
-    was_over: bool = False
-    #: rows written earlier, by a previous attempt at this bulk load
-    before: int = 0
-
-    @property
-    def created(self) -> int:
-        """Number of jobs created."""
-        return self.counts.get("created", 0)
-
-    @property
-    def known(self) -> int:
-        """Number of valid rows that created no job."""
-        return self.rows - self.bad - self.created
-
-    @property
-    def rows_per_second(self) -> float:
-        """Rows per second in this call, without the rows written earlier."""
-        return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedInput:
     """Input that is ready to be written."""
 
     frame: DataFrame
@@ -173,7 +78,7 @@ def bulk(
     """
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
-    with open_broker(options.door()) as broker:
+    with open_broker(options.address()) as broker:
         with _clear_errors():
             prepared = prepare(spark, broker, source, options, run_id)
         before = sum(bulk_loads.progress(broker, prepared.run).values())
@@ -181,50 +86,57 @@ def bulk(
             with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
-                with _watching(broker, prepared.run, total, watch):
+                with _reporting(broker, prepared.run, total, watch):
                     _write(prepared, options, run_id)
         run = bulk_loads.close_load(broker, prepared.run) if options.close else prepared.run
         counts = bulk_loads.progress(broker, run)
-    bad = _bad(options, run_id)
+    bad = _count_bad(options, run_id)
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
     )
 
 
-def _bad(options: BulkOptions, run_id: str) -> int:
+def _count_bad(options: BulkOptions, run_id: str) -> int:
     if not options.quarantine:
         return 0
-    from .quarantine import put_aside
+    from .quarantine import count_rows
 
-    return put_aside(options.quarantine, run_id)
+    return count_rows(options.quarantine, run_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Input and its mapping to jobs, before anything is written."""
 
-    made: Callable[[int], DataFrame]
-    wanted: WriteOptions
+    jobs_at: Callable[[int], DataFrame]
+    write_options: WriteOptions
     #: description of the input that is stored with the bulk load
-    told: dict[str, str]
+    identity: dict[str, str]
     parts: dict[str, str]
 
     @property
     def source(self) -> dict[str, str]:
         """Description of input, columns and options that is stored with the bulk load."""
-        return {"columns": self.made(0).schema.simpleString(), **self.wanted.told(), **self.told}
+        return {"columns": self.jobs_at(0).schema.simpleString(), **self.write_options.identity(), **self.identity}
 
 
 def _plan(
-    spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *, sum_up: bool = False
+    spark: SparkSession,
+    broker: Broker,
+    source: Source,
+    options: BulkOptions,
+    run_id: str,
+    *,
+    with_checksum: bool = False,
 ) -> _Plan:
-    from .write_options import WriteOptions, check_schema
+    from .write_options import WriteOptions
+    from .write_schema import check_schema
     from .writer import check_redis
 
     known = bulk_loads.read_load(broker, run_id)
     before = dict(known.source) if known is not None else {}
     if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=_needed(options))
+        source = replace(source, columns=_columns_needed(options))
     frame = source.read(spark) if isinstance(source, Files | Table) else source
     parts: dict[str, str] = {}
     if isinstance(source, Files):
@@ -233,11 +145,11 @@ def _plan(
         # is reported instead.
         if options.parts is None:
             parts |= {name: before[name] for name in PART_NAMES if name in before}
-        told = {**source.fingerprint(spark, frame), **parts}
+        identity = {**source.fingerprint(spark, frame), **parts}
     else:
-        told = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
-        told |= source.fingerprint() if isinstance(source, Table) else {}
-    told["words"] = json.dumps(
+        identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
+        identity |= source.fingerprint() if isinstance(source, Table) else {}
+    identity["words"] = json.dumps(
         [
             options.id,
             options.due,
@@ -250,7 +162,7 @@ def _plan(
         ]
     )
 
-    def made(opened_ms: int) -> DataFrame:
+    def jobs_at(opened_ms: int) -> DataFrame:
         return jobs(
             frame,
             ident=options.id,
@@ -264,17 +176,19 @@ def _plan(
             priority=options.priority,
         )
 
-    wanted = WriteOptions.parse(options.of_format(run_id, told))
-    check_schema(made(0).schema, wanted)
-    check_redis(broker, wanted)
-    if sum_up and not options.once and not isinstance(source, Files):
+    write_options = WriteOptions.parse(options.format_options(run_id, identity))
+    check_schema(jobs_at(0).schema, write_options)
+    check_redis(broker, write_options)
+    if with_checksum and not options.once and not isinstance(source, Files):
         # A closed bulk load writes nothing, so the present contents of its input do not matter.
-        over = known is not None and known.closed
-        told |= {name: before[name] for name in ("rows",) if name in before} if over else {"rows": contents(made(0))}
-    return _Plan(made, wanted, told, parts)
+        if known is not None and known.closed:
+            identity |= {"rows": before["rows"]} if "rows" in before else {}
+        else:
+            identity["rows"] = contents(jobs_at(0))
+    return _Plan(jobs_at, write_options, identity, parts)
 
 
-def _needed(options: BulkOptions) -> tuple[str, ...]:
+def _columns_needed(options: BulkOptions) -> tuple[str, ...]:
     """Return the columns to read from a table."""
     single = [options.payload, options.score, options.priority]
     if options.due is not None and options.due.isidentifier():
@@ -283,7 +197,7 @@ def _needed(options: BulkOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> Prepared:
+def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:
     """Open the bulk load, or find it again, and map the input to jobs.
 
     Raises:
@@ -291,12 +205,12 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
     """
     from .sender import open_run
 
-    plan = _plan(spark, broker, source, options, run_id, sum_up=True)
-    run = open_run(broker, run_id, options.queue, plan.wanted, plan.source)
-    ready = plan.made(run.opened_ms)
+    plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
+    run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+    ready = plan.jobs_at(run.opened_ms)
     if plan.parts:
-        return Prepared(ready, run, plan.told, plan.parts)
-    return Prepared(in_order(ready, int(plan.told["parts"])), run, plan.told)
+        return PreparedInput(ready, run, plan.identity, plan.parts)
+    return PreparedInput(in_order(ready, int(plan.identity["parts"])), run, plan.identity)
 
 
 def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int | None = None) -> DryRun:
@@ -307,21 +221,21 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     """
     from .dry_run import STORM, dry_run
 
-    with open_broker(options.door()) as broker, _clear_errors():
+    with open_broker(options.address()) as broker, _clear_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
             return dry_run(
-                plan.made(round(broker.now_ms())),
+                plan.jobs_at(round(broker.now_ms())),
                 broker,
                 options.queue,
-                plan.wanted,
+                plan.write_options,
                 "dry-run",
                 storm_above=storm_above or STORM,
             )
 
 
-def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:
-    said = options.of_format(run_id, prepared.source)
+def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
+    said = options.format_options(run_id, prepared.source)
     activate(prepared.frame.sparkSession)  # any thread may call this
     prepared.frame.write.format("delayq").options(**said).mode("append").save()
 
@@ -338,10 +252,10 @@ def _clear_errors(run_id: str | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _told(str(error), run_id) from error
+        raise _error_of(str(error), run_id) from error
 
 
-def _told(text: str, run_id: str | None) -> DelayQError:
+def _error_of(text: str, run_id: str | None) -> DelayQError:
     """Return our own error from the text of a failed Spark task, or Spark's message without the Java stack traces."""
     text = without_user(text)
     ours = _OURS.search(text)
@@ -352,25 +266,27 @@ def _told(text: str, run_id: str | None) -> DelayQError:
     said = causes[-1] if causes else text.strip().partition("\n")[0]
     if run_id is None:
         return PipelineError(said[:1000])
-    return PipelineError(f"{said[:1000]}. Run {run_id} is open: go on with it by the same call and run id {run_id!r}")
+    return PipelineError(
+        f"{said[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
+    )
 
 
 @contextmanager
-def _watching(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | None) -> Iterator[None]:
+def _reporting(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | None) -> Iterator[None]:
     """Report progress to ``watch`` during the block, and once more at its end."""
     if watch is None:
         yield
         return
     done = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         with suppress(Exception):  # a failure to read the counters must not abort the write
             counts: Counter[str] = bulk_loads.progress(broker, run)
             watch(counts, total)
 
     def follow() -> None:
-        while not done.wait(LOOK):
-            tell()
+        while not done.wait(REPORT_SECONDS):
+            report()
 
     follower = threading.Thread(target=follow, name="delayq-bulk", daemon=True)
     follower.start()
@@ -379,4 +295,4 @@ def _watching(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | N
     finally:
         done.set()
         follower.join()
-        tell()
+        report()

@@ -50,7 +50,7 @@ def ids(array: pa.Array, bad: Bad) -> list[bytes]:
 
 def _note_nulls(array: pa.Array, bad: Bad) -> None:
     for row in pc.indices_nonzero(array.is_null()).to_pylist():
-        bad.setdefault(row, "id is null; a job is known by its id, so give it one, or leave the row out")
+        bad.setdefault(row, "id is null; give each job an id, or leave the row out")
 
 
 def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
@@ -63,11 +63,11 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
         found = objects(kwargs, "kwargs", bad)
         named = [_named(row, value, bad) if value else "" for row, value in enumerate(found)]
     if args is None:
-        return [f'{{"k":{said}}}'.encode() if said else b"" for said in named]
+        return [f'{{"k":{value}}}'.encode() if value else b"" for value in named]
     places = _positional(args, bad).to_pylist()
     return [
-        (f'{{"a":{place},"k":{said}}}' if place else f'{{"k":{said}}}').encode() if said else place.encode()
-        for place, said in zip(places, named, strict=True)
+        (f'{{"a":{place},"k":{value}}}' if place else f'{{"k":{value}}}').encode() if value else place.encode()
+        for place, value in zip(places, named, strict=True)
     ]
 
 
@@ -165,11 +165,11 @@ def whole(seconds: float) -> float | int:
     return int(seconds) if float(seconds).is_integer() else seconds
 
 
-def canonical(said: dict[str, Any]) -> bytes:
+def canonical(value: dict[str, Any]) -> bytes:
     """Encode the options of a job as ``core/job_options.py`` does."""
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def each(said: T | list[T], rows: Sequence[object]) -> list[T]:
+def each(value: T | list[T], rows: Sequence[object]) -> list[T]:
     """Return one value per row, repeating a value that applies to all rows."""
-    return said if isinstance(said, list) else [said] * len(rows)
+    return value if isinstance(value, list) else [value] * len(rows)

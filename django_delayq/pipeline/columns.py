@@ -66,14 +66,14 @@ class Packer:
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
-        """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`."""
+        """Return the entries of a batch whose columns are among :data:`~.write_schema.COLUMNS`."""
         bad: Bad = {}
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         ids = parts.ids(columns["id"], bad)
         dues = self._dues(columns, batch.num_rows, bad)
         texts = self._option_texts(columns, dues, bad)
         merged = "payload" in columns and not self._pull
-        names, conflicts, priorities = self._says(columns, merged, bad)
+        names, conflicts, priorities = self._routing_of(columns, merged, bad)
         if merged:
             return self._merged(columns, ids, dues.to_pylist(), texts, (names, conflicts, priorities), bad)
         args = self._args(columns, batch.num_rows, bad)
@@ -108,7 +108,7 @@ class Packer:
             self._shapes[task, conflict, priority, has_options] = known
         return known
 
-    def _says(
+    def _routing_of(
         self, columns: dict[str, pa.Array], merged: bool, bad: Bad
     ) -> tuple[str | list[str], str | list[str], int | list[int]]:
         """Return task, conflict policy and priority: one value for all jobs, or one per job."""
@@ -159,10 +159,10 @@ class Packer:
                         "are due at once",
                     )
                 elif early:
-                    bad.setdefault(row, "due lies before 1970; are the units right?")
+                    bad.setdefault(row, "due is before 1970; check its unit")
                 elif ms > last:
                     far = ms <= MAX_DUE_MS
-                    hint = "if it is meant, the option allowFar=true allows it" if far else "the year 2255 is the end"
+                    hint = "the option allowFar=true allows it" if far else "times up to the year 2255 can be stored"
                     bad.setdefault(row, f"due is more than ten years ahead ({ms} ms since 1970); {hint}")
         return pc.fill_null(found, 0)
 
@@ -192,7 +192,7 @@ class Packer:
         if "expires_ms" in said:
             said.pop("expires_in_ms", None)
             if said["expires_ms"] <= due_ms:
-                bad.setdefault(row, "expires is not after the due time, so the job would never run")
+                bad.setdefault(row, "expires is not after the due time, so the job would never run; give a later time")
         if not said:
             return b""
         try:
@@ -236,13 +236,13 @@ class Packer:
         ids: list[bytes],
         dues: list[int],
         texts: bytes | list[bytes],
-        says: tuple[Any, Any, Any],
+        routing: tuple[Any, Any, Any],
         bad: Bad,
     ) -> Packed:
         """Build jobs with a payload one by one; their records have too many parts for a columnar path to pay off."""
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
-        names, conflicts, priorities = (each(said, ids) for said in says)
+        names, conflicts, priorities = (each(said, ids) for said in routing)
         options, shapes = self._options, []
         entries: list[Entry] = []
         same: dict[Shape, Shape] = {}

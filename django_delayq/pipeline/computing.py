@@ -16,7 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from . import quality
-from .options import HistoryOptions
+from .history_options import HistoryOptions
 from .schemas import EVENTS
 from .tables import NO_DAY, Step, Table
 from .transforms import HOURS, attempts, day_of, hours
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .landing import Landed
 
 #: maximum number of metric rows that the driver holds at once, unless a single day has more
-FIGURES_AT_ONCE: Final = 50_000
+METRICS_AT_ONCE: Final = 50_000
 
 
 class Computing:
@@ -45,7 +45,9 @@ class Computing:
         self._options = options
         self._step = step
 
-    def wanted(self, days: Iterable[date], touched: Mapping[date, Collection[int]], died: Collection[date]) -> Wanted:
+    def wanted(
+        self, days: Iterable[date], touched: Mapping[date, Collection[int]], interrupted: Collection[date]
+    ) -> Wanted:
         """Return the days and hours to compute.
 
         Args:
@@ -53,7 +55,7 @@ class Computing:
             touched: the hours of a day that changed; a missing day means all of its hours.
             died: days that an earlier pipeline run left pending.
         """
-        days, whole_ones = list(days), {NO_DAY, *died}
+        days, whole_ones = list(days), {NO_DAY, *interrupted}
         known = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
         return {day: frozenset(touched[day]) if day in touched and day in known - whole_ones else None for day in days}
 
@@ -70,10 +72,10 @@ class Computing:
             table.replace([] if rows is None else table.write(rows), wanted, replaced[name])
 
         expectations = self._options.expectations
-        runs = attempts(self._tables["events"].read(spark, wanted).select(*EVENTS.names), self._options.sla)
-        quality.refuse_broken(runs, expectations)
+        attempts_of = attempts(self._tables["events"].read(spark, wanted).select(*EVENTS.names), self._options.sla)
+        quality.refuse_broken(attempts_of, expectations)
         seen = Observation()
-        judged = runs.withColumn(quality.REASON, quality.reason_of(expectations))
+        judged = attempts_of.withColumn(quality.REASON, quality.reason_of(expectations))
         counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)]
         is_good = F.col(quality.REASON).isNull()
         replace("attempts", judged.observe(seen, *counters).where(is_good).drop(quality.REASON), wanted)
@@ -81,9 +83,9 @@ class Computing:
         if counted is not None:
             counted.add(found, expectations)
         replace("quarantine", judged.where(~is_good) if found.get("bad") else None, wanted)
-        replace("hours", self._figured(spark, wanted), whole(wanted))
+        replace("hours", self._all_hours(spark, wanted), whole(wanted))
 
-    def _figured(self, spark: SparkSession, wanted: Wanted) -> DataFrame:
+    def _all_hours(self, spark: SparkSession, wanted: Wanted) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
         found = hours(self._tables["attempts"].read(spark, wanted))
         partly = {day: some for day, some in wanted.items() if some is not None}
@@ -95,7 +97,7 @@ class Computing:
     def _hours(self, spark: SparkSession, days: Sequence[date]) -> DataFrame:
         return self._tables["hours"].read(spark, whole(days)).select(*HOURS.names)
 
-    def figures(self, spark: SparkSession, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
+    def metrics(self, spark: SparkSession, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
         """Yield the metrics of some days in portions of whole days that fit the driver's memory."""
         for some in self._portions(spark, days):
             yield self._table(spark, some), some
@@ -104,7 +106,7 @@ class Computing:
         if len(days) < 2:
             return [list(days)]
         by_day = self._hours(spark, days).groupBy(day_of(F.col("hour"))).count()
-        return parts(days, {day: int(count) for day, count in by_day.collect()}, len(days), FIGURES_AT_ONCE)
+        return parts(days, {day: int(count) for day, count in by_day.collect()}, len(days), METRICS_AT_ONCE)
 
     def _table(self, spark: SparkSession, days: Sequence[date]) -> pa.Table:
         import pyarrow as pa

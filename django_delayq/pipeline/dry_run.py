@@ -119,8 +119,8 @@ def dry_run(
     # Two queries: grouping by minute and shard together would return a row for each pair of them.
     minute = F.floor(due / _MINUTE_MS).cast("long")
     rows, now = F.count(F.lit(1)).alias("rows"), F.sum(F.when(due <= now_ms, 1).otherwise(0)).alias("now")
-    by_minute = _counted(frame.groupBy(minute.alias("of")).agg(rows, now))
-    by_place = _counted(frame.groupBy(place.alias("of")).agg(rows))
+    by_minute = _rows_of(frame.groupBy(minute.alias("of")).agg(rows, now))
+    by_place = _rows_of(frame.groupBy(place.alias("of")).agg(rows))
     minutes = {row["of"]: row["rows"] for row in by_minute if row["of"] is not None}
     shards = {
         **dict.fromkeys(range(layout["shards"]), 0),
@@ -146,7 +146,7 @@ def dry_run(
     )
 
 
-def _counted(frame: DataFrame) -> list[dict[str, Any]]:
+def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = frame.toArrow().to_pylist()
     return found
 
@@ -193,16 +193,16 @@ def _sample(
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 
 
-def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], most_memory: float) -> int | None:
+def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], max_memory: float) -> int | None:
     """Return how many bytes the jobs may take before the first node is so full that a bulk load stops."""
     rows: dict[str, int] = {}
     for place, count in shards.items():
         node = _node_of(broker, queue, number_of(epoch, place))
         rows[node] = rows.get(node, 0) + count
     total, found = sum(rows.values()), []
-    for node, told in memory_of(broker).items():
-        used, limit = int(told["used_memory"]), int(told.get("maxmemory", 0))
-        free = int(limit * (most_memory or 1.0)) if limit else int(told.get("total_system_memory", 0))
+    for node, memory in memory_of(broker).items():
+        used, limit = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
+        free = int(limit * (max_memory or 1.0)) if limit else int(memory.get("total_system_memory", 0))
         if free and (rows.get(node) or not total):
             found.append((free - used) * (total or 1) // (rows.get(node) or 1))
     return max(0, min(found)) if found else None

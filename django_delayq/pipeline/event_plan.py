@@ -25,7 +25,7 @@ Positions: TypeAlias = dict[Place, str]
 #: intervals with fewer events than this share a task
 SMALL: Final = 5_000
 _EXAMPLE: Final = '{"orders": {"0": "1700000000000-1"}}'
-_MOST_TOLD: Final = 5
+_MOST_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,13 @@ class Loss:
 
 def text_of(losses: Sequence[Loss]) -> str:
     """Return the error message for losses, with the remedy."""
-    told = "; ".join(str(loss) for loss in losses[:_MOST_TOLD])
-    more = f"; and {len(losses) - _MOST_TOLD} more shards" if len(losses) > _MOST_TOLD else ""
+    listed = "; ".join(str(loss) for loss in losses[:_MOST_LISTED])
+    more = f"; and {len(losses) - _MOST_LISTED} more shards" if len(losses) > _MOST_LISTED else ""
     return (
-        f"events were lost before they were read: {told}{more}. They cannot be had any more. To go on with what is "
-        "there, run once with the option failOnDataLoss set to false; that it does not happen again: read more often, "
-        'raise DELAYQ["EVENTS"]["cap"], and set the option trim, so that nobody else takes off what is not read yet'
+        f"events were lost before they were read: {listed}{more}. They cannot be read "
+        "any more. To continue with the events that are left, run once with the option failOnDataLoss set to false. To "
+        'prevent another loss, read more often, raise DELAYQ["EVENTS"]["cap"], and set the option trim, so that other '
+        "consumers do not remove unread events"
     )
 
 
@@ -84,7 +85,7 @@ def to_positions(offsets: object) -> Positions:
     """
     try:
         if not isinstance(offsets, Mapping):
-            raise ValueError("they are no object")
+            raise ValueError("there is no JSON object")
         positions = {}
         for queue, shards in offsets.items():
             for number, position in shards.items():
@@ -92,27 +93,27 @@ def to_positions(offsets: object) -> Positions:
                 positions[check_queue_name(queue), _number(number)] = position
         return positions
     except (InvalidJob, ValueError, AttributeError) as error:
-        raise Misconfigured(f"offsets look like {_EXAMPLE}, but in these {error}: {short(offsets)}") from error
+        raise Misconfigured(f"offsets must be like {_EXAMPLE}, got {short(offsets)} ({error})") from error
 
 
 def _number(text: object) -> int:
     if isinstance(text, str) and text.isdigit() and len(text) <= 9:
         return int(text)
-    raise ValueError(f"{short(text)} is no number of a shard")
+    raise ValueError(f"{short(text)} is no shard number")
 
 
-def parse_start(text: str) -> str | Positions:
-    """Parse the option ``startingOffset``: earliest, latest, or offsets as JSON.
+def check_start(name: str, text: str) -> str | Positions:
+    """Return the parsed option ``startingOffset``: earliest, latest, or the positions of offsets in JSON.
 
     Raises:
-        Misconfigured: it is something else.
+        InvalidJob, Misconfigured: it is something else.
     """
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
         return to_positions(json.loads(text))
     except ValueError:
-        raise Misconfigured(f"startingOffset is earliest, latest or JSON like {_EXAMPLE}, not {short(text)}") from None
+        raise InvalidJob(f"{name} must be earliest, latest or JSON like {_EXAMPLE}, got {short(text)}") from None
 
 
 # -- state of the streams -------------------------------------------------------------------------------------------
@@ -128,25 +129,25 @@ def known_places(broker: Broker, queues: Sequence[str]) -> list[Place]:
     ]
 
 
-def starting(scene: Mapping[Place, Stream], start: str | Positions) -> Positions:
+def starting(streams: Mapping[Place, Stream], start: str | Positions) -> Positions:
     """Return the positions at which a new reader begins."""
     if not isinstance(start, str):
-        return {place: start.get(place, BEGINNING) for place in {*scene, *start}}
+        return {place: start.get(place, BEGINNING) for place in {*streams, *start}}
     if start == "latest":
-        return {place: stream.last for place, stream in scene.items()}
-    return {place: stream.before or stream.last for place, stream in scene.items()}
+        return {place: stream.last for place, stream in streams.items()}
+    return {place: stream.before or stream.last for place, stream in streams.items()}
 
 
-def find_losses(broker: Broker, positions: Mapping[Place, str], scene: Mapping[Place, Stream]) -> list[Loss]:
+def find_losses(broker: Broker, positions: Mapping[Place, str], streams: Mapping[Place, Stream]) -> list[Loss]:
     """Return the events that a reader at these positions has missed."""
     unread = {
         place: position
         for place, position in positions.items()
-        if parts(scene[place].last) > parts(position) and not scene[place].ended
+        if parts(streams[place].last) > parts(position) and not streams[place].ended
     }
     next_events = following(broker, unread)
     found = (
-        (place, position, _why_lost(position, scene[place], next_events.get(place)))
+        (place, position, _why_lost(position, streams[place], next_events.get(place)))
         for place, position in sorted(positions.items())
     )
     return [Loss(*place, position, why) for place, position, why in found if why]
@@ -179,7 +180,7 @@ def text_of_gap(missing: int) -> str:
 
 def ends(
     positions: Mapping[Place, str],
-    scene: Mapping[Place, Stream],
+    streams: Mapping[Place, Stream],
     known: Iterable[Place],
     target: Mapping[Place, str] | None,
 ) -> Positions:
@@ -193,7 +194,7 @@ def ends(
     there = {place for place in known if target is None or place in target or place in positions}
     found = {}
     for place in there:
-        position, stream = positions.get(place, BEGINNING), scene[place]
+        position, stream = positions.get(place, BEGINNING), streams[place]
         last = position if stream.ended else stream.last
         if target is not None:
             last = min(last, target.get(place, BEGINNING), key=parts)
@@ -253,6 +254,6 @@ def intervals(start: Mapping[Place, str], end: Mapping[Place, str]) -> list[list
     return tasks
 
 
-def newest(scene: Mapping[Place, Stream], known: Iterable[Place]) -> dict[str, Any]:
+def newest(streams: Mapping[Place, Stream], known: Iterable[Place]) -> dict[str, Any]:
     """Return the offsets of a reader that has read everything."""
-    return to_offsets({place: scene[place].last for place in known})
+    return to_offsets({place: streams[place].last for place in known})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +15,7 @@ from pyspark.sql.types import StructType
 
 from ..core import events
 from ..core.broker import Broker
-from ..core.errors import DelayQError, InvalidJob, Misconfigured
-from ..core.inputs import check_queue_name, short
+from ..core.errors import DelayQError, Misconfigured
 from ..core.records.events import Entry, parts
 from ..core.streams import begin
 from . import event_plan as plan
@@ -24,21 +23,12 @@ from .column_names import fault_of_case
 from .errors import EventsLost
 from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
-from .redis_door import check_names, config_of, open_broker
+from .option_fields import SourceOptions, flag, named, option, queue_names, whole
+from .redis_door import open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
 
-OPTIONS: Final = (
-    "queue",
-    "follow",
-    "startingOffset",
-    "maxRowsPerTrigger",
-    "fetch",
-    "trim",
-    "consumer",
-    "failOnDataLoss",
-)
 #: minimum number of rows of an Arrow batch
 BATCH: Final = 10_000
 #: number of events converted to columns at once, small enough for the processor's cache
@@ -53,79 +43,33 @@ _ARROW: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class EventsOptions:
-    """Parsed and validated options of the data source, without those of :mod:`.redis_door`."""
+class EventsOptions(SourceOptions):
+    """Selection of events, and how they are read."""
 
     #: queues to read; empty = every queue, future ones included
-    queues: tuple[str, ...] = ()
-    #: queues whose events are kept for this consumer, now or later; empty = every queue
-    follows: tuple[str, ...] = ()
+    queues: tuple[str, ...] = option("queue", queue_names, ())
+    #: queues whose events are kept for this consumer, now or later; empty = every queue, None = those that it reads
+    follow: tuple[str, ...] | None = option("follow", queue_names)
     #: earliest, latest or positions
-    start: str | Positions = "earliest"
-    max_rows: int = 500_000
+    start: str | Positions = option("startingOffset", plan.check_start, "earliest")
+    max_rows: int = option("maxRowsPerTrigger", whole(1, 10**12), 500_000)
     #: entries requested in one call
-    fetch: int = 100
+    fetch: int = option("fetch", whole(1, 10_000), 100)
     #: store the consumer's position in Redis, and allow trimming of what all consumers have read
-    trim: bool = False
-    #: name of the consumer
-    consumer: str = "history"
-    fail_on_loss: bool = True
+    trim: bool = option("trim", flag, False)
+    consumer: str = option("consumer", named(events.check_consumer), "history")
+    fail_on_loss: bool = option("failOnDataLoss", flag, True)
 
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> EventsOptions:
-        """Parse the options as Spark passes them.
-
-        Raises:
-            Misconfigured: an option is unknown or invalid; the message says what to write.
-        """
-        check_names(options, OPTIONS)
-        config_of(options)
-        try:
-            queues = _queues(options, "queue", "*")
-            return cls(
-                queues=queues,
-                follows=_follows_of(options, queues),
-                start=plan.parse_start(options.get("startingOffset", "earliest")),
-                max_rows=_whole(options, "maxRowsPerTrigger", 500_000, 10**12),
-                fetch=_whole(options, "fetch", 100, 10_000),
-                trim=_flag(options, "trim", False),
-                consumer=events.check_consumer(options.get("consumer", "history")),
-                fail_on_loss=_flag(options, "failOnDataLoss", True),
+    def __post_init__(self) -> None:
+        if self.follows and not (self.queues and set(self.queues) <= set(self.follows)):
+            raise Misconfigured(
+                "option follow must name all queues that option queue names, because their events are kept"
             )
-        except InvalidJob as error:
-            raise Misconfigured(str(error)) from error
 
-
-def _queues(options: Mapping[str, str], option: str, default: str) -> tuple[str, ...]:
-    names = [name.strip() for name in options.get(option, default).split(",") if name.strip()]
-    if not names:
-        raise Misconfigured(f"option {option} is a name, several with commas between them, or * for every queue")
-    return () if "*" in names else tuple(sorted(check_queue_name(name) for name in set(names)))
-
-
-def _follows_of(options: Mapping[str, str], queues: tuple[str, ...]) -> tuple[str, ...]:
-    found = _queues(options, "follow", ",".join(queues) or "*")
-    if found and not (queues and set(queues) <= set(found)):
-        raise Misconfigured("what is read is kept for its reader: option follow must name all of them that queue does")
-    return found
-
-
-def _whole(options: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
-    if text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
-        return int(text)
-    raise Misconfigured(f"option {name} is a whole number from 1 to {most}, not {short(text)}")
-
-
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name)
-    if text is None:
-        return default
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    raise Misconfigured(f"option {name} is true or false, not {short(text)}")
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """Queues whose events are kept for this consumer; empty = every queue."""
+        return self.queues if self.follow is None else self.follow
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -210,28 +154,27 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
     """
     position, gathered = interval.after, list[Entry]()
 
-    def ask() -> Callable[[], list[Entry]]:
+    def send() -> Callable[[], list[Entry]]:
         return begin(broker, interval.queue, interval.number, position, interval.until, options.fetch)
 
-    asked: Callable[[], list[Entry]] | None = ask()
+    read_reply: Callable[[], list[Entry]] | None = send()
     try:
-        while asked is not None:
-            answer, asked = asked, None
-            entries = answer()
+        while read_reply is not None:
+            entries, read_reply = read_reply(), None
             fault = _gap(position, entries, interval.until)
             if fault:
                 report([Loss(interval.queue, interval.number, position, fault)], options)
             if entries:
                 position = entries[-1].position
                 gathered += entries
-                asked = ask() if position != interval.until else None
+                read_reply = send() if position != interval.until else None
             if sum(entry.size for entry in gathered) >= PIECE:
                 yield gathered
                 gathered = []
     finally:
-        if asked is not None:  # the rest is not needed, but the connection must be returned without half a reply on it
+        if read_reply is not None:  # not needed, but the connection must be returned without half a reply on it
             with suppress(DelayQError):
-                asked()
+                read_reply()
     if gathered:
         yield gathered
 
@@ -239,7 +182,7 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
 def _gap(position: str, entries: Sequence[Entry], until: str) -> str:
     """Return which events are missing after a position, or "" if none is."""
     if not entries:
-        return f"the stream has no more, but went up to {until} a moment ago"
+        return f"the stream ends here, but went up to {until} when the batch was planned"
     missing = entries[-1].last - parts(position)[1] - sum(entry.size for entry in entries)
     return plan.text_of_gap(missing)
 

@@ -26,13 +26,13 @@ from ..core.streams import Place, Stream, begin, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
-from .redis_door import open_broker
+from .redis_door import config_of, open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
 
 #: seconds after which an idle consumer renews its registration
-STILL_HERE: Final = 60.0
+REGISTRATION_SECONDS: Final = 60.0
 
 
 class EventsSource(DataSource):
@@ -45,7 +45,8 @@ class EventsSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns."""
-        EventsOptions.parse(self.options)  # so that load() reports invalid options
+        config_of(self.options)  # checked here, so that load() reports invalid options
+        EventsOptions.parse(self.options)
         return EVENTS
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -67,12 +68,12 @@ class EventsReader(TaskReader, DataSourceReader):
         """Return one partition per large shard; smaller shards share one."""
         with open_broker(self.options) as broker:
             known = plan.known_places(broker, self.chosen.queues)
-            wanted = self.chosen.start
-            scene = streams(broker, {*known, *(() if isinstance(wanted, str) else wanted)})
-            start = plan.starting(scene, wanted)
-            if not isinstance(wanted, str):
-                report(plan.find_losses(broker, start, scene), self.chosen)
-            tasks = plan.intervals(start, plan.ends(start, scene, known, None))
+            start_option = self.chosen.start
+            by_place = streams(broker, {*known, *(() if isinstance(start_option, str) else start_option)})
+            start = plan.starting(by_place, start_option)
+            if not isinstance(start_option, str):
+                report(plan.find_losses(broker, start, by_place), self.chosen)
+            tasks = plan.intervals(start, plan.ends(start, by_place, known, None))
         return [EventsPartition(task) for task in tasks]
 
 
@@ -91,9 +92,9 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._opened: Broker | None = None
         self._target: Positions | None = None
         self._newest: Offsets | None = None
-        self._noted: Positions = {}
-        self._told: set[tuple[Place, str]] = set()
-        self._said_at = float("-inf")
+        self._committed: Positions = {}
+        self._reported: set[tuple[Place, str]] = set()
+        self._registered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that tasks need, without the connections and the planner's own state."""
@@ -120,12 +121,12 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def initialOffset(self) -> Offsets:
         """Return the position at which a query without a checkpoint begins."""
-        self._say_still_here()  # register first, so that nothing is trimmed from now on
-        wanted = self.chosen.start
-        named = () if isinstance(wanted, str) else wanted
+        self._renew_registration()  # register first, so that nothing is trimmed from now on
+        start_option = self.chosen.start
+        named = () if isinstance(start_option, str) else start_option
         # Include the queues that are read another time: events trimmed from now on are a loss there, too.
-        scene = streams(self._broker, {*plan.known_places(self._broker, self.chosen.follows), *named})
-        return plan.to_offsets(plan.starting(scene, wanted))
+        by_place = streams(self._broker, {*plan.known_places(self._broker, self.chosen.follows), *named})
+        return plan.to_offsets(plan.starting(by_place, start_option))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the configured maximum number of rows per batch."""
@@ -137,21 +138,21 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             EventsLost: unread events are gone.
         """
-        self._say_still_here()
+        self._renew_registration()
         positions, others = self._split(plan.to_positions(start))
-        known, scene = self._look(positions)
-        joined = {place: BEGINNING for place in known if place not in positions and self._is_wanted(place)}
-        self._check({**positions, **joined}, scene)
-        end = plan.ends(positions, scene, known, self._target)
+        known, by_place = self._read_streams(positions)
+        joined = {place: BEGINNING for place in known if place not in positions and self._is_in_target(place)}
+        self._check({**positions, **joined}, by_place)
+        end = plan.ends(positions, by_place, known, self._target)
         if isinstance(limit, ReadMaxRows):
             end = plan.limit_to(limit.max_rows, positions, end, self._walk)
-        self._newest = plan.newest(scene, known)
+        self._newest = plan.newest(by_place, known)
         return plan.to_offsets({**others, **end})
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the present positions; later events are left to the next query."""
-        known, scene = self._look({})
-        self._target = {place: scene[place].last for place in known}
+        known, by_place = self._read_streams({})
+        self._target = {place: by_place[place].last for place in known}
 
     def reportLatestOffset(self) -> Offsets | None:
         """Return the latest positions at the last planning, for the progress report of the query."""
@@ -167,34 +168,36 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         if not self.chosen.trim:
             return
         fresh = {
-            place: position for place, position in plan.to_positions(end).items() if self._noted.get(place) != position
+            place: position
+            for place, position in plan.to_positions(end).items()
+            if self._committed.get(place) != position
         }
         try:
-            note_read(self._broker, self.chosen, fresh)
+            store_positions(self._broker, self.chosen, fresh)
         except QueueUnavailable as error:
-            log.warning("how far was read could not be noted, the next commit will do it: %s", error)
+            log.warning("the read positions could not be stored; the next commit stores them: %s", error)
             return
-        self._noted |= fresh
-        self._said_at = time.monotonic()
+        self._committed |= fresh
+        self._registered_at = time.monotonic()
 
     def _split(self, positions: Positions) -> tuple[Positions, Positions]:
         """Return the positions of the queues that are read, and those of the others, which stay unchanged."""
-        asked = self.chosen.queues
-        read = {place: at for place, at in positions.items() if not asked or place[0] in asked}
+        queues = self.chosen.queues
+        read = {place: at for place, at in positions.items() if not queues or place[0] in queues}
         return read, {place: at for place, at in positions.items() if place not in read}
 
-    def _look(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
+    def _read_streams(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
         known = plan.known_places(self._broker, self.chosen.queues)
         return known, streams(self._broker, dict.fromkeys([*known, *positions]))
 
-    def _is_wanted(self, place: Place) -> bool:
+    def _is_in_target(self, place: Place) -> bool:
         return self._target is None or place in self._target
 
-    def _check(self, positions: Mapping[Place, str], scene: Mapping[Place, Stream]) -> None:
-        losses = plan.find_losses(self._broker, positions, scene)
-        new = [loss for loss in losses if ((loss.queue, loss.number), loss.after) not in self._told]
+    def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> None:
+        losses = plan.find_losses(self._broker, positions, by_place)
+        new = [loss for loss in losses if ((loss.queue, loss.number), loss.after) not in self._reported]
         report(new, self.chosen)
-        self._told.update(((loss.queue, loss.number), loss.after) for loss in new)
+        self._reported.update(((loss.queue, loss.number), loss.after) for loss in new)
 
     def _walk(self, place: Place, position: str, number: int) -> str:
         """Return the position ``number`` events further."""
@@ -210,13 +213,13 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
                     break
         return position
 
-    def _say_still_here(self) -> None:
-        if self.chosen.trim and time.monotonic() - self._said_at > STILL_HERE:
+    def _renew_registration(self) -> None:
+        if self.chosen.trim and time.monotonic() - self._registered_at > REGISTRATION_SECONDS:
             events.follow(self._broker, self.chosen.consumer, self.chosen.follows)
-            self._said_at = time.monotonic()
+            self._registered_at = time.monotonic()
 
 
-def note_read(broker: Broker, options: EventsOptions, positions: Mapping[Place, str]) -> None:
+def store_positions(broker: Broker, options: EventsOptions, positions: Mapping[Place, str]) -> None:
     """Move the consumer's cursors forward to these positions; a cursor never moves back."""
     queues: dict[str, dict[int, str]] = {}
     for (queue, number), position in positions.items():
@@ -232,12 +235,12 @@ def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]])
         offsets: ``{queue: {"<number of the shard>": "<position>"}}``, from the progress of the query.
     """
     with open_broker(options) as broker:
-        note_read(broker, EventsOptions.parse(options), plan.to_positions(offsets))
+        store_positions(broker, EventsOptions.parse(options), plan.to_positions(offsets))
 
 
 def read_before(options: Mapping[str, str]) -> str | None:
     """Return the newest position that the consumer of a source has stored in Redis, over all shards; None = none."""
     with open_broker(options) as broker:
-        noted = [one.cursor for one in events.lag(broker, EventsOptions.parse(options).consumer)]
-    newest = latest(BEGINNING, *noted)
+        cursors = [one.cursor for one in events.lag(broker, EventsOptions.parse(options).consumer)]
+    newest = latest(BEGINNING, *cursors)
     return None if newest == BEGINNING else newest

@@ -34,7 +34,7 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     if column_of(frame, name) is None:
         known = ", ".join(frame.columns[:30])
         raise Misconfigured(
-            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} It has: {known}"
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {known}"
         )
     return F.col(quoted(name))
 
@@ -63,15 +63,15 @@ def id_column(frame: DataFrame, template: str) -> Column:
             continue
         if form or conversion:
             raise Misconfigured(
-                f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
-                "a column of the form that is wanted"
+                f"the id {short(template)}: only names of columns go between braces, like {{pk}}; derive "
+                "a column with the required form"
             )
         one = column(frame, name, f"the id {short(template)}")
         kind = kinds[column_of(frame, name) or name]
         if kind not in _SURE and not kind.startswith("decimal"):
             raise Misconfigured(
-                f"the id {short(template)}: {name} is {kind}, whose text may be another one tomorrow; use a text, a "
-                "whole number or a date"
+                f"the id {short(template)}: {name} is {kind}, whose text form may vary; use a text, a whole "
+                "number or a date"
             )
         found.append(one.cast("string"))
         names += 1
@@ -97,7 +97,13 @@ def names_in(template: str) -> list[str]:
     Raises:
         Misconfigured: it is not a template.
     """
-    return [name for _, name, _, _ in _pieces(template) if name]
+    return list(dict.fromkeys(name for _, name, _, _ in _pieces(template) if name))
+
+
+def pattern_of(template: str) -> str:
+    """Return a regular expression of Java's for the ids that the template makes."""
+    found = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name, _, _ in _pieces(template))
+    return rf"(?s)\A{found}\z"
 
 
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
@@ -127,7 +133,7 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
         return F.expr(f"try_cast({quoted(due)} AS timestamp)").alias("due")
     raise Misconfigured(
         f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date "
-        "has no hour, and a time without a zone is no moment"
+        "has no hour, and a time without a zone is ambiguous"
     )
 
 
@@ -135,10 +141,11 @@ def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
     if due.startswith("+"):
         return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
     try:
-        return ms_of(parse_moment(due))
+        return ms_of(parse_moment(due, what="due"))
     except InvalidJob as error:
         raise Misconfigured(
-            f"due is no column.{suggest(due, frame.columns)} {error}; or give a time from now on like +2h30m"
+            f"{error}. It is no column either.{suggest(due, frame.columns)} Give the name of a column, a moment, or a "
+            "delay like +2h30m"
         ) from None
 
 
@@ -152,7 +159,7 @@ def seconds(text: str) -> float:
         return float(text)
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise Misconfigured(f"{short(text)} is no time; write it like 90s, 2h30m or 1d")
+        raise Misconfigured(f"{short(text)} is no duration; write it like 90s, 2h30m or 1d")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 

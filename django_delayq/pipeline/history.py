@@ -19,25 +19,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING, Final
 
 from . import quality, upkeep
 from .computing import Computing
-from .days_done import DaysDone, OnDays, nobody
 from .errors import PipelineError
-from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
-from .options import HistoryOptions, source_options
+from .history_guard import POLL_SECONDS, exclusive, stoppable
+from .history_options import HistoryOptions
+from .landing import Landed, Landing, Source, acknowledge, events_source, read_offsets, warn_of_lost_root
 from .status import Status, status_of
 from .store import PendingDays, Store
+from .summary import Summary
 from .tables import ATTEMPTS, Step, no_step, read, tables_of
-from .upkeep import Purge
+from .upkeep import DaysDone, OnDays, Purge, ignore_days
 from .wanted import Wanted, parts, whole
 
 if TYPE_CHECKING:
@@ -53,37 +50,15 @@ OnHours = Callable[["pa.Table", list[date]], object]
 #: maximum number of days computed at once, and of attempts in a backfill unless a single day has more
 DAYS_AT_ONCE: Final = 31
 ROWS_AT_ONCE: Final = 500_000
-_POLL_S: Final = 0.2
-
 
 __all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge", "Status", "Summary", "read"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Result of a pipeline run."""
-
-    #: events landed; for a backfill, attempts computed
-    rows: int = 0
-    #: how many of them were quarantined
-    bad: int = 0
-    batches: int = 0
-    #: days whose metrics were computed and published
-    days: tuple[date, ...] = ()
-    #: positions up to which the streams are read
-    offsets: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    #: expectation → number of rows that broke it, whatever its mode
-    broken: dict[str, int] = field(default_factory=dict)
-    #: the run was stopped early; the next run continues
-    stopped: bool = False
 
 
 def _never() -> bool:
     return False
 
 
-def _nobody(table: pa.Table, days: list[date]) -> None:
+def _ignore_hours(table: pa.Table, days: list[date]) -> None:
     """Leave the metrics in the tables only."""
 
 
@@ -123,7 +98,7 @@ class History:
 
     # --- operations
 
-    def run(self, on_hours: OnHours = _nobody, *, stop: Callable[[], bool] = _never) -> Summary:
+    def run(self, on_hours: OnHours = _ignore_hours, *, stop: Callable[[], bool] = _never) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
@@ -138,24 +113,28 @@ class History:
         return self._run(on_hours, stop)
 
     def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
-        began, landed, told = time.monotonic(), Landed(), list[date]()
-        with self._stoppable(stop) as stopping, self._alone(stopping.is_set, patient=patient):
-            died = self._pending.see()
+        began, landed, published = time.monotonic(), Landed(), list[date]()
+        with (
+            stoppable(self.spark, stop) as stopping,
+            exclusive(self.store, self.options.wait_s, stopping.is_set, patient=patient),
+        ):
+            interrupted = self._pending.see()
             landing = self._landing()
             landed = landing.landed
             landing.run(stopping.is_set)
-            self._acknowledge()
+            if self._source is None:
+                acknowledge(self.store, self.options)
             self._step("landed")
-            days = self._open(self._pending.see())
-            wanted = self._computing.wanted(days, landed.hours, died)
+            days = self._pending.open_days()
+            wanted = self._computing.wanted(days, landed.hours, interrupted)
             for part in parts(days, {}, DAYS_AT_ONCE, 0):
-                self._publish({day: wanted[day] for day in part}, on_hours, stopping, told)
-        return self._summary(landed, told, began, stopping.is_set())
+                self._publish({day: wanted[day] for day in part}, on_hours, stopping, published)
+        return self._summary(landed, published, began, stopping.is_set())
 
     def stream(
         self,
         interval_s: float,
-        on_hours: OnHours = _nobody,
+        on_hours: OnHours = _ignore_hours,
         stop: Callable[[], bool] = _never,
         *,
         on_summary: Callable[[Summary], object] = lambda summary: None,
@@ -177,17 +156,17 @@ class History:
             on_summary(self._run(on_hours, stop, patient=True))
             runs += 1
             while not stop() and (left := began + interval_s - time.monotonic()) > 0:
-                time.sleep(min(_POLL_S, left))
+                time.sleep(min(POLL_SECONDS, left))
         return runs
 
     def backfill(
         self,
         first: date,
         last: date,
-        on_hours: OnHours = _nobody,
+        on_hours: OnHours = _ignore_hours,
         *,
         stop: Callable[[], bool] = _never,
-        on_days: OnDays = nobody,
+        on_days: OnDays = ignore_days,
     ) -> Summary:
         """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
 
@@ -201,22 +180,22 @@ class History:
         """
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
-        began, counted, told = time.monotonic(), Landed(), list[date]()
-        with self._stoppable(stop) as stopping, self._alone(stopping.is_set):
+        began, counted, published = time.monotonic(), Landed(), list[date]()
+        with stoppable(self.spark, stop) as stopping, exclusive(self.store, self.options.wait_s, stopping.is_set):
             closed = self.store.closed_before()
             days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
             if not days:
-                raise PipelineError(f"No events from {first} to {last} are kept any more, so nothing can be computed")
+                raise PipelineError(f"No events from {first} to {last} are kept, so nothing can be computed")
             rows = upkeep.count_attempts(self.spark, self.tables["events"], days)
             self._pending.note(days)
             of_rows = sum(rows.values())
             on_days(DaysDone(0, len(days), 0, of_rows))
             for part in parts(days, rows, DAYS_AT_ONCE, ROWS_AT_ONCE):
-                self._publish(whole(part), on_hours, stopping, told, counted)
-                on_days(DaysDone(len(told), len(days), sum(rows.get(day, 0) for day in told), of_rows))
-        return self._summary(counted, told, began, stopping.is_set())
+                self._publish(whole(part), on_hours, stopping, published, counted)
+                on_days(DaysDone(len(published), len(days), sum(rows.get(day, 0) for day in published), of_rows))
+        return self._summary(counted, published, began, stopping.is_set())
 
-    def compact(self, older_than_days: float = 2, *, on_days: OnDays = nobody) -> tuple[date, ...]:
+    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore_days) -> tuple[date, ...]:
         """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
 
         Args:
@@ -225,7 +204,7 @@ class History:
         Returns:
             The days that had several files for an hour.
         """
-        with self._alone():
+        with exclusive(self.store, self.options.wait_s):
             first = upkeep.horizon(datetime.now(UTC), older_than_days)
             days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
             self._vacuum()
@@ -241,7 +220,7 @@ class History:
         attempts_days: float | None = None,
         hours_days: float | None = None,
         *,
-        on_days: OnDays = nobody,
+        on_days: OnDays = ignore_days,
     ) -> Purge:
         """Delete days older than the given ages; None = as configured in the options.
 
@@ -257,7 +236,7 @@ class History:
             "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
             "hours": kept.keep_hours_days if hours_days is None else hours_days,
         }
-        with self._alone():
+        with exclusive(self.store, self.options.wait_s):
             gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
             self._vacuum()
             return gone
@@ -290,103 +269,32 @@ class History:
             warn_of_lost_root(options)
         return found
 
-    def _acknowledge(self) -> None:
-        """Store the read positions in Redis; Spark would do that only at the start of the next run."""
-        offsets = read_offsets(self.store, self.options.consumer)
-        if self._source is not None or not offsets:
-            return
-        from ..core.errors import QueueUnavailable
-        from .events import commit
-
-        try:
-            commit(source_options(self.options), offsets)
-        except QueueUnavailable as error:
-            log.warning("how far was read could not be noted in Redis, the next run will do it: %s", error)
-
-    def _open(self, days: Sequence[date]) -> list[date]:
-        """Return the days that can be computed, and clear the pending mark of the others."""
-        before = self.store.closed_before()
-        closed = [day for day in days if day < before]
-        if closed:
-            log.warning(
-                "events came of days that are closed, because events of them were deleted by age; their "
-                "figures stay as they are: %s",
-                ", ".join(map(str, closed)),
-            )
-            self._pending.settle(closed)
-        return [day for day in days if day >= before]
-
     def _publish(
         self,
         wanted: Wanted,
         on_hours: OnHours,
         stopping: threading.Event,
-        told: list[date],
+        published: list[date],
         counted: Landed | None = None,
     ) -> None:
         if stopping.is_set():
             return
         self._computing.compute(self.spark, wanted, counted)
-        for figures, days in self._computing.figures(self.spark, list(wanted)):
-            on_hours(figures, days)
-            self._step("hours told")
+        for metrics, days in self._computing.metrics(self.spark, list(wanted)):
+            on_hours(metrics, days)
+            self._step("hours published")
             self._pending.settle(days)
-            told += days
+            published += days
             self._step("days settled")
 
-    def _summary(self, landed: Landed, told: Sequence[date], began: float, stopped: bool) -> Summary:
-        offsets = read_offsets(self.store, self.options.consumer)
+    def _summary(self, landed: Landed, published: Sequence[date], began: float, stopped: bool) -> Summary:
         return Summary(
             landed.rows,
             landed.bad,
             landed.batches,
-            tuple(told),
-            offsets,
+            tuple(published),
+            read_offsets(self.store, self.options.consumer),
             time.monotonic() - began,
             landed.broken,
             stopped,
         )
-
-    # --- exclusive access, and stopping
-
-    @contextmanager
-    def _alone(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self.store.alone(self.options.wait_s, give_up))
-            except PipelineError as error:
-                if not patient or give_up():
-                    raise
-                log.warning("%s; it is waited for", error)
-                stack.enter_context(self.store.alone(float("inf"), give_up))
-            yield
-
-    @contextmanager
-    def _stoppable(self, stop: Callable[[], bool]) -> Iterator[threading.Event]:
-        """Yield an event that is set when ``stop`` returns True; Spark's jobs of this thread are then cancelled.
-
-        Errors caused by the cancellation are suppressed, because a requested stop is not a failure.
-        """
-        stopping, done = threading.Event(), threading.Event()
-        context = self.spark.sparkContext
-        tag = f"delayq-history-{id(done)}"
-
-        def watch() -> None:
-            while not done.wait(_POLL_S):
-                if stopping.is_set() or stop():
-                    stopping.set()
-                    with suppress(Exception):  # the session itself may be ending
-                        context.cancelJobsWithTag(tag)
-
-        watcher = threading.Thread(target=watch, name="delayq-history-stop", daemon=True)
-        context.addJobTag(tag)
-        watcher.start()
-        try:
-            yield stopping
-        except (PySparkException, Py4JError, PipelineError):
-            if not stopping.is_set():
-                raise
-        finally:
-            done.set()
-            watcher.join()
-            context.removeJobTag(tag)

@@ -49,7 +49,7 @@ class Files:
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise Misconfigured("which files? Give a path at least")
+            raise Misconfigured("which files? Give at least one path")
         if self.format not in FORMATS:
             raise Misconfigured(
                 f"files are read as {', '.join(FORMATS)}, not as {short(self.format)}.{suggest(self.format, FORMATS)}"
@@ -64,10 +64,10 @@ class Files:
         from pyspark.errors import PySparkException
 
         # By default a malformed line is read as a row of nulls, which would become an unwanted job.
-        said = {"mode": "FAILFAST"} if self.format in ("csv", "json") else {}
+        settings = {"mode": "FAILFAST"} if self.format in ("csv", "json") else {}
         if self.format == "csv":
-            said |= {"header": str(self.header).lower(), "escape": '"'}  # other programs double quotes
-        reader = spark.read.options(**{**said, **dict(self.options)})
+            settings |= {"header": str(self.header).lower(), "escape": '"'}  # other programs double quotes
+        reader = spark.read.options(**{**settings, **dict(self.options)})
         if self.schema is not None:
             reader = reader.schema(self.schema)
         try:
@@ -78,15 +78,15 @@ class Files:
 
     def fingerprint(self, spark: SparkSession, frame: DataFrame) -> dict[str, str]:
         """Return the identity of the files: names, sizes, modification times, and how they are read."""
-        told = sorted(_statuses(spark, frame.inputFiles()))
-        if not told:
+        statuses = sorted(_statuses(spark, frame.inputFiles()))
+        if not statuses:
             where = without_user(", ".join(self.paths))[:200]
             raise PipelineError(f"there is no file in {where}; is the path right?")
-        names = [name.rpartition("/")[2] for name, _, _ in told]
+        names = [name.rpartition("/")[2] for name, _, _ in statuses]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps(statuses).encode()).hexdigest()[:16]
         return {
-            "files": f"{len(names)} ({shown}), {sum(size for _, size, _ in told)} bytes, {digest}",
+            "files": f"{len(names)} ({shown}), {sum(size for _, size, _ in statuses)} bytes, {digest}",
             "format": json.dumps([self.format, self.schema, self.header, self.options]),
         }
 
@@ -113,8 +113,8 @@ class Table:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the rows."""
-        said = {"model": self.model, "filter": self.filters, "columns": ",".join(self.columns), "using": self.using}
-        return spark.read.format("delayq.model").options(**{k: v for k, v in said.items() if v}).load()
+        settings = {"model": self.model, "filter": self.filters, "columns": ",".join(self.columns), "using": self.using}
+        return spark.read.format("delayq.model").options(**{k: v for k, v in settings.items() if v}).load()
 
     def fingerprint(self) -> dict[str, str]:
         """Return the query that selects the rows; :func:`contents` identifies the rows themselves."""
@@ -150,7 +150,7 @@ def format_of(paths: Sequence[str]) -> str:
     if len(found) > 1:
         shown = without_user(", ".join(found.values()))
         raise Misconfigured(
-            f"files of one run have one format, and {shown} look like several: say --format, or write a run of each"
+            f"files of a bulk load have one format, but {shown} look like several: give --format, or load each alone"
         )
     return next(iter(found), "parquet")
 
@@ -166,15 +166,15 @@ def least_parts(spark: SparkSession) -> int:
 
 
 @contextmanager
-def in_parts(spark: SparkSession, said: Mapping[str, str]) -> Iterator[None]:
+def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Make the session read files in these parts (:data:`PART_NAMES`) during the block, overriding its settings."""
-    wanted = {
-        "spark.sql.files.maxPartitionBytes": said["part_bytes"],
-        "spark.sql.files.minPartitionNum": said["least_parts"],
+    settings_here = {
+        "spark.sql.files.maxPartitionBytes": settings["part_bytes"],
+        "spark.sql.files.minPartitionNum": settings["least_parts"],
         "spark.sql.files.openCostInBytes": str(_OPEN_COST),
     }
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
+    before = {name: spark.conf.get(name, None) for name in settings_here}
+    for name, value in settings_here.items():
         spark.conf.set(name, value)
     try:
         yield

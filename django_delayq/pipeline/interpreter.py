@@ -44,7 +44,7 @@ def check_workers(spark: SparkSession) -> None:
         raise _refusal(f"{context.pythonExec}, and there is no such program")
     if os.path.abspath(program) == os.path.abspath(sys.executable):
         return
-    found, missing = _ask(program, _python_path(context, system), ANSWER_SECONDS)
+    found, missing = _probe(program, _python_path(context, system), ANSWER_SECONDS)
     if found != context.pythonVer:
         raise _refusal(f"{program} (Python {found}), and this process runs Python {context.pythonVer}")
     if missing:
@@ -61,7 +61,7 @@ def _python_path(context: Any, system: Any) -> str:
 
 
 @lru_cache(maxsize=8)
-def _ask(program: str, python_path: str, seconds: float) -> tuple[str, list[str]]:
+def _probe(program: str, python_path: str, seconds: float) -> tuple[str, list[str]]:
     """Return the version of a Python, and those of :data:`MODULES` that it cannot find."""
     environ = {**os.environ, "PYTHONPATH": python_path}
     try:
@@ -76,10 +76,10 @@ def _ask(program: str, python_path: str, seconds: float) -> tuple[str, list[str]
         )
         version, missing = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
-        raise _refusal(f"{program}, which has not started within {seconds:g} s") from None
+        raise _refusal(f"{program}, which did not start within {seconds:g} s") from None
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().rpartition("\n")[2] or f"exit code {error.returncode}"
-        raise _refusal(f"{program}, which fails: {said[:300]}") from None
+        reason = error.stderr.strip().rpartition("\n")[2] or f"exit code {error.returncode}"
+        raise _refusal(f"{program}, which fails: {reason[:300]}") from None
     except (OSError, ValueError) as error:
         raise _refusal(f"{program}, which is no Python ({error})") from None
     return version, missing
@@ -88,5 +88,5 @@ def _ask(program: str, python_path: str, seconds: float) -> tuple[str, list[str]
 def _refusal(fault: str, besides: str = "") -> PipelineError:
     return PipelineError(
         f"Spark's workers would run {fault}. Set PYSPARK_PYTHON={sys.executable} in the environment before the "
-        f"SparkSession is made (a session that runs keeps its Python: stop it first){besides}"
+        f"SparkSession is created (a running session keeps its Python: stop it first){besides}"
     )

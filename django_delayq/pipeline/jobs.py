@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from .job_options import ReadOptions
 from .job_schema import JOBS
+from .read_options import ReadOptions
 from .reader import JobsReader
 
 if TYPE_CHECKING:

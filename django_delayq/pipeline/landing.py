@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 from ..core.moments import datetime_of
 from . import quality
 from .errors import EventsLost, PipelineError
-from .options import HistoryOptions, source_options
-from .store import PendingDays, Store
+from .history_options import HistoryOptions, source_options
+from .store import HISTORY_LOG, PendingDays, Store
 from .tables import Step, Table, days_of
 from .transforms import is_attempt
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 Source = Callable[["SparkSession"], "DataFrame"]
 CHECKPOINTS: Final = "_checkpoints"
 _POLL_S: Final = 0.2
-_SAID: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
+_ERROR: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
 
 
 @dataclass(slots=True)
@@ -139,31 +139,31 @@ class Landing:
                 if stop():
                     return
         except StreamingQueryException as error:
-            raise self._meant(error) from error
+            raise self._original_error(error) from error
 
-    def _meant(self, error: StreamingQueryException) -> BaseException:
+    def _original_error(self, error: StreamingQueryException) -> BaseException:
         """Return the original error, which Spark wraps into a long text."""
         if self._failure is not None and not isinstance(self._failure, (PySparkException, Py4JError)):
             return self._failure
         # An error of a Spark task fails the job that writes the batch, so it arrives as a failure of the landing.
-        said = _SAID.findall(str(self._failure or error))
-        if not said:
+        errors = _ERROR.findall(str(self._failure or error))
+        if not errors:
             return self._failure or PipelineError(f"The events could not be read: {str(error).splitlines()[0]}")
-        name, text = said[-1]
+        name, text = errors[-1]
         return EventsLost(text) if name == EventsLost.__name__ else PipelineError(f"{name}: {text}")
 
     def _land(self, batch: DataFrame, number: int) -> None:
         try:
-            self._put(batch, number)
+            self._land_once(batch, number)
         except BaseException as error:
             self._failure = error
             # Raised for BaseException, too: Spark waits forever for a call that does not end with an Exception.
             raise PipelineError("The batch could not be landed") from error
 
-    def _put(self, batch: DataFrame, number: int) -> None:
+    def _land_once(self, batch: DataFrame, number: int) -> None:
         query = self._query()
         if self._table.has(query, number):
-            log.info("batch %s of %s was landed by a run that died; its days are computed as a whole", number, query)
+            log.info("batch %s of %s was landed by an interrupted run; its days are computed completely", number, query)
             return
         seen = Observation()
         counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(self._expectations, is_attempt())]
@@ -200,6 +200,22 @@ def events_source(options: HistoryOptions) -> Source:
     return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()
 
 
+def acknowledge(store: Store, options: HistoryOptions) -> None:
+    """Store the read positions in Redis; Spark would do that only at the start of the next pipeline run."""
+    from ..core.errors import QueueUnavailable
+    from .events import commit
+
+    offsets = read_offsets(store, options.consumer)
+    if not offsets:
+        return
+    try:
+        commit(source_options(options), offsets)
+    except QueueUnavailable as error:
+        logging.getLogger(HISTORY_LOG).warning(
+            "the read positions could not be stored in Redis; the next run stores them: %s", error
+        )
+
+
 def warn_of_lost_root(options: HistoryOptions) -> None:
     """Log a warning if an earlier, lost checkpoint has read part of the events. Call it when a checkpoint begins.
 
@@ -217,8 +233,8 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
     if position is not None:
         when = datetime_of(parts(position)[0])
         log.warning(
-            "consumer %s was read up to %s (%s) by a checkpoint that is gone; figures of today are computed from what "
-            "is still there, so they may be less than they were; see to it that the root is a volume that survives",
+            "consumer %s was read up to %s (%s) by a checkpoint that is missing; the metrics of today are computed "
+            "from the events that are left, so they may shrink; put the root on a volume that outlives this machine",
             options.consumer,
             position,
             when.isoformat(timespec="seconds"),

@@ -36,10 +36,10 @@ VERBS: Final = tuple(STATES)
 _BESIDES: Final[Mapping[str, str]] = {"retry": "state = 'morgue' or failures > 0"}
 #: descriptions of the jobs that a verb applies to
 FOR: Final[Mapping[str, str]] = {
-    "retry": "jobs that have failed and wait, and those of the morgue",
-    "cancel": "jobs that wait, run or are gated",
-    "discard": "jobs of the morgue",
-    "reschedule": "jobs that wait or are gated",
+    "retry": "failed jobs that wait, and jobs in the morgue",
+    "cancel": "waiting, running and gated jobs",
+    "discard": "jobs in the morgue",
+    "reschedule": "waiting and gated jobs",
 }
 _RETRIED: Final = {"kicked": "retried"}
 
@@ -68,13 +68,13 @@ class MaintainOptions:
             raise PipelineError(str(error)) from None
         given = [name for name in ("delay_ms", "due_ms") if getattr(self, name) is not None]
         if self.verb == "reschedule" and len(given) != 1:
-            raise PipelineError("reschedule to when? Give either a delay from now or a moment")
+            raise PipelineError("reschedule needs a time; give either a delay from now or a moment")
         if self.verb == "retry" and "due_ms" in given:
-            raise PipelineError("a job is retried now or after a delay; to give it a moment, reschedule it then")
+            raise PipelineError("retry takes a delay and no moment; retry the jobs, then reschedule them")
         if self.verb in ("cancel", "discard") and given:
-            raise PipelineError(f"{self.verb} has no time; leave the delay or the moment out")
+            raise PipelineError(f"{self.verb} takes no time; leave the delay or the moment out")
         if self.replace and self.verb != "retry":
-            raise PipelineError("replace is about jobs of the morgue that are retried; leave it out")
+            raise PipelineError("replace applies to retried jobs of the morgue only; leave it out")
 
 
 def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
@@ -130,8 +130,8 @@ def _act(queue: Queue, home: Home, names: Names, options: MaintainOptions) -> Ma
     _, number, buried = home
     match options.verb:
         case "retry" if buried:
-            told = kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace)
-            return {_RETRIED.get(outcome, outcome): n for outcome, n in told.items()}
+            outcomes = kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace)
+            return {_RETRIED.get(outcome, outcome): n for outcome, n in outcomes.items()}
         case "retry":
             action = actions.retry_failed(options.delay_ms)
         case "cancel":

@@ -90,10 +90,10 @@ def counters(expectations: Sequence[Expectation], among: Column | None = None) -
     Args:
         among: count only rows for which this is true; None = all.
     """
-    looked_at = F.lit(True) if among is None else among
-    counts = [F.count_if(looked_at & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
+    included = F.lit(True) if among is None else among
+    counts = [F.count_if(included & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
     dropped = reason_of(expectations).isNotNull()
-    return [*counts, F.count_if(looked_at & dropped).alias("bad")]
+    return [*counts, F.count_if(included & dropped).alias("bad")]
 
 
 def by_name(expectations: Sequence[Expectation], counted: Mapping[str, Any]) -> dict[str, int]:
@@ -122,8 +122,8 @@ def refuse_broken(rows: DataFrame, expectations: Sequence[Expectation]) -> None:
     counted = rows.agg(*counters(strict)).first()
     broken = by_name(strict, counted.asDict() if counted is not None else {})
     if broken:
-        said = "; ".join(f"{short(name)}: {count} rows" for name, count in broken.items())
+        listed = "; ".join(f"{short(name)}: {count} rows" for name, count in broken.items())
         raise PipelineError(
-            f"Attempts break what must be true of them: {said}. The events are kept; look at them, then correct their "
-            "source or the expectation, and run again."
+            f"Attempts break expectations of mode fail: {listed}. The events are kept; examine them, then correct "
+            "their source or the expectation, and run again."
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,7 +42,7 @@ def file_system(folder: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), os.path.abspath(folder)
     except (pa.ArrowException, OSError) as error:
         raise PipelineError(
-            f"nothing can be put aside in {folder[:200]!r}: {error}. Give a folder that every machine "
+            f"the quarantine {folder[:200]!r} cannot be opened: {error}. Give a folder that every machine "
             "of the cluster can write to"
         ) from error
 
@@ -91,7 +93,7 @@ class Quarantine:
                 self._system.delete_file(self._fresh)
 
 
-def put_aside(folder: str, run_id: str) -> int:
+def count_rows(folder: str, run_id: str) -> int:
     """Return the number of rows of a bulk load in the quarantine."""
     system, root = file_system(folder)
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
@@ -106,3 +108,41 @@ def texts_of(batch: pa.RecordBatch, rows: list[int]) -> list[str]:
         return [repr(one)[:80] for one in column.to_pylist()]
     except UnicodeDecodeError:
         return [repr(one)[:80] for one in column.cast(pa.large_binary()).to_pylist()]
+
+
+@contextlib.contextmanager
+def temporary_folder(scratch: str | None, name: str) -> Iterator[str]:
+    """Yield a folder for a quarantine whose rows are only reported, and delete it with its contents at the end.
+
+    Args:
+        scratch: parent folder; None = a temporary folder of this machine.
+        name: name of the folder inside ``scratch``.
+
+    Raises:
+        PipelineError: no installed file system opens ``scratch``.
+    """
+    if scratch is None:
+        with tempfile.TemporaryDirectory(prefix="delayq-", ignore_cleanup_errors=True) as found:
+            yield found
+        return
+    where = f"{scratch.rstrip('/')}/{name}"
+    system, path = file_system(where)
+    try:
+        yield where
+    finally:
+        with contextlib.suppress(OSError):
+            system.delete_dir(path)
+
+
+def reasons(where: str, run_id: str, most: int) -> list[tuple[str | None, str]]:
+    """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
+    system, root = file_system(where)
+    files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    found: list[tuple[str | None, str]] = []
+    for path in sorted(info.path for info in files if info.base_name.startswith(stem(run_id))):
+        table = pq.read_table(path, columns=["id", REASON], filesystem=system).slice(0, most - len(found))
+        ids = [None if row is None else str(row) for row in table.column("id").to_pylist()]
+        found += zip(ids, table.column(REASON).to_pylist(), strict=True)
+        if len(found) >= most:
+            break
+    return found

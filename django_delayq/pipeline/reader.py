@@ -18,8 +18,8 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import suggest
 from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from .column_names import fault_of_case
-from .job_options import ReadOptions, Wanted
 from .job_schema import OF_PART, ArrowRows, check_schema
+from .read_options import ReadOptions
 from .redis_door import open_broker
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ class JobsReader(DataSourceReader):
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         self._schema = check_schema(schema)
         self._names = frozenset(name.lower() for name in schema.names)
-        self._options = options
-        self._read = ReadOptions.parse(options)
-        self.wanted = self._read.wanted
+        self._given = options
+        self.options = ReadOptions.parse(options)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per shard; several shards share one if the option ``partitions`` allows fewer.
@@ -75,11 +74,11 @@ class JobsReader(DataSourceReader):
         Raises:
             InvalidJob: a queue does not exist.
         """
-        if self.wanted.idents == ():
+        if self.options.ids == ():
             return []
-        with open_broker(self._options) as broker:
-            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, self.wanted)]
-        tasks = min(len(pieces), self._read.partitions)
+        with open_broker(self._given) as broker:
+            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, self.options)]
+        tasks = min(len(pieces), self.options.partitions)
         return [Pieces(tuple(pieces[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -90,13 +89,13 @@ class JobsReader(DataSourceReader):
         if fault:
             raise Misconfigured(fault)
         rows = ArrowRows(self._schema)
-        with open_broker(self._options) as broker:
+        with open_broker(self._given) as broker:
             for piece in partition.pieces:
-                for state in self.wanted.states:
+                for state in self.options.states:
                     yield from self._batches(broker, rows, self._part(piece, state))
 
     def _part(self, piece: Piece, state: str) -> Part:
-        low, high = self.wanted.low, self.wanted.high
+        low, high = self.options.low, self.options.high
         return Part(piece.queue, piece.shard, state, low, high, piece.idents, "args" in self._names)
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
@@ -107,7 +106,7 @@ class JobsReader(DataSourceReader):
             return
         held: list[Columns] = []
         size = 0
-        for columns in read_columns(broker, part, fetch=self._read.fetch):
+        for columns in read_columns(broker, part, fetch=self.options.fetch):
             if columns.n:
                 held.append(columns)
                 size += columns.n * (BATCH_BYTES // BATCH_ROWS) + _bytes_of(columns)
@@ -125,29 +124,29 @@ class JobsReader(DataSourceReader):
         return self._names <= INDEXED[part.place] | OF_PART
 
     def _queues(self, broker: Broker) -> list[Queue]:
-        if self.wanted.queues is None:
+        if not self.options.queues:
             return broker.queues()
-        found = {name: broker.known_queue(name) for name in self.wanted.queues}
+        found = {name: broker.known_queue(name) for name in self.options.queues}
         for name, queue in found.items():
-            if queue is None and not self._read.missing_is_empty:
+            if queue is None and self.options.missing_queue == "fail":
                 raise _missing(name, broker.queue_names())
         return [queue for queue in found.values() if queue is not None]
 
 
 def _missing(name: str, known: Sequence[str]) -> InvalidJob:
     return InvalidJob(
-        f"there is no queue {name!r}.{suggest(name, known)} Known are: {', '.join(known) or 'none'}. To read one that "
-        "is not there yet as empty, give the option missingQueue=empty"
+        f"there is no queue {name!r}.{suggest(name, known)} Known queues: {', '.join(known) or 'none'}. To read a "
+        "missing queue as empty, give the option missingQueue=empty"
     )
 
 
-def _pieces(queue: Queue, wanted: Wanted) -> Iterator[Piece]:
-    numbers = [number for number in queue.numbers if wanted.shards is None or number in wanted.shards]
-    if wanted.idents is None:
+def _pieces(queue: Queue, options: ReadOptions) -> Iterator[Piece]:
+    numbers = [number for number in queue.numbers if options.shards is None or number in options.shards]
+    if options.ids is None:
         yield from (Piece(queue.name, number) for number in numbers)
         return
     homes: dict[int, list[str]] = {}
-    for ident in wanted.idents:
+    for ident in options.ids:
         for number in queue.homes(ident):
             homes.setdefault(number, []).append(ident)
     yield from (Piece(queue.name, number, tuple(homes[number])) for number in numbers if number in homes)

@@ -14,10 +14,9 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
@@ -29,21 +28,22 @@ from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
 from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
-from . import aside
-from .bulk import BulkOptions, Watch, bulk
+from .bulk import Watch, bulk
 from .errors import PipelineError
-from .expressions import due_column, id_column
+from .expressions import due_column, id_column, pattern_of
+from .quarantine import reasons, temporary_folder
+from .reconcile_options import GRACE_MS, Found, ReconcileOptions
 from .redis_door import open_broker
 from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
-from .template import names_in, pattern_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+__all__ = ["GRACE_MS", "Found", "ReconcileOptions", "Reconciliation"]
+
 OUTBOX: Final = "django_delayq.OutboxJob"
 #: states of durable jobs that will not run again without intervention
 DEAD: Final = ("buried", "refused")
-GRACE_MS: Final = 600_000
 FIRST: Final = 10
 _LIVE: Final = ("waiting", "reserved", "gated")
 _ID: Final = "__job_id"
@@ -52,75 +52,6 @@ _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
 #: largest difference between the dates of two time zones
 _ZONES: Final = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileOptions:
-    """Jobs that should exist.
-
-    Args:
-        jobs: mapping from rows to jobs; its run id is not used.
-        model: model whose rows need a job, like ``shop.Order``.
-        filters: field lookups; a row needs a job while all of them are true.
-        using: alias of its database; None = chosen by the project's routers.
-        written: alias used to check the rows before a job is cancelled as an orphan: that of the primary database,
-            because a replica lags behind. None = as ``using``.
-        created: the field with the time (or the day) from which on a row needs its job.
-        grace_ms: rows younger than this are ignored.
-        include_morgue: also schedule jobs that have only a record in the morgue.
-        outbox: aliases of the databases that have an outbox of durable jobs.
-        scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
-            = a folder for temporary files, which suffices if all of them run on this machine.
-        partitions: number of tasks that read the table; None = the session's default.
-    """
-
-    jobs: BulkOptions
-    model: str
-    created: str
-    filters: Sequence[Mapping[str, Any]] = ()
-    using: str | None = None
-    written: str | None = None
-    grace_ms: float = GRACE_MS
-    include_morgue: bool = False
-    outbox: tuple[str, ...] = ()
-    scratch: str | None = None
-    partitions: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.jobs.task is None:
-            raise PipelineError("jobs of which task? Only a task of Python's can be reconciled")
-        if self.grace_ms < 0:
-            raise PipelineError("the grace is the age of the youngest rows that are looked at; it is 0 or more")
-
-    @property
-    def columns(self) -> list[str]:
-        """Columns of the table that the jobs are made of."""
-        jobs = self.jobs
-        one = [jobs.payload, jobs.score, jobs.priority, jobs.due if _is_name(jobs.due) else None]
-        named = chain(names_in(jobs.id), jobs.args, jobs.kwargs, jobs.context, [name for name in one if name])
-        return list(dict.fromkeys(named))
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Result of a comparison, before anything is scheduled."""
-
-    #: number of rows that need a job and are old enough
-    rows: int
-    #: number of jobs seen in the queue, in all its places, and in the outbox
-    known: int
-    #: number of rows (for a plain task: of ids) whose job is to be scheduled again
-    missing: int
-    #: number of rows whose job is in the morgue or was refused by the outbox; part of ``missing`` if they are included
-    buried: int
-    #: number of rows that cannot have a valid job, as far as id and due time show
-    bad: int
-    #: the first missing ids
-    first: tuple[str, ...]
-    #: the missing rows, as a fixed snapshot
-    frame: DataFrame
-    #: the first invalid rows: id, if there is one, and the reason
-    first_bad: tuple[tuple[str | None, str], ...] = ()
 
 
 class Reconciliation:
@@ -144,7 +75,7 @@ class Reconciliation:
     @cached_property
     def began_ms(self) -> float:
         """Time before the first read, Unix ms."""
-        with open_broker(self._options.jobs.door()) as broker:
+        with open_broker(self._options.jobs.address()) as broker:
             now = broker.now_ms()
         return now if self._other_clock is None else min(now, self._other_clock())
 
@@ -184,8 +115,10 @@ class Reconciliation:
         seen = Observation("rows")
         rows = self._rows(self._cutoff()).observe(seen, F.count(F.lit(1)).alias("n"))
         rows = rows.join(queued.where("state != 'morgue'").select(F.col("id").alias(_ID)), _ID, "left_anti")
-        graves = queued.where("state = 'morgue'").select(F.col("id").alias(_ID), F.lit(True).alias(_BURIED)).distinct()
-        found = fixed(rows.join(graves, _ID, "left"))
+        buried_jobs = (
+            queued.where("state = 'morgue'").select(F.col("id").alias(_ID), F.lit(True).alias(_BURIED)).distinct()
+        )
+        found = fixed(rows.join(buried_jobs, _ID, "left"))
         buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD).isNotNull()
         missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
         if self._options.jobs.payload is None:  # rows that share a plain job count once
@@ -222,17 +155,19 @@ class Reconciliation:
         run_id = run_id or f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         jobs = replace(self._options.jobs, run_id=run_id, once=True)
         try:
-            with aside.folder(self._options.scratch, run_id) as folder:
+            with temporary_folder(self._options.scratch, run_id) as folder:
                 jobs = replace(jobs, quarantine=folder)
                 result = bulk(self._spark, found.frame, jobs, total=found.missing, watch=watch)
-                self.refused = tuple(aside.reasons(folder, run_id, FIRST)) if result.bad else ()
+                self.refused = tuple(reasons(folder, run_id, FIRST)) if result.bad else ()
             return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:
             # The next comparison finds what is still missing, so this bulk load is never resumed.
-            with suppress(DelayQError), open_broker(jobs.door()) as broker:
+            with suppress(DelayQError), open_broker(jobs.address()) as broker:
                 bulk_loads.forget_load(broker, run_id)
-            said = str(error).partition(f". Run {run_id} ")[0]
-            raise PipelineError(f"{said}. What is put back stays; the same again does the rest") from error
+            reason = str(error).partition(f". Bulk load {run_id} ")[0]
+            raise PipelineError(
+                f"{reason}. Jobs that are scheduled already stay; repeat the call for the others"
+            ) from error
 
     def orphans(self) -> Selection:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
@@ -263,7 +198,7 @@ class Reconciliation:
         """
         still = fixed(self._without_row(orphans.frame))
         needed = orphans.total - still.count()
-        with open_broker(self._options.jobs.door()) as broker:
+        with open_broker(self._options.jobs.address()) as broker:
 
             def act(home: Home, names: Names) -> Mapping[str, int]:
                 queue = broker.known_queue(home[0])
@@ -283,7 +218,7 @@ class Reconciliation:
 
     def _snapshot(self, columns: Sequence[str], states: Sequence[str]) -> DataFrame:
         jobs = self._options.jobs
-        return snapshot(self._spark, jobs.door(), columns, queues=[jobs.queue], states=states, missing_is_empty=True)
+        return snapshot(self._spark, jobs.address(), columns, queues=[jobs.queue], states=states, missing_is_empty=True)
 
     def _cutoff(self) -> datetime:
         return datetime_of(self.began_ms - self._options.grace_ms)
@@ -302,7 +237,7 @@ class Reconciliation:
             due = F.ceil(F.unix_micros(due) / 1000)
         far = str(jobs.more.get("allowFar", "false")).lower() == "true"
         last = MAX_DUE_MS if far else min(MAX_DUE_MS, round(self.began_ms) + TEN_YEARS_MS)
-        return table.withColumn(_BAD, _why_bad(ident, due, last)).withColumn(_ID, ident)
+        return table.withColumn(_BAD, _fault_of(ident, due, last)).withColumn(_ID, ident)
 
     def _bound(self, before: datetime) -> str:
         """Return the limit for ``created``: a time, or for a date field a day that is over in every time zone."""
@@ -310,7 +245,7 @@ class Reconciliation:
         kind = self._read(self._options.model, [name], [], self._options.using).schema[0].dataType.simpleString()
         if kind not in ("timestamp", "date"):
             raise PipelineError(
-                f"{name} is {kind}; name a field with the moment, or the day, from which on a row needs its job"
+                f"{name} is {kind}; name a field with the moment, or the day, since which a row needs its job"
             )
         return before.isoformat() if kind == "timestamp" else date.isoformat(before.date() - _ZONES)
 
@@ -318,14 +253,14 @@ class Reconciliation:
         self, model: str, columns: Sequence[str], filters: Sequence[Mapping[str, Any]], using: str | None
     ) -> DataFrame:
         partitions = self._options.partitions or self._spark.sparkContext.defaultParallelism
-        told = {
+        options_of_format = {
             "model": model,
             "columns": ",".join(columns),
             "filter": json.dumps([*filters]),
             "partitions": str(partitions),
             **({"using": using} if using else {}),
         }
-        return self._spark.read.format("delayq.model").options(**told).load()
+        return self._spark.read.format("delayq.model").options(**options_of_format).load()
 
     def _count(self, seen: Observation) -> int:
         from py4j.protocol import Py4JError
@@ -336,12 +271,7 @@ class Reconciliation:
             return self._rows(self._cutoff()).count()
 
 
-def _is_name(due: str | None) -> bool:
-    """Return True if a due time is the name of a column: neither a delay nor a moment."""
-    return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()
-
-
-def _why_bad(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
+def _fault_of(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
     """Return why a bulk load would reject a row, as far as that is cheap to compute; null if it may be valid."""
     from pyspark.sql import functions as F
 
@@ -354,10 +284,10 @@ def _why_bad(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
     if due_ms is not None:
         rules += [
             (due_ms.isNull(), "due is null"),
-            (due_ms < 0, "due lies before 1970"),
-            (due_ms > last_ms, "due is more than ten years ahead, or as far as no job can be"),
+            (due_ms < 0, "due is before 1970"),
+            (due_ms > last_ms, "due is more than ten years ahead, or later than can be stored"),
         ]
     found = F.lit(None).cast("string")
-    for wrong, why in reversed(rules):
-        found = F.when(wrong, F.lit(why)).otherwise(found)
+    for wrong, reason in reversed(rules):
+        found = F.when(wrong, F.lit(reason)).otherwise(found)
     return found

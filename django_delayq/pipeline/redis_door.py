@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,31 +15,11 @@ from ..core.broker import Broker
 from ..core.errors import Misconfigured
 from ..core.redis.config import RedisConfig
 from ..core.redis.connection import connect
-from ..core.task import suggest
 
 #: options that every data source accepts
 OPTIONS: Final = ("redis", "redisEnv", "prefix")
 DEFAULT_PREFIX: Final = "delayq"
 _EXAMPLE: Final = ".option('redis', 'redis://localhost:6379/0')"
-
-
-def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Reject unknown options.
-
-    Args:
-        options: as Spark passes them; names are compared without regard to case.
-        known: the known names in addition to :data:`OPTIONS`.
-
-    Raises:
-        Misconfigured: there is an unknown option; the message suggests a similar one.
-    """
-    names = {name.lower(): name for name in (*OPTIONS, *known)}
-    for given in options:
-        if given.lower() not in names:
-            meant = suggest(given.lower(), names)
-            for lower, name in names.items():
-                meant = meant.replace(repr(lower), repr(name))
-            raise Misconfigured(f"{given[:60]!r} is no option here.{meant} Known are: {', '.join(names.values())}")
 
 
 def config_of(options: Mapping[str, str]) -> RedisConfig:
@@ -52,7 +32,7 @@ def config_of(options: Mapping[str, str]) -> RedisConfig:
     """
     given, variable = options.get("redis"), options.get("redisEnv")
     if given and variable:
-        raise Misconfigured("the options redis and redisEnv are different ways to say where Redis is; keep one of them")
+        raise Misconfigured("the options redis and redisEnv both name the Redis; keep one of them")
     if variable:
         given = os.environ.get(variable)
         if not given:
@@ -62,7 +42,7 @@ def config_of(options: Mapping[str, str]) -> RedisConfig:
             )
     if not given:
         raise Misconfigured(
-            f"where is Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
+            f"which Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
             "environment variable that holds it"
         )
     return RedisConfig.parse(_value_of(given.strip()))
@@ -76,7 +56,7 @@ def _value_of(given: str) -> object:
     except ValueError:
         # The value is neither repeated nor kept as the cause, because it may hold a password.
         raise Misconfigured(
-            "the option redis begins like JSON but is none; give a URL, or an object such as "
+            "the option redis begins like JSON but cannot be parsed; give a URL, or an object such as "
             '{"URL": "redis://localhost:6379/0"}'
         ) from None
 

@@ -195,10 +195,10 @@ def act_on(
     for home, names, unreadable in chunks(frame, most):
         if stop():
             break
-        told = dict(act(home, names)) if names else {}
+        outcomes = dict(act(home, names)) if names else {}
         if unreadable:
-            told["unreadable"] = told.get("unreadable", 0) + unreadable
-        for outcome, n in told.items():
+            outcomes["unreadable"] = outcomes.get("unreadable", 0) + unreadable
+        for outcome, n in outcomes.items():
             counts[outcome] = counts.get(outcome, 0) + n
         seen += len(names) + unreadable
         if progress:

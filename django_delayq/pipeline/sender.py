@@ -46,15 +46,15 @@ class Refused(PipelineError):
     """Error for input that cannot be written as it is, so that retrying the task is useless."""
 
 
-def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, source: Mapping[str, str]) -> BulkLoad:
+def open_run(broker: Broker, run_id: str, queue: str, options: WriteOptions, source: Mapping[str, str]) -> BulkLoad:
     """Open the bulk load of one queue; the queue is created if necessary with the shards and the kind of the options.
 
     Raises:
         RunDiffers: the bulk load was started with other input or options.
     """
-    broker.queue(queue, shards=wanted.shards, kind=wanted.kind or "python")
+    broker.queue(queue, shards=options.shards, kind=options.kind or "python")
     try:
-        return bulk_loads.open_load(broker, run_id, queue, source=source, chunk=wanted.chunk)
+        return bulk_loads.open_load(broker, run_id, queue, source=source, chunk=options.chunk)
     except bulk_loads.BulkLoadDiffers as error:
         raise RunDiffers(str(error)) from None
 
@@ -73,20 +73,20 @@ class Sender:
     def __init__(
         self,
         broker: Broker,
-        wanted: WriteOptions,
+        options: WriteOptions,
         source: Mapping[str, str],
         run_id: str,
         part: int = 0,
         attempt: int = 0,
     ) -> None:
         self._broker = broker
-        self._wanted = wanted
+        self._options = options
         self._source = source
         self._run_id = run_id
         self._quarantine: Quarantine | None = None
-        if wanted.on_error == QUARANTINE and wanted.quarantine:
-            self._quarantine = Quarantine(wanted.quarantine, run_id, part, attempt)
-        self._ways: dict[str, tuple[Packer, BulkLoadWriter] | None] = {}
+        if options.on_error == QUARANTINE and options.quarantine:
+            self._quarantine = Quarantine(options.quarantine, run_id, part, attempt)
+        self._targets: dict[str, tuple[Packer, BulkLoadWriter] | None] = {}
         self._run_ids: dict[str, str] = {}
         self._rows = 0
         self._bad = 0
@@ -102,15 +102,15 @@ class Sender:
             for batch in batches:
                 if not self._send_batch(batch):
                     break
-            for way in self._ways.values():
-                if way is not None:
-                    way[1].finish()
+            for target in self._targets.values():
+                if target is not None:
+                    target[1].finish()
             done = True
         finally:
             if not done:
-                for way in self._ways.values():
-                    if way is not None:
-                        way[1].abandon()
+                for target in self._targets.values():
+                    if target is not None:
+                        target[1].abandon()
             if self._quarantine is not None:
                 self._quarantine.close(keep=done)
         return Sent(tuple(self._run_ids.values()), self._rows, self._bad)
@@ -121,33 +121,33 @@ class Sender:
             return True
         self._rows += batch.num_rows
         if "queue" not in batch.schema.names:
-            return self._send_to(self._wanted.queue or "", self._run_id, batch)
+            return self._send_to(self._options.queue or "", self._run_id, batch)
         if not cells.is_valid(batch.column("queue")):
             bad: Bad = {}
             cells.values(batch.column("queue"), bad)
             self._refuse(batch, bad)
             batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
         texts = batch.column("queue").cast(pa.string())
-        if self._wanted.queue is not None:  # before rows are grouped by queue, so that they keep their order
-            texts = pc.fill_null(texts, self._wanted.queue)
+        if self._options.queue is not None:  # before rows are grouped by queue, so that they keep their order
+            texts = pc.fill_null(texts, self._options.queue)
         # One queue after the other; the rows of each keep their order.
-        for said in pc.unique(texts).to_pylist():
-            mine = batch.filter(pc.is_null(texts) if said is None else pc.equal(texts, said))
+        for name in pc.unique(texts).to_pylist():
+            rows = batch.filter(pc.is_null(texts) if name is None else pc.equal(texts, name))
             try:
-                queue = check_queue_name(said)
+                queue = check_queue_name(name)
             except InvalidJob as error:
-                reason = "queue is null, and there is no option queue" if said is None else str(error)
-                self._refuse(mine, dict.fromkeys(range(mine.num_rows), reason))
+                reason = "queue is null, and there is no option queue" if name is None else str(error)
+                self._refuse(rows, dict.fromkeys(range(rows.num_rows), reason))
             else:
-                self._send_to(queue, f"{self._run_id}{AT}{queue}", mine)
+                self._send_to(queue, f"{self._run_id}{AT}{queue}", rows)
         return True
 
     def _send_to(self, queue: str, run_id: str, batch: pa.RecordBatch) -> bool:
         """Return True if the bulk load of the queue is still open."""
-        way = self._way(queue, run_id)
-        if way is None:
+        target = self._target_of(queue, run_id)
+        if target is None:
             return False
-        packer, writer = way
+        packer, writer = target
         try:
             packed = packer.pack(batch)
         except InvalidJob as error:
@@ -161,19 +161,19 @@ class Sender:
                 writer.add(shape, entry)
         return True
 
-    def _way(self, queue: str, run_id: str) -> tuple[Packer, BulkLoadWriter] | None:
+    def _target_of(self, queue: str, run_id: str) -> tuple[Packer, BulkLoadWriter] | None:
         """Return the packer and the writer of a queue; None = its bulk load is closed, so everything is written."""
-        if queue not in self._ways:
-            wanted = self._wanted
-            run = open_run(self._broker, run_id, queue, wanted, self._source)
+        if queue not in self._targets:
+            options = self._options
+            run = open_run(self._broker, run_id, queue, options, self._source)
             self._run_ids[queue] = run.id
             if run.closed:
-                self._ways[queue] = None
+                self._targets[queue] = None
             else:
                 kind = str(self._broker.queue(queue).layout["kind"])
-                limits = Limits(wanted.rate_limit, wanted.patience, wanted.max_memory)
-                self._ways[queue] = Packer(wanted, run, kind), BulkLoadWriter(self._broker, run, limits)
-        return self._ways[queue]
+                limits = Limits(options.rate_limit, options.patience, options.max_memory)
+                self._targets[queue] = Packer(options, run, kind), BulkLoadWriter(self._broker, run, limits)
+        return self._targets[queue]
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
         """Quarantine rows, or abort the task at the first of them."""

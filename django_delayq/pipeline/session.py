@@ -195,7 +195,7 @@ def _start(options: SessionOptions) -> SparkSession:
         SparkContext(conf=conf)
     except PySparkException as error:
         raise PipelineError(
-            f"Spark did not start ({error}). What Java printed above says why; often it is spark.driver.memory "
+            f"Spark did not start ({error}). Java has printed the reason above; often it is spark.driver.memory "
             f"({conf.get('spark.driver.memory')}), or a master that cannot be reached ({options.master})"
         ) from error
     builder: Any = SparkSession.builder

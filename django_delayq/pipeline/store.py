@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,9 @@ from pyarrow import fs
 
 from .errors import PipelineError
 
+#: name of the logger of a history
+HISTORY_LOG: Final = "django_delayq.pipeline.history"
+log = logging.getLogger(HISTORY_LOG)
 #: schemes of URLs that Spark and deltalake both open
 SCHEMES: Final = ("s3a", "s3", "gs", "abfss", "abfs", "hdfs")
 PENDING: Final = "_pending_days"
@@ -135,7 +139,7 @@ class Store:
             while not _locked(lock):
                 if time.monotonic() >= ends or give_up():
                     raise PipelineError(
-                        f"Another process is at work on the history in {self.folder}: let it end, or stop it"
+                        f"Another process uses the history in {self.folder}: wait for its end, or stop it"
                     )
                 time.sleep(_POLL_S)
             yield
@@ -157,6 +161,20 @@ class PendingDays:
         """Return the marked days, in order."""
         self._known.update(self._store.names(PENDING))
         return pending_days(self._store)
+
+    def open_days(self) -> list[date]:
+        """Return the marked days that can be computed, and remove the marks of closed days."""
+        before = self._store.closed_before()
+        days = self.see()
+        closed = [day for day in days if day < before]
+        if closed:
+            log.warning(
+                "events arrived for closed days, of which older events were deleted by age; their metrics stay as they "
+                "are: %s",
+                ", ".join(map(str, closed)),
+            )
+            self.settle(closed)
+        return [day for day in days if day >= before]
 
     def note(self, days: Iterable[date]) -> None:
         """Mark days, before anything of them is changed."""

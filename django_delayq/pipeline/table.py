@@ -7,16 +7,11 @@ settings.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import sysconfig
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,6 +21,7 @@ from pyspark.sql.types import StructType
 from ..core.errors import Misconfigured
 from ..core.inputs import short
 from ..core.task import suggest
+from .django_worker import django_ready, environ
 from .errors import PipelineError
 from .table_columns import Column, array_of, schema_of
 from .table_copy import copied
@@ -34,10 +30,6 @@ from .table_options import TableOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: environment variable of the workers: alias -> name of the database that the driver uses for it
-DATABASES_ENV: Final = "DELAYQ_PIPELINE_DATABASES"
-_SETTINGS_ENV: Final = "DJANGO_SETTINGS_MODULE"
 
 
 def attach(spark: SparkSession) -> None:
@@ -50,76 +42,6 @@ def attach(spark: SparkSession) -> None:
     """
     spark.sparkContext.environment.update(environ())
     spark.dataSource.register(TableSource)
-
-
-def environ() -> dict[str, str]:
-    """Return the environment variables that describe this process's project to a worker."""
-    from django.db import connections
-
-    module = os.environ.get(_SETTINGS_ENV)
-    if not module:
-        raise Misconfigured(
-            "Spark's workers cannot read a table of Django without knowing its settings: put them into a module, and "
-            f"name it in the environment variable {_SETTINGS_ENV}"
-        )
-    names = {}
-    for alias in connections:
-        told = connections.settings[alias]
-        name = str(told.get("NAME") or "")
-        is_path = "sqlite" in told["ENGINE"] and name and ":" not in name
-        names[alias] = os.path.abspath(name) if is_path else name
-    return {_SETTINGS_ENV: module, DATABASES_ENV: json.dumps(names), "PYTHONPATH": os.pathsep.join(_own_path())}
-
-
-def _own_path() -> Iterator[str]:
-    """Yield the folders from which this process imports modules that are not installed."""
-    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    for entry in dict.fromkeys(os.path.abspath(entry) for entry in sys.path):
-        if os.path.isdir(entry) and not entry.startswith(installed):
-            yield entry
-
-
-@contextmanager
-def _django() -> Iterator[None]:
-    """Set up Django in this process; close its connections at the end, because the process may be reused."""
-    from django.apps import apps
-    from django.db import connections
-
-    if not apps.ready:
-        _set_up()
-    try:
-        yield
-    finally:
-        connections.close_all()
-
-
-def _set_up() -> None:
-    import django
-    from django.db import connections
-
-    if not os.environ.get(_SETTINGS_ENV):
-        raise Misconfigured(
-            "Spark's worker does not know the project's settings. Call django_delayq.pipeline.table.attach(spark) in a "
-            f"process of the project, or set {_SETTINGS_ENV} for the workers (spark.executorEnv.…)"
-        )
-    zone = os.environ.get("TZ")
-    try:
-        django.setup()
-    except ImportError as error:
-        raise PipelineError(
-            f"Spark's worker cannot set up Django ({error}); the project has to be importable there: put its folder "
-            "into PYTHONPATH, on every machine that works for Spark"
-        ) from error
-    finally:
-        # Django changes the process's time zone to that of the settings, but other code in this process expects UTC.
-        if zone is None:
-            os.environ.pop("TZ", None)
-        else:
-            os.environ["TZ"] = zone
-        time.tzset()
-    for alias, name in json.loads(os.environ.get(DATABASES_ENV) or "{}").items():
-        if alias in connections:
-            connections.settings[alias]["NAME"] = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +81,7 @@ class TableSource(DataSource):
             Misconfigured: an option is invalid.
         """
         options = TableOptions.parse(self.options)
-        with _django():
+        with django_ready():
             return schema_of(Table.of(options).columns)
 
     def reader(self, schema: StructType) -> TableReader:
@@ -176,14 +98,14 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per range of primary keys."""
-        with _django():
+        with django_ready():
             return [Rows(among) for among in self._table().ranges(self._options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
         if not isinstance(partition, Rows):  # Spark passes its own class when there is nothing to read
             return
-        with _django():
+        with django_ready():
             yield from self._table().batches(partition.among, self._schema)
 
     def _table(self) -> Table:
@@ -192,7 +114,7 @@ class TableReader(DataSourceReader):
             if field.dataType != column.type:
                 raise Misconfigured(
                     f"the column {field.name!r} of {self._options.model} is {column.type.simpleString()}, not "
-                    f"{field.dataType.simpleString()}; read it so and cast it then"
+                    f"{field.dataType.simpleString()}; read it with its type, then cast it"
                 )
         return table
 
@@ -229,7 +151,8 @@ class Table:
         alias = options.using or router.db_for_read(model)
         if alias not in connections:
             raise Misconfigured(
-                f"there is no database {short(alias)}.{suggest(alias, connections)} Known are: {', '.join(connections)}"
+                f"there is no database {short(alias)}.{suggest(alias, connections)} "
+                f"Known databases: {', '.join(connections)}"
             )
         connection = connections[alias]
         if connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]
@@ -258,8 +181,8 @@ class Table:
         except EmptyResultSet:
             return rows.none()
         except (FieldError, ValidationError, TypeError, ValueError, OverflowError) as error:
-            told = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
-            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {told}") from None
+            settings = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {settings}") from None
         if among is not None and among.low is not None:
             rows = rows.filter(pk__gte=among.low)
         if among is not None and among.high is not None:
@@ -352,8 +275,8 @@ def _model(name: str) -> Any:
         return apps.get_model(name)
     except LookupError:
         known = sorted(model._meta.label for model in apps.get_models())
-        told = f"there is no model {name!r}.{suggest(name, known)} Known are: {', '.join(known)}"
-        raise Misconfigured(told) from None
+        settings = f"there is no model {name!r}.{suggest(name, known)} Known models: {', '.join(known)}"
+        raise Misconfigured(settings) from None
 
 
 def _zone() -> Any:
@@ -372,6 +295,6 @@ def _clear_errors(model: str) -> Iterator[None]:
         yield
     except Error as error:
         raise PipelineError(
-            f"the table of {model} could not be read ({type(error).__name__}: {str(error).strip()}); look at the "
-            "filter, and whether the database is there and migrated"
+            f"the table of {model} could not be read ({type(error).__name__}: {str(error).strip()}); check the "
+            "filter, and that the database exists and is migrated"
         ) from error

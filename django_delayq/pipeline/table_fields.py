@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, Final
 
-from ..core.errors import Misconfigured
-from ..core.inputs import short
-from ..core.task import suggest
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import suggest
+from ..core.moments import parse_moment
 from .table_columns import Column, column_of
 
 _COMPARED: Final = frozenset({"exact", "lt", "lte", "gt", "gte", "in", "range"})
@@ -76,17 +76,18 @@ def _column(model: Any, connection: Any, name: str) -> Column:
         field = None if meta is None else _find(meta, part)
         if field is None:
             known = [one.attname for one in (meta or model._meta).concrete_fields]
-            raise Misconfigured(f"{label} has no column {name!r}.{suggest(part, known)} Known are: {', '.join(known)}")
+            hint = f"{suggest(part, known)} Known columns: {', '.join(known)}"
+            raise Misconfigured(f"{label} has no column {name!r}.{hint}")
         if not getattr(field, "concrete", False) or getattr(field, "many_to_many", False):
-            raise Misconfigured(f"{label}: {name!r} leads to many rows, or to none that is stored, so it is no column")
+            raise Misconfigured(f"{label}: {name!r} leads to many rows or to no stored field, so it is no column")
         meta = _behind(field)
     target = _target(field)
     own = [*target.get_db_converters(connection), *connection.ops.get_db_converters(target.get_col("t"))]
     column = column_of(name, target, own)
     if column is None:
         raise Misconfigured(
-            f"{label}: {name!r} is a {type(target).__name__}, which has no form in Spark; name the columns that are "
-            "wanted without it (option columns)"
+            f"{label}: {name!r} is a {type(target).__name__}, which has no form in Spark; list the other "
+            "columns in the option columns"
         )
     return column
 
@@ -102,10 +103,7 @@ def _moment(name: str, value: Any, zone: tzinfo | None) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        wanted = "write a moment like 2030-01-31T12:00:00Z"
-        raise Misconfigured(f"the filter {name!r} has {short(value)}; {wanted}") from None
-    if found.tzinfo is None:
-        raise Misconfigured(f"the filter {name!r} has {short(value)} without a time zone; end it with one: Z or +01:00")
-    return found if zone is None else found.astimezone(zone).replace(tzinfo=None)
+        moment = parse_moment(value, what=f"filter {name!r}")
+    except InvalidJob as error:
+        raise Misconfigured(str(error)) from None
+    return moment if zone is None else moment.astimezone(zone).replace(tzinfo=None)

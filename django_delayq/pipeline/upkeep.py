@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from .days_done import DaysDone, OnDays, nobody
 from .store import Store
 from .tables import Step, Table
 from .transforms import KEY, is_attempt
@@ -18,6 +17,26 @@ from .wanted import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class DaysDone:
+    """Progress of a backfill, a compaction or a purge."""
+
+    #: days done, and days in all; a purge counts each day once per table
+    days: int
+    of_days: int
+    #: number of attempts in them, as stored among the events; None = not counted
+    rows: int | None = None
+    of_rows: int | None = None
+
+
+#: callback, called at the beginning and after each portion of days
+OnDays = Callable[[DaysDone], object]
+
+
+def ignore_days(done: DaysDone) -> None:
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +62,7 @@ def count_attempts(spark: SparkSession, events: Table, days: Sequence[date]) -> 
     return {day: int(count) for day, count in rows}
 
 
-def compact(spark: SparkSession, events: Table, first: date, on_days: OnDays = nobody) -> tuple[date, ...]:
+def compact(spark: SparkSession, events: Table, first: date, on_days: OnDays = ignore_days) -> tuple[date, ...]:
     """Merge the files of each hour of the days before ``first`` into one file, with each event once.
 
     Returns:
@@ -76,7 +95,7 @@ def purge(
     keep_days: Mapping[str, float | None],
     now: datetime,
     *,
-    on_days: OnDays = nobody,
+    on_days: OnDays = ignore_days,
     step: Step,
 ) -> Purge:
     """Delete the days that ended longer ago than the given days; None = keep all. The quarantine follows the events.

@@ -148,7 +148,7 @@ class Versions:
     def _existing(self) -> DeltaTable:
         table = self.latest()
         if table is None:
-            raise PipelineError(f"The table {self.store.url(self.name)} is gone: run again")
+            raise PipelineError(f"The table {self.store.url(self.name)} is missing: run again")
         return table
 
     def _commit(self, table: DeltaTable, actions: list[Any], transaction: str, number: int) -> None:
@@ -164,7 +164,7 @@ class Versions:
 
     def _is_changed(self) -> PipelineError:
         return PipelineError(
-            f"Another process has changed {self.store.url(self.name)} meanwhile: let it end, or stop it, then run again"
+            f"Another process has changed {self.store.url(self.name)}: wait for its end, or stop it, then run again"
         )
 
     # --- deletion

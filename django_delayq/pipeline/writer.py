@@ -37,7 +37,8 @@ from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_door import open_broker
 from .sender import AT, Refused, Sender, Sent, open_run
-from .write_options import WriteOptions, check_schema
+from .write_options import WriteOptions
+from .write_schema import check_schema
 
 logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
@@ -47,10 +48,10 @@ class JobsWriter(DataSourceArrowWriter):
     """Writer of one batch."""
 
     def __init__(
-        self, options: Mapping[str, str], wanted: WriteOptions, source: Mapping[str, str], run_id: str
+        self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str], run_id: str
     ) -> None:
         self._options = options
-        self._wanted = wanted
+        self._write_options = write_options
         self._source = source
         self._run_id = run_id
 
@@ -60,7 +61,7 @@ class JobsWriter(DataSourceArrowWriter):
         Raises:
             PipelineError: Redis is unavailable, full or paused; the message says how to resume.
         """
-        return write_part(self._options, self._wanted, self._source, self._run_id, iterator)
+        return write_part(self._options, self._write_options, self._source, self._run_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the bulk load after all tasks, unless the option ``close`` announces more data.
@@ -69,21 +70,21 @@ class JobsWriter(DataSourceArrowWriter):
             PipelineError: a row is invalid; the bulk load stays open.
         """
         with plain_errors():
-            fail_if_refused(messages, f"Run {self._run_id} is open: {how_to_go_on(self._run_id)}")
-            counts = close_all(self._options, messages, close=self._wanted.close)
-        logger.info("run %s: %s", self._run_id, counts)
+            fail_if_refused(messages, f"Bulk load {self._run_id} is open: {how_to_resume(self._run_id)}")
+            counts = close_all(self._options, messages, close=self._write_options.close)
+        logger.info("bulk load %s: %s", self._run_id, counts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of a task. Written chunks stay, and the bulk load stays open."""
-        logger.error("run %s stopped before its end and is open: %s", self._run_id, how_to_go_on(self._run_id))
+        logger.error("bulk load %s stopped before its end and is open: %s", self._run_id, how_to_resume(self._run_id))
 
 
 class JobsStreamWriter(DataSourceStreamArrowWriter):
     """Writer of one streaming query: each of its batches is a bulk load, which a replayed batch finds again."""
 
-    def __init__(self, options: Mapping[str, str], wanted: WriteOptions, source: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str]) -> None:
         self._options = options
-        self._wanted = wanted
+        self._write_options = write_options
         self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
@@ -94,11 +95,10 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             # Otherwise all batches would be one bulk load, which is closed after the first of them.
             raise PipelineError(
-                "this Spark does not tell its tasks the query and batch that they work for, by which "
-                "a stream's batches are known again; write in foreachBatch(), each batch under a runId "
-                "of its own"
+                "this Spark does not pass query and batch to its tasks, which identify a batch of a stream; write in "
+                "foreachBatch(), each batch under a runId of its own"
             )
-        return write_part(self._options, self._wanted, self._source, f"{query}:{batch}", iterator)
+        return write_part(self._options, self._write_options, self._source, f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Close the bulk load of a batch and delete earlier ones, which Spark will not replay.
@@ -109,7 +109,7 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
         with plain_errors():
             fail_if_refused(
                 messages,
-                "The query replays this batch when it is started again; onError=quarantine puts such rows aside",
+                "The query replays this batch when it is started again; onError=quarantine skips and stores such rows",
             )
             close_all(self._options, messages, close=True)
         queries = {run_id.partition(":")[0] for run_id in _run_ids(messages)}
@@ -120,7 +120,7 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the failure of a task: the query ends, and replays this batch when it is started again."""
-        logger.error("batch %d stopped before its end; start the query again, it goes on there", batchId)
+        logger.error("batch %d stopped before its end; start the query again to resume there", batchId)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -131,37 +131,37 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         RunDiffers: the option ``runId`` names a bulk load that was started with other input or options.
     """
     with plain_errors():
-        wanted, source = _checked(options, schema, overwrite)
-        run_id = wanted.run_id or uuid.uuid4().hex
+        write_options, source = _check(options, schema, overwrite)
+        run_id = write_options.run_id or uuid.uuid4().hex
         with open_broker(options) as broker:
-            check_redis(broker, wanted)
-            one_queue = wanted.queue and "queue" not in map(str.lower, schema.fieldNames())
-            begun = wanted.run_id and one_queue and bulk_loads.read_load(broker, run_id)
-            if begun and open_run(broker, run_id, wanted.queue or "", wanted, source).closed:
-                logger.warning("run %s is over: everything is in, nothing is written", run_id)
-        return JobsWriter(options, wanted, source, run_id)
+            check_redis(broker, write_options)
+            one_queue = write_options.queue and "queue" not in map(str.lower, schema.fieldNames())
+            begun = write_options.run_id and one_queue and bulk_loads.read_load(broker, run_id)
+            if begun and open_run(broker, run_id, write_options.queue or "", write_options, source).closed:
+                logger.warning("bulk load %s is closed: all rows are stored, nothing is written", run_id)
+        return JobsWriter(options, write_options, source, run_id)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Return the writer of a streaming query; raises as :func:`batch_writer`."""
     with plain_errors():
-        wanted, source = _checked(options, schema, overwrite)
-        if wanted.run_id:
-            raise PipelineError("a stream names its runs itself, by query and batch; leave the option runId out")
+        write_options, source = _check(options, schema, overwrite)
+        if write_options.run_id:
+            raise PipelineError("a stream derives its run ids from query and batch; leave the option runId out")
         with open_broker(options) as broker:
-            check_redis(broker, wanted)
-        return JobsStreamWriter(options, wanted, source)
+            check_redis(broker, write_options)
+        return JobsStreamWriter(options, write_options, source)
 
 
-def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[WriteOptions, dict[str, str]]:
+def _check(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[WriteOptions, dict[str, str]]:
     if overwrite:
         raise PipelineError(
-            'a queue is not overwritten, its jobs are worked off; write with .mode("append"). What is '
-            "no longer wanted is cancelled: manage.py delayq_pipeline jobs cancel"
+            'a queue cannot be overwritten; write with .mode("append"). To remove jobs, cancel them: '
+            "manage.py delayq_pipeline jobs cancel"
         )
-    wanted = WriteOptions.parse(options)
-    columns = check_schema(schema, wanted).simpleString()
-    return wanted, {"columns": columns, **wanted.told(), **dict(wanted.source)}
+    write_options = WriteOptions.parse(options)
+    columns = check_schema(schema, write_options).simpleString()
+    return write_options, {"columns": columns, **write_options.identity(), **dict(write_options.source)}
 
 
 @contextmanager
@@ -179,28 +179,28 @@ def plain_errors() -> Iterator[None]:
         raise
 
 
-def check_redis(broker: Broker, wanted: WriteOptions) -> None:
+def check_redis(broker: Broker, write_options: WriteOptions) -> None:
     """Reject a Redis that may evict jobs, and a queue of the wrong kind."""
     for node in memory_of(broker).values():
         policy = node.get("maxmemory_policy", _POLICY)
         if policy != _POLICY:
             raise PipelineError(
-                f"Redis has the maxmemory-policy {policy!r}, which may throw jobs away when it is "
+                f"Redis has the maxmemory-policy {policy!r}, which evicts jobs when it is "
                 f"full: redis-cli CONFIG SET maxmemory-policy {_POLICY}, and the same in its "
                 "redis.conf"
             )
-    if wanted.queue:
-        _, layout = broker.read_layout(wanted.queue)
-        kind = layout.get("kind", "python") if layout and not layout.get("deleted") else wanted.kind or "python"
-        if wanted.kind and kind != wanted.kind:
+    if write_options.queue:
+        _, layout = broker.read_layout(write_options.queue)
+        kind = layout.get("kind", "python") if layout and not layout.get("deleted") else write_options.kind or "python"
+        if write_options.kind and kind != write_options.kind:
             raise PipelineError(
-                f"queue {wanted.queue!r} is of kind {kind}, not {wanted.kind}; leave the option kind out"
+                f"queue {write_options.queue!r} is of kind {kind}, not {write_options.kind}; leave the option kind out"
             )
 
 
-def how_to_go_on(run_id: str) -> str:
+def how_to_resume(run_id: str) -> str:
     """Return instructions for resuming an open bulk load."""
-    return f"write the same again with option('runId', {run_id!r}); what is in is not written twice"
+    return f"repeat the write with option('runId', {run_id!r}) to resume it; stored chunks are not written twice"
 
 
 def fail_if_refused(messages: Sequence[WriterCommitMessage | None], how: str) -> None:
@@ -216,7 +216,7 @@ def fail_if_refused(messages: Sequence[WriterCommitMessage | None], how: str) ->
 
 def write_part(
     options: Mapping[str, str],
-    wanted: WriteOptions,
+    write_options: WriteOptions,
     source: Mapping[str, str],
     run_id: str,
     iterator: Iterator[pa.RecordBatch],
@@ -231,14 +231,14 @@ def write_part(
     attempt = context.taskAttemptId() if context else 0
     try:
         with open_broker(options) as broker:
-            sender = Sender(broker, wanted, source, run_id, part, attempt)
+            sender = Sender(broker, write_options, source, run_id, part, attempt)
             return sender.send(map(_with_our_names, iterator))
     except Refused as error:
         return Sent(refused=str(error))
     except (RunDiffers, BulkLoadClosed) as error:
         raise PipelineError(str(error)) from error
     except DelayQError as error:
-        raise PipelineError(f"{error}. Run {run_id} is open: {how_to_go_on(run_id)}") from error
+        raise PipelineError(f"{error}. Bulk load {run_id} is open: {how_to_resume(run_id)}") from error
 
 
 def _with_our_names(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -271,6 +271,6 @@ def forget_before(query: str, batch: int, broker: Broker) -> None:
     """Delete the bulk loads of a streaming query that belong to batches earlier than the previous one."""
     name = re.compile(rf"{re.escape(query)}:(\d+)(?:{AT}.*)?")
     for run in bulk_loads.list_loads(broker):
-        found = name.fullmatch(run.id)
-        if found is not None and int(found[1]) < batch - 1:
+        match = name.fullmatch(run.id)
+        if match is not None and int(match[1]) < batch - 1:
             bulk_loads.forget_load(broker, run.id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -17,11 +18,31 @@ from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noq
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Rows are few, so Java takes longer to generate and compile code for a query, and to plan it again, than to run it.
+_FOR_FEW_ROWS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+
+
+def _home_without_zip(home: Path) -> Path:
+    """Return a home of Spark whose workers import the installed pyspark: that in its zip is compiled at each start."""
+    import pyspark
+
+    home.mkdir()
+    for name in ("bin", "jars", "sbin"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
 
 
 @pytest.fixture(scope="session")
@@ -31,14 +52,14 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
-        "spark.sql.shuffle.partitions": "1",
-        "spark.default.parallelism": "2",
+        **_FOR_FEW_ROWS,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     try:
-        spark = build(SessionOptions(master="local[2]", app="tests", conf=conf))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_HOME", str(_home_without_zip(folder / "home")))
+            spark = build(SessionOptions(master="local[2]", app="tests", conf=conf))
     except SparkMissing as error:
         pytest.skip(str(error))
     register(spark)

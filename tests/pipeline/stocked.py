@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from django_delayq.pipeline.table import DATABASES_ENV, TableSource
+from django_delayq.pipeline.django_worker import DATABASES_ENV
+from django_delayq.pipeline.table import TableSource
 
 if TYPE_CHECKING:
     from tests.support.postgres_box import PostgresBox

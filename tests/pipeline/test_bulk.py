@@ -81,7 +81,7 @@ def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, i
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? It has: pk, day"),
+        ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? Known columns: pk, day"),
         ("sms", "names no column"),
         ("{pk", "no template"),
         ("{pk:>5}", "only names of columns"),
@@ -130,9 +130,9 @@ def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, 
         ("dai", "Did you mean 'day'"),
         ("day", "a date has no hour"),
         ("2030-01-02T03:04:05", "no time zone"),
-        ("+", "is no time"),
-        ("+5x", "is no time"),
-        ("+-5", "is no time"),
+        ("+", "is no duration"),
+        ("+5x", "is no duration"),
+        ("+-5", "is no duration"),
         ("+99999d", "ten years"),
     ],
 )

@@ -176,7 +176,7 @@ def test_what_is_taken_off_between_the_plan_and_the_task_is_a_loss(broker: Broke
             ids_of(reader, task)
         assert ids_of(make(failOnDataLoss=False), task) == named(*range(6, 30))
         broker.client.delete(key)
-        with pytest.raises(EventsLost, match="the stream has no more, but went up to 29-29"):
+        with pytest.raises(EventsLost, match="the stream ends here, but went up to 29-29"):
             ids_of(reader, task)
         assert ids_of(make(failOnDataLoss=False), task) == []
         broker.client.hdel(broker.shard("q", 0).names["meta"], "last_event")

@@ -28,11 +28,11 @@ STEPS: Final = (
     "quarantine: replaced",
     "hours: files written",
     "hours: replaced",
-    "hours told",
+    "hours published",
     "days settled",
 )
 #: one of each kind
-SOME: Final = ("batch written", "batch landed", "attempts: files written", "attempts: replaced", "hours told")
+SOME: Final = ("batch written", "batch landed", "attempts: files written", "attempts: replaced", "hours published")
 
 
 class Died(BaseException):

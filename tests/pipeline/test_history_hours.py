@@ -168,7 +168,7 @@ def test_a_day_that_a_run_has_left_pending_is_computed_whole(
 def test_figures_are_told_in_portions_that_the_driver_can_hold(
     spark: SparkSession, root: Path, inbox: Inbox, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(computing, "FIGURES_AT_ONCE", 3)
+    monkeypatch.setattr(computing, "METRICS_AT_ONCE", 3)
     days = [DAY + timedelta(days=number) for number in range(4)]
     rows = [event(ts=at(day, hour)) for day, count in zip(days, (1, 2, 4, 1), strict=True) for hour in range(count)]
     inbox.add(*rows)

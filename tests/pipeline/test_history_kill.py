@@ -35,7 +35,7 @@ MOMENTS = [
     pytest.param("attempts: files written", True, id="before the attempts are exchanged"),
     pytest.param("attempts: replaced", True, id="when the attempts are exchanged, and the figures are not"),
     pytest.param("hours: replaced", True, id="before the figures are in the database"),
-    pytest.param("hours told", True, id="when the figures are in the database, and the day is not yet settled"),
+    pytest.param("hours published", True, id="when the figures are in the database, and the day is not yet settled"),
 ]
 
 

@@ -238,7 +238,7 @@ def test_a_root_that_was_lost_is_told_of(
             shutil.rmtree(tmp_path / "root")
         caplog.clear()
         make().run()
-        assert ("by a checkpoint that is gone" in caplog.text) == lost
+        assert ("by a checkpoint that is missing" in caplog.text) == lost
 
 
 def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

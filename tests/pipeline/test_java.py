@@ -75,7 +75,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert found == java.Java(home, 21, "JAVA_HOME")
 
 
-@pytest.mark.parametrize(("says", "words"), [(ELEVEN, "is Java 11, which is too old"), ("", "no bin/java that runs")])
+@pytest.mark.parametrize(("says", "words"), [(ELEVEN, "is Java 11, which is too old"), ("", "no working bin/java")])
 def test_a_java_home_that_does_not_do_is_named_although_the_path_has_a_good_one(
     tmp_path: Path, says: str, words: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_java_home_that_does_not_do_is_named_although_the_path_has_a_good_one(
 
 
 def test_a_java_home_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SparkMissing, match="no bin/java that runs: unset it"):
+    with pytest.raises(SparkMissing, match="no working bin/java: unset it"):
         java.find({"JAVA_HOME": str(tmp_path / "gone"), "PATH": os.environ["PATH"]})
 
 

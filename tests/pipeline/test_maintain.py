@@ -250,10 +250,10 @@ def test_a_condition_that_cannot_be_is_told_so(
         ("kill", {}, "verb"),
         ("reschedule", {}, "either a delay from now or a moment"),
         ("reschedule", {"delay_ms": 1, "due_ms": 1}, "either a delay from now or a moment"),
-        ("retry", {"due_ms": 1}, "reschedule it then"),
-        ("cancel", {"delay_ms": 1}, "cancel has no time"),
-        ("discard", {"due_ms": 1}, "discard has no time"),
-        ("cancel", {"replace": True}, "is about jobs of the morgue"),
+        ("retry", {"due_ms": 1}, "then reschedule them"),
+        ("cancel", {"delay_ms": 1}, "cancel takes no time"),
+        ("discard", {"due_ms": 1}, "discard takes no time"),
+        ("cancel", {"replace": True}, "applies to retried jobs of the morgue"),
     ],
 )
 def test_what_does_not_go_together_is_refused(verb: str, options: dict[str, Any], text: str) -> None:

@@ -154,8 +154,8 @@ def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, 
         ({"--id": "remind-{number}"}, "has no column 'number'"),
         ({"--created": "created"}, "has no column 'created'. Did you mean 'created_at'?"),
         ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
-        ({"--filter": "status=placed"}, "the filter is no JSON"),
-        ({"--grace": "soon"}, "is no time; write it like"),
+        ({"--filter": "status=placed"}, "--filter must be JSON like"),
+        ({"--grace": "soon"}, "is no duration; write it like"),
     ],
 )
 def test_what_cannot_be_compared_is_wrong_use_and_told_at_once(run: Any, changed: dict[str, str], text: str) -> None:
@@ -222,8 +222,12 @@ def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker)
     [
         (("cancel", "--where", "taks = 'x'"), "the condition cannot be used", 1),
         (("reschedule", "--where", "true"), "either a delay from now or a moment", 2),
-        (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel has no time", 2),
-        (("reschedule", "--where", "true", "--at", "tomorrow"), "is no moment; write it like", 2),
+        (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel takes no time", 2),
+        (
+            ("reschedule", "--where", "true", "--at", "tomorrow"),
+            "--at: 'tomorrow' is no moment; write",
+            2,
+        ),
         (("reschedule", "--where", "true", "--at", "2031-01-01T00:00:00"), "has no time zone", 2),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from django_delayq.pipeline.versions import Versions
 
 from .bucket_server import serving
 from .history_stage import move_day
-from .test_command import TODAY, figures, run, work
+from .test_command import NOW, TODAY, figures, run, work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def test_a_history_at_a_url_is_kept_without_renaming_anything(
     assert (told["rows"], figures()) == (47, both)
     assert read(spark, f"{root}/attempts").selectExpr("count(distinct id)").first() == (47,)
 
-    day, home = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}", store / "history"
+    day, home = f"{NOW - timedelta(days=40):%Y-%m-%d}", store / "history"
     move_day(home, date.fromisoformat(TODAY), date.fromisoformat(day))
     events = Versions(Store(root), "events")
     assert len(events.files()) > 1
@@ -135,5 +135,5 @@ def test_what_is_put_aside_finds_s3_by_either_name() -> None:
     for scheme in "s3", "s3a":
         opened, path = file_system(f"{scheme}://bucket/aside?region=eu-west-1")
         assert (opened.type_name, path) == ("s3", "bucket/aside")
-    with pytest.raises(PipelineError, match="nothing can be put aside in 'nowhere://bucket'"):
+    with pytest.raises(PipelineError, match="the quarantine 'nowhere://bucket' cannot be opened"):
         file_system("nowhere://bucket")

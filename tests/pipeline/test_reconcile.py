@@ -19,8 +19,8 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.expressions import names_in, pattern_of
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.pipeline.template import names_in, pattern_of
 
 from .stock.models import Ticket
 from .stocked import Stock
@@ -351,7 +351,7 @@ def test_redis_that_is_away_is_told_before_anything_is_read(
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"id": "{due}"}, "due is timestamp, whose text may be another one"),
+        ({"id": "{due}"}, "due is timestamp, whose text form may vary"),
         ({"id": "{state"}, "is no template"),
         ({"id": "all"}, "names no column"),
         ({"id": "{nobody}"}, "has no column 'nobody'"),
@@ -386,7 +386,8 @@ def test_what_could_not_be_put_back_is_found_again(
     comparison = Reconciliation(spark, options(more={"patience": "0"}))
     found = comparison.look()
     with pytest.raises(
-        PipelineError, match=r"paused for new jobs.*What is put back stays; the same again does the rest$"
+        PipelineError,
+        match=r"paused for new jobs.*Jobs that are scheduled already stay; repeat the call for the others$",
     ):
         comparison.put_back(found, run_id="r")
     assert bulk_loads.read_load(broker, "r") is None

@@ -116,7 +116,7 @@ def test_a_python_without_the_packages_is_refused_and_the_text_says_what_to_set(
     text = str(caught.value)
     assert f"Spark's workers would run {bare}, which lacks " in text
     assert "redis, pyarrow, pandas. " in text
-    assert f"Set PYSPARK_PYTHON={sys.executable} in the environment before the SparkSession is made" in text
+    assert f"Set PYSPARK_PYTHON={sys.executable} in the environment before the SparkSession is created" in text
 
 
 def test_another_python_that_has_the_packages_is_taken(
@@ -143,7 +143,7 @@ def test_another_python_that_has_the_packages_is_taken(
         ("echo 'no such option' >&2; exit 3", "which fails: no such option"),
         ("exit 4", "which fails: exit code 4"),
         ("echo hello", "which is no Python"),
-        ("exec sleep 60", "which has not started within 0.5 s"),
+        ("exec sleep 60", "which did not start within 0.5 s"),
     ],
 )
 def test_what_is_no_python_of_ours_is_named_with_its_fault(

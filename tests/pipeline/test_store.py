@@ -69,7 +69,7 @@ def test_a_lock_holds_as_long_as_its_process_lives(root: Path) -> None:
         assert other.stdout.readline() == "locked\n"
         for wait_s, give_up in ((0, False), (60, True)):
             with (
-                pytest.raises(PipelineError, match="Another process is at work"),
+                pytest.raises(PipelineError, match="Another process uses the history"),
                 store.alone(wait_s, lambda give_up=give_up: give_up),
             ):
                 pytest.fail("two at once")

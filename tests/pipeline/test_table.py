@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from django_delayq.core.errors import Misconfigured
-from django_delayq.pipeline import table
+from django_delayq.pipeline.django_worker import DATABASES_ENV, environ
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.table import Range, Table, ranges_between
 from django_delayq.pipeline.table_columns import Column, array_of
@@ -211,14 +211,14 @@ def test_filters_are_those_of_django(spark: SparkSession, any_stock: Stock) -> N
         ('{"state": "open"}', "Cannot resolve keyword 'state' into field"),
         ('{"status__is_like": "x"}', "Unsupported lookup 'is_like'"),
         ('{"version": "many"}', "expected a number but got 'many'"),
-        ('{"created_at__lt": "2026-03-08T09:00:00"}', "without a time zone; end it with one"),
-        ('{"created_at__lt": "yesterday"}', "write a moment like"),
-        ('{"customer__orders__created_at": ["now"]}', "write a moment like"),
+        ('{"created_at__lt": "2026-03-08T09:00:00"}', "has no time zone"),
+        ('{"created_at__lt": "yesterday"}', "is no moment; write it in ISO 8601"),
+        ('{"customer__orders__created_at": ["now"]}', "is no moment; write it in ISO 8601"),
         ('{"created_at__lt": null}', "Cannot use None as a query value"),
         ('{"created_at__date": "tomorrow"}', "has an invalid date format"),
-        ('{"pk": 1', "the filter is no JSON"),
-        ('"open"', "write it like"),
-        ("[[1]]", "write it like"),
+        ('{"pk": 1', "filter must be JSON like"),
+        ('"open"', "must be field lookups like"),
+        ("[[1]]", "must be field lookups like"),
         ('{"_connector": "OR 1=1"}', "which is no field lookup"),
         ('{"_negated": true}', "which is no field lookup"),
         ('{"na me": 1}', "which is no field lookup"),
@@ -234,20 +234,20 @@ def test_a_filter_that_cannot_be_is_told_so(stock: Stock, given: str, text: str)
     ("options", "text"),
     [
         ({"model": "shop.Ordr"}, "there is no model 'shop.Ordr'. Did you mean 'shop.Order'?"),
-        ({"model": "Order"}, "write the app's label and the model's name"),
+        ({"model": "Order"}, "must be the app's label and the model's name"),
         ({}, "which table? Give the option model"),
         ({"colums": "id"}, "'colums' is no option here. Did you mean 'columns'?"),
         ({"columns": "id,statsu"}, "has no column 'statsu'. Did you mean 'status'?"),
         ({"columns": "customer__nme"}, "has no column 'customer__nme'. Did you mean 'name'?"),
         ({"columns": "status__upper"}, "has no column 'status__upper'"),
-        ({"columns": "id,ID"}, "names one twice"),
+        ({"columns": "id,ID"}, "has one twice"),
         ({"columns": "id;name"}, "cannot name a field"),
         ({"columns": " , "}, "is empty"),
         ({"columns": "lines"}, "leads to many rows"),
         ({"using": "replica"}, "there is no database 'replica'"),
         ({"partitions": "0"}, "a whole number from 1 to"),
         ({"fetch": "all"}, "a whole number from 1 to"),
-        ({"method": "jdbc"}, "use one of auto, orm, copy"),
+        ({"method": "jdbc"}, "must be one of auto, orm, copy"),
     ],
 )
 def test_what_cannot_be_read_is_told_before(stock: Stock, options: dict[str, str], text: str) -> None:
@@ -279,7 +279,7 @@ def test_sqlite_in_memory_cannot_be_shared(spark: SparkSession, stock: Stock) ->
 def test_a_table_that_is_not_there_is_told_with_what_to_do(spark: SparkSession, stock: Stock) -> None:
     told = refused(spark, "auth.User")
     assert "no such table: auth_user" in told
-    assert "whether the database is there and migrated" in told
+    assert "that the database exists and is migrated" in told
 
 
 def test_the_columns_may_be_given_by_a_schema(spark: SparkSession, stock: Stock) -> None:
@@ -310,8 +310,8 @@ def _sessions(stock: Stock) -> list[tuple[int, str, str]]:
 def test_a_process_that_django_was_set_up_in_keeps_its_zone(stock: Stock) -> None:
     program = """
 import os, time
-from django_delayq.pipeline import table
-with table._django():
+from django_delayq.pipeline import django_worker
+with django_worker.django_ready():
     from django.conf import settings
     assert settings.TIME_ZONE == "America/Chicago"
 print(os.environ.get("TZ"), time.timezone)
@@ -322,7 +322,7 @@ print(os.environ.get("TZ"), time.timezone)
 
 
 def test_a_worker_that_does_not_know_the_project_says_so() -> None:
-    program = "from django_delayq.pipeline import table\nwith table._django(): pass"
+    program = "from django_delayq.pipeline import django_worker\nwith django_worker.django_ready(): pass"
     without = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     environ = {**without, "PYTHONPATH": str(ROOT)}
     told = [
@@ -331,7 +331,7 @@ def test_a_worker_that_does_not_know_the_project_says_so() -> None:
         ).stderr
         for more in ({}, {"DJANGO_SETTINGS_MODULE": "nowhere.settings"})
     ]
-    assert "does not know the project's settings. Call django_delayq.pipeline.table.attach(spark)" in told[0]
+    assert "has no settings of Django. Call django_delayq.pipeline.table.attach(spark)" in told[0]
     assert "the project has to be importable there" in told[1]
 
 
@@ -340,8 +340,8 @@ def test_workers_are_told_settings_path_and_the_databases_in_use(
 ) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", SETTINGS)
     monkeypatch.syspath_prepend(str(ROOT / "example_project"))
-    told = table.environ()
-    names = json.loads(told[table.DATABASES_ENV])
+    told = environ()
+    names = json.loads(told[DATABASES_ENV])
     assert told["DJANGO_SETTINGS_MODULE"] == SETTINGS
     assert names[stock.alias] == stock.environ["DELAYQ_TEST_DB"].removeprefix("sqlite:///")
     paths = told["PYTHONPATH"].split(os.pathsep)
@@ -349,7 +349,7 @@ def test_workers_are_told_settings_path_and_the_databases_in_use(
     assert not [path for path in paths if path.endswith("site-packages")]
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
     with pytest.raises(Misconfigured, match="put them into a module"):
-        table.environ()
+        environ()
 
 
 def test_the_routers_of_the_project_name_the_database(stock: Stock) -> None:

@@ -109,7 +109,7 @@ def race(table: Versions, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[
 def test_a_second_writer_of_a_batch_is_refused_by_its_commit(table: Versions, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, others = write(table, "a"), write(table, "a")
     race(table, monkeypatch, lambda: table.append([others], "q", 0))
-    with pytest.raises(PipelineError, match=r"Another process has changed .*events meanwhile"):
+    with pytest.raises(PipelineError, match=r"Another process has changed .*events: wait"):
         table.append([mine], "q", 0)
     assert ids(table) == ["a"]
 
@@ -226,5 +226,5 @@ def test_a_table_that_is_not_there_is_empty(tmp_path: Path) -> None:
     table.vacuum()
     table.purge(DAY)
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(PipelineError, match="is gone"):
+    with pytest.raises(PipelineError, match="is missing"):
         table.append([], "q", 0)

@@ -269,7 +269,7 @@ def test_bad_rows_are_put_aside_with_the_reason(
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known are: id, due"),
+        ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known columns: id, due"),
         ("i int", {}, "no column 'i'"),
         ("args array<int>", {}, "no column id"),
         ("id double", {}, "column id is double, but it has to be a string or a whole number"),
@@ -290,9 +290,9 @@ def test_bad_rows_are_put_aside_with_the_reason(
         ("id int", {"onError": "quarantine"}, "quarantine=FOLDER"),
         ("id int", {"context": "[]"}, "JSON object"),
         ("id int", {"source": "[]"}, "JSON object"),
-        ("id int", {"runId": "a b"}, "none of them a space"),
-        ("id int", {"rateLimit": "fast"}, "rateLimit is 'fast'"),
-        ("id int", {"close": "perhaps"}, "use true or false"),
+        ("id int", {"runId": "a b"}, "characters without spaces"),
+        ("id int", {"rateLimit": "fast"}, "rateLimit must be a number from 0.001 to 1e+09, got 'fast'"),
+        ("id int", {"close": "perhaps"}, "must be one of true, false"),
         ("id int", {"chunk": "251"}, "from 1 to 250"),
         ("id int", {"kind": "pull"}, "has no tasks"),
     ],

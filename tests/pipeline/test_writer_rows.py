@@ -159,7 +159,9 @@ def test_a_bad_row_fails_no_task_so_that_none_is_tried_again_and_its_message_com
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     assert failed_tasks(spark, "bad row") == 0
-    reason = "the row with id 'j4' cannot be written: priority must be 0 to 7, got 9. Run r is open: write the same"
+    reason = (
+        "the row with id 'j4' cannot be written: priority must be 0 to 7, got 9. Bulk load r is open: repeat the write"
+    )
     assert reason in said.partition("\n")[0]
     assert "Traceback" not in said
 
@@ -190,7 +192,8 @@ def test_a_bulk_write_names_the_bad_row_alone(spark: SparkSession, broker: Broke
     rows = spark.sql("SELECT id AS pk, if(id = 4, 9, 1) AS prio FROM range(9)")
     with pytest.raises(PipelineError) as caught:
         bulk(spark, rows, BulkOptions(**door, queue="q", task="t", id="j{pk}", priority="prio", run_id="r"))
-    assert str(caught.value).startswith("the row with id 'j4' cannot be written: priority must be 0 to 7, got 9. Run r")
+    reason = "the row with id 'j4' cannot be written: priority must be 0 to 7, got 9. Bulk load r"
+    assert str(caught.value).startswith(reason)
 
 
 def test_a_bad_row_of_a_stream_ends_the_query_and_is_named(

@@ -158,7 +158,7 @@ def test_without_a_java_the_story_says_how_to_get_one(story: Callable[..., Any],
     said, _ = process.communicate(timeout=LIMIT)
 
     assert process.returncode == 1
-    assert f"JAVA_HOME={tmp_path / 'nothing'} has no bin/java that runs" in said
+    assert f"JAVA_HOME={tmp_path / 'nothing'} has no working bin/java" in said
     assert "openjdk-17-jre-headless" in said
     assert "make demo-pipeline" in said
     assert "Traceback" not in said

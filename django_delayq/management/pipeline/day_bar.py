@@ -10,7 +10,7 @@ from . import common
 
 if TYPE_CHECKING:
     from ...history.records import Record
-    from ...pipeline.days_done import DaysDone, OnDays
+    from ...pipeline.upkeep import DaysDone, OnDays
 
 
 @contextlib.contextmanager

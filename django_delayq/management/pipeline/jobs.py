@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
-from ...core.errors import DelayQError, InvalidJob, Misconfigured
+from ...core.errors import DelayQError, Misconfigured
+from ...core.moments import parse_moment
 from ...core.times import delay_ms_of, due_of
 from ...settings.conf import conf
 from ..base import add_show_secrets, queue_list
@@ -149,8 +150,4 @@ def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
 
 
 def _moment(text: str) -> int | None:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidJob(f"{text!r} is no moment; write it like 2026-11-21T08:00:00+01:00") from None
-    return due_of(at=found, allow_far=conf().allow_far)[0]
+    return due_of(at=parse_moment(text, what="--at"), allow_far=conf().allow_far)[0]

@@ -53,7 +53,7 @@ def new_run(kind: str) -> str:
 def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
     """Return the driver of the history, configured from settings and command line."""
     from ...pipeline.history import History
-    from ...pipeline.options import HistoryOptions
+    from ...pipeline.history_options import HistoryOptions
 
     settings = conf()
     wanted = settings.pipeline

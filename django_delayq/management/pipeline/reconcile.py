@@ -201,7 +201,7 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
     from ...pipeline.bulk import BulkOptions
     from ...pipeline.reconcile import ReconcileOptions
     from ...pipeline.table import Table
-    from ...pipeline.table_options import TableOptions, parse_filter
+    from ...pipeline.table_options import TableOptions, check_filter
 
     settings, task = conf(), making.known_task(options["task"], payload=options["payload"])
     queue = options["queue"] or task.options.queue
@@ -225,7 +225,7 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
             jobs=jobs,
             model=options["model"],
             created=options["created"],
-            filters=parse_filter(options["filter"]),
+            filters=check_filter("--filter", options["filter"]) if options["filter"] else (),
             using=options["using"],
             grace_ms=options["grace"] * 1000,
             include_morgue=options["include_morgue"],

@@ -1,0 +1,160 @@
+"""Options of the data sources, declared as fields of a frozen dataclass and parsed from Spark's texts.
+
+::
+
+    @dataclass(frozen=True, slots=True)
+    class ReadOptions(SourceOptions):
+        fetch: int = option("fetch", whole(1, 1000), 200)
+
+    ReadOptions.parse({"fetch": "50"}).fetch  # 50
+
+A check takes the name for messages (``option fetch``) and the text without surrounding blanks. It returns the value, or
+raises :class:`InvalidJob` with a message that shows a valid form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_choice, check_number, check_queue_name, short, suggest
+from .redis_door import OPTIONS
+
+T = TypeVar("T")
+Check: TypeAlias = Callable[[str, str], T]
+
+#: all queues, or all states
+EVERY: Final = "*"
+_OPTION: Final = "option"
+_CHECK: Final = "check"
+_TRUTH: Final = {"true": True, "false": False}
+
+
+def option(name: str, check: Check[Any], default: Any = None) -> Any:
+    """Declare a field that is read from the option ``name``."""
+    return dataclasses.field(default=default, metadata={_OPTION: name, _CHECK: check})
+
+
+class SourceOptions:
+    """Base of the options of a data source: a dataclass whose fields are made by :func:`option`."""
+
+    __slots__ = ()
+    #: options that are accepted, and read elsewhere
+    ELSEWHERE: ClassVar[tuple[str, ...]] = OPTIONS
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options as Spark passes them; names are compared without regard to case.
+
+        Raises:
+            Misconfigured: an option is unknown or invalid; the message says what to write.
+        """
+        declared: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # a subclass is a dataclass
+        _check_names(options, (*cls.ELSEWHERE, *(field.metadata[_OPTION] for field in declared)))
+        given = {field: text for field in declared if (text := options.get(field.metadata[_OPTION])) is not None}
+        return cls(**{field.name: _read(field.metadata, text) for field, text in given.items()})
+
+
+def _check_names(options: Mapping[str, str], names: Iterable[str]) -> None:
+    known = {name.lower(): name for name in names}
+    for name in options:
+        if name.lower() not in known:
+            near = suggest(name.lower(), known)
+            for lower, spelling in known.items():
+                near = near.replace(repr(lower), repr(spelling))
+            raise Misconfigured(f"{name[:60]!r} is no option here.{near} Known options: {', '.join(known.values())}")
+
+
+def _read(declared: Mapping[str, Any], given: str) -> Any:
+    name = f"option {declared[_OPTION]}"
+    if not given.strip():
+        raise Misconfigured(f"{name} is empty; give a value, or leave it out")
+    try:
+        return declared[_CHECK](name, given.strip())
+    except InvalidJob as error:
+        raise Misconfigured(str(error)) from None
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def text(name: str, given: str) -> str:
+    """Return any text."""
+    return given
+
+
+def named(check: Callable[[object], T]) -> Check[T]:
+    """Return a check of an option from one that takes the value only."""
+
+    def check_option(name: str, given: str) -> T:
+        try:
+            return check(given)
+        except InvalidJob as error:
+            raise InvalidJob(f"{name}: {error}") from None
+
+    return check_option
+
+
+def whole(low: int, high: int) -> Check[int]:
+    """Return a check for whole numbers from ``low`` to ``high``."""
+
+    def check(name: str, given: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,15}", given) or not low <= int(given) <= high:
+            raise InvalidJob(f"{name} must be a whole number from {low} to {high}, got {short(given)}")
+        return int(given)
+
+    return check
+
+
+def number(low: float, high: float, unit: str = "") -> Check[float]:
+    """Return a check for numbers from ``low`` to ``high``."""
+
+    def check(name: str, given: str) -> float:
+        try:
+            value = float(given)
+        except ValueError:
+            raise InvalidJob(f"{name} must be a number from {low:g} to {high:g}, got {short(given)}") from None
+        return check_number(name, value, low, high, unit=unit)
+
+    return check
+
+
+def choice(*choices: str) -> Check[str]:
+    """Return a check for one of some words, in capital or small letters."""
+    return lambda name, given: check_choice(name, given.lower(), choices)
+
+
+def flag(name: str, given: str) -> bool:
+    """Return True for ``true`` and False for ``false``, in capital or small letters."""
+    return _TRUTH[check_choice(name, given.lower(), tuple(_TRUTH))]
+
+
+def words(given: str) -> list[str]:
+    """Return the words between commas, each once, in their order."""
+    return list(dict.fromkeys(word for part in given.split(",") if (word := part.strip())))
+
+
+def listed(name: str, given: str) -> tuple[str, ...]:
+    """Return the words between commas, at least one of them."""
+    found = words(given)
+    if not found:
+        raise InvalidJob(f"{name} is empty; give words with commas between them, or leave it out")
+    return tuple(found)
+
+
+def queue_names(name: str, given: str) -> tuple[str, ...]:
+    """Return the sorted names of queues; none for ``*``."""
+    found = listed(name, given)
+    return () if EVERY in found else tuple(sorted(named(check_queue_name)(name, one) for one in found))
+
+
+def parse_json(name: str, given: str, example: str) -> Any:
+    """Return the value of a JSON text; the message of an error shows the example."""
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"{name} must be JSON like {example} ({error})") from None

@@ -1,0 +1,93 @@
+"""Options and result of the comparison of a table with a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from .bulk_options import BulkOptions
+from .errors import PipelineError
+from .expressions import names_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GRACE_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """Jobs that should exist.
+
+    Args:
+        jobs: mapping from rows to jobs; its run id is not used.
+        model: model whose rows need a job, like ``shop.Order``.
+        filters: field lookups; a row needs a job while all of them are true.
+        using: alias of its database; None = chosen by the project's routers.
+        written: alias used to check the rows before a job is cancelled as an orphan: that of the primary database,
+            because a replica lags behind. None = as ``using``.
+        created: the field with the time (or the day) from which on a row needs its job.
+        grace_ms: rows younger than this are ignored.
+        include_morgue: also schedule jobs that have only a record in the morgue.
+        outbox: aliases of the databases that have an outbox of durable jobs.
+        scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
+            = a folder for temporary files, which suffices if all of them run on this machine.
+        partitions: number of tasks that read the table; None = the session's default.
+    """
+
+    jobs: BulkOptions
+    model: str
+    created: str
+    filters: Sequence[Mapping[str, Any]] = ()
+    using: str | None = None
+    written: str | None = None
+    grace_ms: float = GRACE_MS
+    include_morgue: bool = False
+    outbox: tuple[str, ...] = ()
+    scratch: str | None = None
+    partitions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs.task is None:
+            raise PipelineError(
+                "which task? Give the name of the task whose jobs are compared; raw jobs cannot be reconciled"
+            )
+        if self.grace_ms < 0:
+            raise PipelineError("the grace is the minimum age of compared rows; give 0 or more")
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the table that the jobs are made of."""
+        jobs = self.jobs
+        one = [jobs.payload, jobs.score, jobs.priority, jobs.due if _is_name(jobs.due) else None]
+        named = chain(names_in(jobs.id), jobs.args, jobs.kwargs, jobs.context, [name for name in one if name])
+        return list(dict.fromkeys(named))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of a comparison, before anything is scheduled."""
+
+    #: number of rows that need a job and are old enough
+    rows: int
+    #: number of jobs seen in the queue, in all its places, and in the outbox
+    known: int
+    #: number of rows (for a plain task: of ids) whose job is to be scheduled again
+    missing: int
+    #: number of rows whose job is in the morgue or was refused by the outbox; part of ``missing`` if they are included
+    buried: int
+    #: number of rows that cannot have a valid job, as far as id and due time show
+    bad: int
+    #: the first missing ids
+    first: tuple[str, ...]
+    #: the missing rows, as a fixed snapshot
+    frame: DataFrame
+    #: the first invalid rows: id, if there is one, and the reason
+    first_bad: tuple[tuple[str | None, str], ...] = ()
+
+
+def _is_name(due: str | None) -> bool:
+    """Return True if a due time is the name of a column: neither a delay nor a moment."""
+    return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()
