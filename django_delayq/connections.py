@@ -172,11 +172,11 @@ def close_broker() -> None:
         _hurried.clear()
         old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
         _broker = _stand_in
-    from .core.flusher import dismiss
+    from .core.flusher import stop_flusher
 
     for one in (old, *hurried):
         if one is not None:
-            dismiss(one.tally)
+            stop_flusher(one.tally)
             one.connection.close()
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from django_delayq.core.attempt_outcome import AttemptOutcome
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_delayq"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -143,6 +145,13 @@ def test_every_key_of_a_shard_is_in_the_data_model() -> None:
     }
 
     assert listed | {f"due.{priority}" for priority in range(PRIORITIES)} == set(SHARD_KEYS)
+
+
+def test_every_outcome_of_an_attempt_is_in_the_columns_of_an_event() -> None:
+    row = next(
+        line for line in (ROOT / "docs" / "pipeline.md").read_text().splitlines() if line.startswith("| `outcome` |")
+    )
+    assert " ".join(re.findall(r"`([a-z ]+)`", row)[1:]).split() == list(AttemptOutcome)
 
 
 def section(path: Path, heading: str) -> str:

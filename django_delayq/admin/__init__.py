@@ -10,6 +10,7 @@ of its own calls::
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGES", "register"]
 
-#: model → its page
+#: model → its page, in the order of the menu
 PAGES: Final[dict[Any, Any]] = {
     Dashboard: DashboardAdmin,
     LiveJob: LiveJobAdmin,
@@ -59,10 +60,25 @@ PAGES: Final[dict[Any, Any]] = {
 
 
 def register(site: AdminSite) -> None:
-    """Register all pages with a site, except for models that the project registered itself."""
+    """Register all pages with a site, except for models that the project registered itself.
+
+    A site that lists the models of an app alphabetically lists ours in the order of :data:`PAGES`.
+    """
     for model, page in PAGES.items():
         if not site.is_registered(model):
             site.register(model, page)
+    if site.__class__.get_app_list is admin.AdminSite.get_app_list:
+        site.get_app_list = partial(_list_apps, site)  # type: ignore[method-assign]
+
+
+def _list_apps(site: AdminSite, *args: Any, **options: Any) -> list[Any]:
+    """Return the site's apps with our models in the order of :data:`PAGES`."""
+    apps: list[Any] = admin.AdminSite.get_app_list(site, *args, **options)
+    places = {model: place for place, model in enumerate(PAGES)}
+    for app in apps:
+        if app["app_label"] == Dashboard._meta.app_label:
+            app["models"].sort(key=lambda entry: places.get(entry["model"], len(places)))
+    return apps
 
 
 if conf_or_defaults().admin.register:

@@ -1,8 +1,8 @@
-"""Base of all pages over tables: read-only lists, paged by key."""
+"""Base of all admin pages, and of those over tables: read-only lists, paged by key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import django
@@ -10,11 +10,11 @@ from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.options import ShowFacets
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     Base = admin.ModelAdmin
 
-__all__ = ["Base", "ReadOnlyAdmin", "fields_of"]
+__all__ = ["AdminPages", "ReadOnlyAdmin", "fields_of"]
 
 
 def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
@@ -35,7 +35,90 @@ def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...
     return tuple(name for _title, fieldset in fieldsets for name in fieldset["fields"])
 
 
-class ReadOnlyAdmin(Base):
+class AdminPages(Base):
+    """Admin whose objects are neither added, changed nor deleted by hand; with pages and permissions of our own."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: nothing is added by hand."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: the verbs have permissions of their own."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: nothing is deleted by hand."""
+        return False
+
+    def may(self, request: HttpRequest, verb: str) -> bool:
+        """Return True if the user has the permission ``<verb>_<model>`` of this app and may view the model."""
+        user: Any = request.user
+        allowed: bool = user.has_perm(f"{self.opts.app_label}.{verb}_{self.opts.model_name}")
+        return allowed and self.has_view_permission(request)
+
+    def url_name(self, name: str) -> str:
+        """Return the name of a URL of this model, without the namespace."""
+        return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+
+    def url(self, name: str, *args: object) -> str:
+        """Return the URL of a page of this model: changelist, change, or one of ours."""
+        return self._reverse(self.url_name(name), *args)
+
+    def url_of(self, model: str, name: str, *args: object) -> str:
+        """Return a URL of another model of this app; "" if the site does not have it."""
+        try:
+            return self._reverse(f"{self.opts.app_label}_{model}_{name}", *args)
+        except NoReverseMatch:
+            return ""
+
+    def _reverse(self, name: str, *args: object) -> str:
+        quoted = [quote(str(one)) for one in args]
+        return reverse(f"admin:{name}", args=quoted, current_app=self.admin_site.name)
+
+    def page_context(self, trail: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """Return the breadcrumbs: those up to the list of this model, then ``trail`` with (name, URL) of each step."""
+        label, site = self.opts.app_label, self.admin_site.name
+        return {
+            "crumbs": [
+                (_("Home"), reverse("admin:index", current_app=site)),
+                (
+                    capfirst(self.opts.app_config.verbose_name),
+                    reverse("admin:app_list", args=[label], current_app=site),
+                ),
+                (capfirst(self.opts.verbose_name_plural), self.url("changelist")),
+                *trail,
+            ],
+            # From Django 6.1 on breadcrumbs are a list.
+            "crumbs_as_list": django.VERSION >= (6, 1),
+        }
+
+    def render(
+        self,
+        request: HttpRequest,
+        template: str,
+        title: object,
+        context: Mapping[str, Any],
+        *,
+        trail: Iterable[tuple[str, str]] = (),
+        status: int = 200,
+    ) -> HttpResponse:
+        """Render one of our pages in the admin's layout.
+
+        Args:
+            request: the request.
+            template: name of the template.
+            title: title of the page.
+            context: further template variables.
+            trail: see :meth:`page_context`.
+            status: HTTP status.
+        """
+        request.current_app = self.admin_site.name
+        layout = {**self.admin_site.each_context(request), **self.page_context(trail)}
+        full = {**layout, "opts": self.opts, "title": title, "media": self.media, **context}
+        return TemplateResponse(request, f"django_delayq/admin/{template}.html", full, status=status)
+
+
+class ReadOnlyAdmin(AdminPages):
     """Read-only admin; rows are changed only by actions."""
 
     #: indexed column by which lists are ordered and paged
@@ -58,24 +141,6 @@ class ReadOnlyAdmin(Base):
 
     class Media:
         css: ClassVar = {"all": ("django_delayq/admin.css",)}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: rows are not added by hand."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: rows are not changed by hand."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: rows are not deleted by hand."""
-        return False
-
-    def may(self, request: HttpRequest, verb: str) -> bool:
-        """Return True if the user has the permission ``<verb>_<model>`` of this app and may view the model."""
-        name = f"{self.opts.app_label}.{verb}_{self.opts.model_name}"
-        user: Any = request.user
-        return bool(self.has_view_permission(request) and user.has_perm(name))
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Return True for our own filters only.
@@ -139,37 +204,3 @@ class ReadOnlyAdmin(Base):
         if rows:
             manager: Any = LogEntry.objects
             manager.log_actions(user_id=user.pk, queryset=rows, action_flag=flag, change_message=message)
-
-    # -- pages of our own --------------------------------------------------------------------------------------------
-
-    def address(self, page: str, *args: object) -> str:
-        """Return the URL of a page of this model: changelist, change, or one of ours."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return reverse(name, args=args, current_app=self.admin_site.name)
-
-    def render(
-        self, request: HttpRequest, template: str, title: object, context: Mapping[str, Any], *, status: int = 200
-    ) -> HttpResponse:
-        """Render one of our pages with the context that the admin's own templates need."""
-        request.current_app = self.admin_site.name
-        full = {
-            **self.admin_site.each_context(request),
-            **self.page_context(),
-            "title": title,
-            "subtitle": None,
-            "opts": self.opts,
-            "media": self.media,
-            "is_popup": False,
-            "has_view_permission": True,
-            **context,
-        }
-        return TemplateResponse(request, f"admin/django_delayq/{template}", full, status=status)
-
-    def page_context(self) -> dict[str, Any]:
-        """Return the context that our templates need on every page."""
-        return {
-            # From Django 6.1 on breadcrumbs are a list.
-            "delayq_crumbs_as_list": django.VERSION >= (6, 1),
-            "delayq_app": capfirst(self.opts.app_config.verbose_name),
-            "delayq_list_url": self.address("changelist"),
-        }

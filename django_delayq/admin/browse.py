@@ -17,11 +17,14 @@ from ..core.operations.inspector import INDEXES, SEARCHED, Counts
 from .text_search import SearchTimeout, TextSearch
 
 if TYPE_CHECKING:
+    from django.http import QueryDict
+
     from ..core.broker import Broker
     from ..core.operations.views import JobView
 
 __all__ = [
     "LATEST_FIRST",
+    "LIMITS",
     "PLACES",
     "SEARCH_SECONDS",
     "USUAL_LIMIT",
@@ -30,6 +33,7 @@ __all__ = [
     "browse",
     "count_at",
     "search",
+    "whole_number",
 ]
 
 #: places that can be listed → their orders, default first
@@ -42,7 +46,8 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
 }
 #: places listed in descending order by default: users look for the latest jobs
 LATEST_FIRST: Final = ("failed", "morgue")
-#: jobs per page
+#: jobs per page: the choices, and the default
+LIMITS: Final = (20, 50, 100, 250)
 USUAL_LIMIT: Final = 50
 #: seconds that a search, or a list of gated content, may take
 SEARCH_SECONDS: Final = 2.0
@@ -63,6 +68,28 @@ class BrowseQuery:
     cursor: str = ""
     limit: int = USUAL_LIMIT
     text: str = ""
+
+    @classmethod
+    def of(cls, parameters: QueryDict) -> BrowseQuery:
+        """Return the query of a URL; invalid parameters are ignored."""
+        place = parameters.get("place", "")
+        place = place if place in PLACES else "waiting"
+        by = parameters.get("by", "")
+        reverse = parameters.get("reverse", "")
+        return cls(
+            queue=parameters.get("queue", "")[:255],
+            place=place,
+            by=by if by in PLACES[place] else "",
+            reverse=reverse == "1" if reverse in ("0", "1") else place in LATEST_FIRST,
+            cursor=parameters.get("cursor", "")[:2000],
+            limit=min(whole_number(parameters.get("limit", ""), USUAL_LIMIT), LIMITS[-1]),
+            text=parameters.get("q", "").strip()[:255],
+        )
+
+
+def whole_number(text: str, default: int) -> int:
+    """Return a positive integer from a URL, else the default."""
+    return int(text) if text.isdecimal() and len(text) < 7 and int(text) else default
 
 
 @dataclass(slots=True)

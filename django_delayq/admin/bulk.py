@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 
 from .. import repair
 from ..models import BulkAction, FailedJob, MorgueJob
-from . import formatting
+from . import content, formatting
 from .base import ReadOnlyAdmin
 from .filters import StateFilter
 from .job_actions import phrases
@@ -46,7 +46,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     keyset = "created_at"
     ordering = ("-created_at",)
-    change_form_template = "admin/django_delayq/bulk.html"
+    change_form_template = "django_delayq/admin/progress_page.html"
     list_display = ("what", "status", "progress", "ordered_by", "ordered")
     list_display_links = ("what",)
     list_filter = (StateFilter,)
@@ -72,11 +72,10 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         """Return the URLs, with those of the progress fragment and the stop button."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}"
         view = self.admin_site.admin_view
         return [
-            path("<path:object_id>/progress/", view(self.progress_view), name=f"{name}_progress"),
-            path("<path:object_id>/stop/", view(require_POST(self.stop_view)), name=f"{name}_stop"),
+            path("<path:object_id>/progress/", view(self.progress_view), name=self.url_name("progress")),
+            path("<path:object_id>/stop/", view(require_POST(self.stop_view)), name=self.url_name("stop")),
             *super().get_urls(),
         ]
 
@@ -87,9 +86,11 @@ class BulkActionAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Render the action with its progress."""
         order = self.get_object(request, unquote(object_id))
-        extra = {**(extra_context or {}), **self.page_context()}
+        extra = extra_context or {}
         if order is not None and self.has_view_permission(request, order):
-            extra |= {"title": self.what(order), "subtitle": None, **self._progress_of(request, order)}
+            title = self.what(order)
+            extra |= {"title": title, "subtitle": None, "progress_template": "django_delayq/admin/bulk_progress.html"}
+            extra |= {**self.page_context([(title, "")]), **self._progress_of(request, order)}
         return super().change_view(request, object_id, form_url, extra)
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -97,7 +98,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         order = self.object_or_404(request, object_id)
         if not self.has_view_permission(request, order):
             raise PermissionDenied
-        response = self.render(request, "includes/progress.html", "", self._progress_of(request, order))
+        response = self.render(request, "bulk_progress", "", self._progress_of(request, order))
         response["Cache-Control"] = "no-store"
         return response
 
@@ -111,7 +112,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             self.message_user(request, gettext("It will stop after the current chunk."), messages.SUCCESS)
         else:
             self.message_user(request, gettext("It had already ended."), messages.WARNING)
-        return HttpResponseRedirect(self.address("change", order.pk))
+        return HttpResponseRedirect(self.url("change", order.pk))
 
     def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
         ended = order.state in (order.State.DONE, order.State.STOPPED, order.State.FAILED)
@@ -120,13 +121,13 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "ended": ended,
             "ended_ago": formatting.ago(order.ended_at),
             "status": self.status(order),
-            "share": _share(order),
+            "bar": self.progress(order),
             "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
-            "number_done": formatting.number(order.done),
-            "number_total": formatting.number(order.total),
+            "number_done": formatting.grouped(order.done),
+            "number_total": formatting.grouped(order.total),
             "may_stop": not ended and self.has_stop_permission(request, order),
-            "stop_url": self.address("stop", order.pk),
-            "progress_url": self.address("progress", order.pk),
+            "stop_url": self.url("stop", order.pk),
+            "progress_url": self.url("progress", order.pk),
         }
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def what(self, row: BulkAction) -> str:
         """Return the verb and the number of jobs."""
         text = ngettext("%(action)s %(number)s job", "%(action)s %(number)s jobs", row.total)
-        return text % {"action": _VERB_NAMES.get(row.action, row.action), "number": formatting.number(row.total)}
+        return text % {"action": _VERB_NAMES.get(row.action, row.action), "number": formatting.grouped(row.total)}
 
     @admin.display(description=_("state"))
     def status(self, row: BulkAction) -> SafeString:
@@ -145,23 +146,21 @@ class BulkActionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("progress"))
     def progress(self, row: BulkAction) -> SafeString:
         """Return a progress bar."""
-        return format_html(
-            '<progress class="delayq-bar" max="100" value="{}"></progress> {} %', _share(row), _share(row)
-        )
+        return formatting.progress_bar(_share(row))
 
     @admin.display(description=_("target"))
     def which(self, row: BulkAction) -> SafeString | str:
         """Return the target and its filters."""
         text = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
-        lines = [_condition(row.target, name, value) for name, value in formatting.mask().value(filters).items()]
+        lines = [_condition(row.target, name, value) for name, value in content.mask().value(filters).items()]
         return format_html("{}{}", text, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))
     def delay(self, row: BulkAction) -> str:
         """Return the delay of a retry."""
         found = row.options.get("delay") if isinstance(row.options, dict) else None
-        return f"{found:g} s" if isinstance(found, (int, float)) else "–"
+        return formatting.duration(found) if isinstance(found, (int, float)) else formatting.NOTHING
 
     @admin.display(description=_("ordered"), ordering="created_at")
     def ordered(self, row: BulkAction) -> SafeString | str:
@@ -180,8 +179,8 @@ def _condition(target: str, name: str, value: Any) -> str:
     return f"{column} {_SIGNS.get(lookup, lookup)} {value if moment is None else formatting.exact(moment)}"
 
 
-def _share(row: BulkAction) -> int:
-    """Return the percentage done."""
+def _share(row: BulkAction) -> float:
+    """Return the fraction done."""
     if row.state == row.State.DONE:
-        return 100
-    return min(100, row.done * 100 // row.total) if row.total else 0
+        return 1.0
+    return min(1.0, row.done / row.total) if row.total else 0.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .numbers import duration, grouped, size
+from .formatting import NOTHING, duration, grouped, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ Facts = list[tuple[str, str]]
 
 
 def _ago(seconds: float | None) -> str:
-    return "–" if seconds is None else _("%s ago") % duration(seconds)
+    return NOTHING if seconds is None else _("%s ago") % duration(seconds)
 
 
 def worker_facts(worker: WorkerStatus) -> str:
@@ -37,7 +37,7 @@ def worker_facts(worker: WorkerStatus) -> str:
         worker.host,
         _("pid %d") % worker.pid if worker.pid is not None else "",
         names,
-        f"{worker.rss_mib} MiB" if worker.rss_mib is not None else "",
+        size(worker.rss_mib * 2**20) if worker.rss_mib is not None else "",
     ]
     return " · ".join(filter(None, parts))
 
@@ -50,20 +50,20 @@ def redis_facts(redis: RedisStatus) -> Facts:
         redis.role if redis.role != "master" else "",
         ngettext("%d node", "%d nodes", redis.nodes) % redis.nodes if redis.nodes > 1 else "",
     ]
-    memory = "–" if redis.used_memory is None else size(redis.used_memory)
+    memory = NOTHING if redis.used_memory is None else size(redis.used_memory)
     if redis.used_memory_peak is not None:
         memory = _("%(used)s, peak %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
     limit = size(redis.maxmemory) if redis.maxmemory else _("no limit")
     log = _("append-only file: on") if redis.aof else _("append-only file: off")
     saved = _("last snapshot: %s") % _ago(redis.rdb_last_save_seconds)
     return [
-        (_("Server"), ", ".join(filter(None, server)) or "–"),
-        (_("Up for"), "–" if redis.uptime_seconds is None else duration(redis.uptime_seconds)),
+        (_("Server"), ", ".join(filter(None, server)) or NOTHING),
+        (_("Up for"), NOTHING if redis.uptime_seconds is None else duration(redis.uptime_seconds)),
         (_("Memory"), memory),
         (_("Limit"), f"{limit}, {redis.maxmemory_policy or '–'}"),
         (_("Persistence"), f"{log}; {saved}"),
-        (_("Clients"), "–" if redis.clients is None else grouped(redis.clients)),
-        (_("Commands per second"), "–" if redis.ops_per_sec is None else grouped(redis.ops_per_sec)),
+        (_("Clients"), NOTHING if redis.clients is None else grouped(redis.clients)),
+        (_("Commands per second"), NOTHING if redis.ops_per_sec is None else grouped(redis.ops_per_sec)),
     ]
 
 
@@ -105,8 +105,8 @@ def warnings_of(snapshot: Snapshot) -> list[str]:
             _("maxmemory-policy %s deletes jobs when memory is full: set “noeviction”.") % redis.maxmemory_policy
         )
     if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
-        full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
-        found.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
+        full = percent((redis.used_memory or 0) / redis.maxmemory)
+        found.append(_("%s of Redis's memory limit is used: new jobs are refused when it is full.") % full)
     return found + _worker_warnings(snapshot)
 
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from ..core.records.keys import MAX_SHARDS
 from .charts import HeatMap, level
-from .numbers import grouped
+from .formatting import grouped
 
 if TYPE_CHECKING:
     from ..core.operations.counts import Counts

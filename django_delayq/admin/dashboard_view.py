@@ -16,7 +16,8 @@ from .dashboard_query import PLACES, SPAN_NAMES, DashboardQuery
 from .dashboard_rates import counters_of
 from .dashboard_shards import ShardMap
 from .dashboard_snapshots import SPANS, DashboardSnapshot, running
-from .numbers import clock, duration, grouped, millis, rate, wall_seconds
+from .formatting import NOTHING, clock, duration, grouped, millis, rate, wall_seconds
+from .places import PLACE_MEANINGS
 from .queue_view_model import PAUSED_NAMES
 
 if TYPE_CHECKING:
@@ -265,10 +266,19 @@ class DashboardView:
         return outbox_facts(self.source.snapshot.outbox)
 
 
-def tiles(view: DashboardView | None, urls: DashboardUrls) -> list[tuple[str, str, str, str]]:
-    """Return (key, name, text, URL) of the totals."""
+def tiles(view: DashboardView | None, urls: DashboardUrls) -> list[tuple[str, str, str, str, str]]:
+    """Return (key, name, text, URL, meaning) of the totals."""
     texts = view.totals if view else {}
-    return [(key, str(name), texts.get(key, "–"), urls.jobs(key) if key in PLACES else "") for key, name in TILES]
+    return [
+        (
+            key,
+            str(name),
+            texts.get(key, NOTHING),
+            urls.jobs(key) if key in PLACES else "",
+            str(PLACE_MEANINGS.get(key, "")),
+        )
+        for key, name in TILES
+    ]
 
 
 def more_note(count: int) -> str:

@@ -20,7 +20,7 @@ from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
-from . import formatting
+from . import content, formatting
 from .forms import CallForm, EditForm, PayloadsForm
 from .job_actions import JobActionsMixin, result_message
 from .redis_state import RedisState, read_state
@@ -39,7 +39,7 @@ class EditMixin(JobActionsMixin):
 
     def get_urls(self) -> list[Any]:
         """Return the URLs, with the edit page before the catch-all pattern."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}_edit"
+        name = self.url_name("edit")
         edit_path = path("<path:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=name)
         return [edit_path, *super().get_urls()]
 
@@ -60,16 +60,17 @@ class EditMixin(JobActionsMixin):
         refusal = _refusal(state)
         if refusal or state.view is None:
             self.message_user(request, refusal, messages.ERROR)
-            return HttpResponseRedirect(self.address("change", row.pk))
+            return HttpResponseRedirect(self.url("change", row.pk))
         form = _form(state.view, state.payloads, row.task, request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
             outcomes = self._retry(request, row, form)
             if outcomes is not None:
                 level, text = result_message(outcomes)
                 self.message_user(request, text, level)
-                return HttpResponseRedirect(self.address("changelist"))
-        context = {"form": form, "row": row, "original": row, "state": state, "back": self.address("change", row.pk)}
-        return self.render(request, "edit.html", _("Retry with other content"), context)
+                return HttpResponseRedirect(self.url("changelist"))
+        title, back = _("Retry with other content"), self.url("change", row.pk)
+        context = {"form": form, "row": row, "state": state, "back": back, "yes": _("Retry with this content")}
+        return self.render(request, "edit", title, context, trail=[(row.job_id, back), (title, "")])
 
     def _retry(self, request: HttpRequest, row: Any, form: EditForm) -> dict[str, int] | None:
         """Retry the job and return the outcomes; None if the form has to be shown again."""
@@ -82,7 +83,7 @@ class EditMixin(JobActionsMixin):
                 args, kwargs = _value(data["args"]), _value(data["kwargs"])
                 outcome = repair.retry_edited(row, args=args, kwargs=kwargs, delay=data["seconds"] or None)
         except (InvalidJob, Undecodable, TypeError, ValueError) as error:
-            form.add_error(None, ValidationError(formatting.mask().text(str(error))))
+            form.add_error(None, ValidationError(content.mask().text(str(error))))
             return None
         except DelayQError as error:
             form.add_error(None, ValidationError(_("The action failed: %(error)s") % {"error": error}))
@@ -117,14 +118,14 @@ def _refusal(state: RedisState) -> str:
     size = len(state.view.job.args) + sum(len(payload.data) for payload in state.payloads)
     if size > _MOST_BYTES:
         return _(
-            "The content has %(n)d bytes, too many for this form. Retry the job unchanged, or schedule a new one."
-        ) % {"n": size}
+            "The content has %(size)s, too much for this form. Retry the job unchanged, or schedule a new one."
+        ) % {"size": formatting.size(size)}
     try:
         if state.view.job.merged:
             for payload in state.payloads:
-                formatting.loaded(payload.data)
+                content.loaded(payload.data)
         else:
-            formatting.split_call(state.view.job.args)
+            content.split_call(state.view.job.args)
     except ValueError:
         return _(
             "The stored content is not JSON, so it cannot be edited. Retry the job unchanged, or schedule a new one."
@@ -135,10 +136,10 @@ def _refusal(state: RedisState) -> str:
 def _form(view: JobView, payloads: Sequence[Payload], task: str, posted: Any) -> EditForm:
     version = _version(view.job.args, payloads)
     if view.job.merged:
-        entries = [{"score": _score(payload), "payload": formatting.loaded(payload.data)} for payload in payloads]
-        return PayloadsForm(posted, payloads=entries, mask=formatting.mask(), version=version)
-    call = formatting.split_call(view.job.args)
-    return CallForm(posted, call=call, names=formatting.argument_names(task), mask=formatting.mask(), version=version)
+        entries = [{"score": _score(payload), "payload": content.loaded(payload.data)} for payload in payloads]
+        return PayloadsForm(posted, payloads=entries, mask=content.mask(), version=version)
+    call = content.split_call(view.job.args)
+    return CallForm(posted, call=call, names=content.argument_names(task), mask=content.mask(), version=version)
 
 
 def _score(payload: Payload) -> Any:

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from . import formatting
+from . import content
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
@@ -75,7 +75,7 @@ class ValueFilter(_Filter):
         """Return the first values; the empty one gets a label."""
         values = distinct_values(model_admin.model._default_manager.all(), self.field)
         # A reason is free text: values that would be masked are not offered.
-        return [(value, value or self.nothing) for value in values if formatting.mask().text(value) == value]
+        return [(value, value or self.nothing) for value in values if content.mask().text(value) == value]
 
     def has_output(self) -> bool:
         """Return True even for a single value, which is informative, or a current value not among the first."""

@@ -1,118 +1,196 @@
-"""Formatting of stored values: times as text, arguments as masked JSON, tracebacks with highlighted frames.
-
-All content of a job goes through ``format_html`` or ``format_html_join``, so none of it becomes markup.
-"""
+"""Numbers, sizes, durations and moments as texts: one form each. ``clock.js`` counts moments on in the same form."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, Final
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 from django.conf import settings
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
-from django.utils.html import format_html, format_html_join
+from django.utils.formats import date_format
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
-from ..core.job import Payload
 from ..core.moments import datetime_of
-from ..core.task import registry
-from ..settings.conf import mask
 
 __all__ = [
+    "NOTHING",
+    "When",
     "ago",
-    "argument_names",
     "badge",
-    "brief",
-    "call_rows",
-    "call_table",
-    "error_line",
+    "clock",
+    "duration",
     "exact",
     "from_ms",
-    "json_pre",
-    "json_text",
-    "loaded",
-    "mapping_table",
-    "mask",
-    "number",
-    "payload_table",
-    "pre",
-    "pretty",
-    "project_frame",
-    "raw",
-    "span_text",
-    "split_call",
-    "traceback_html",
+    "grouped",
+    "local_text",
+    "millis",
+    "moment",
+    "named",
+    "percent",
+    "progress_bar",
+    "rate",
+    "size",
     "until",
+    "wall_seconds",
 ]
 
-#: characters after which a displayed value is cut
-LONGEST: Final = 20_000
-#: payloads of one job that are shown
-MOST_PAYLOADS: Final = 100
-_NOTHING: Final = "–"
-_FRAME: Final = re.compile(r'\s*File "(?P<file>[^"\n]*)", line \d+, in ')
-_FOREIGN: Final = re.compile(
-    r"[/\\](site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]django_delayq[/\\]"
-)
+#: text of a missing value
+NOTHING: Final = "–"
 
 
-# --- times
+# --- numbers
+
+
+def grouped(number: float) -> str:
+    """Return the number with its thousands separated by thin spaces (1 234 567), a format common to all languages."""
+    return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def rate(per_second: float | None) -> str:
+    """Return a rate per second."""
+    if per_second is None:
+        return NOTHING
+    return f"{per_second:.1f}" if 0 < per_second < 9.95 else grouped(per_second)
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction as a percentage."""
+    if fraction is None:
+        return NOTHING
+    return f"{100 * fraction:.1f} %" if 0 < fraction < 0.0995 else f"{100 * fraction:.0f} %"
+
+
+def size(number: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
+# --- durations
+
+
+def millis(ms: float | None) -> str:
+    """Return a duration given in ms, with fractions of a second below a minute."""
+    if ms is None:
+        return NOTHING
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration(ms / 1000)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``4 min 12 s``."""
+    whole = int(abs(seconds))
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    parts = [(days, "d"), (hours, "h"), *zip(divmod(rest, 60), ("min", "s"), strict=True)]
+    first = next((place for place, (number, _unit) in enumerate(parts) if number), 3)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number) or "0 s"
+
+
+# --- moments
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Moment as of another moment. The browser updates ``relative`` from ``ms``."""
+
+    ms: int
+    relative: str
+    #: date and time in the current time zone
+    full: str
+    iso: str
+    #: True if it lies in the past
+    over: bool
+
+    @property
+    def html(self) -> SafeString:
+        """Element with the relative text, and date and time as its title."""
+        tag = '<time class="dq-when" datetime="{}" title="{}" data-ms="{}">{}</time>'
+        return format_html(tag, self.iso, self.full, str(self.ms), self.relative)
+
+
+def moment(ms: float | None, now_ms: float) -> When | None:
+    """Return a moment relative to ``now_ms``; both are Unix ms of one clock."""
+    if ms is None:
+        return None
+    away = (ms - now_ms) / 1000
+    relative = _("now") if abs(away) < 1 else (_("in %s") if away > 0 else _("%s ago")) % duration(away)
+    try:
+        there = datetime_of(ms)
+    except (OverflowError, ValueError, OSError):  # beyond the year 9999
+        return When(int(ms), relative, f"{ms:.0f} ms", "", away <= 0)
+    return When(int(ms), relative, exact(there), there.isoformat(), away <= 0)
 
 
 def from_ms(ms: float | None) -> datetime | None:
     """Return a moment from Unix ms; None for None and for values out of range."""
     try:
-        moment = datetime_of(ms) if ms else None
+        found = datetime_of(ms) if ms else None
     except (ValueError, OverflowError, OSError):
         return None
-    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
+    return found if found is None or settings.USE_TZ else timezone.make_naive(found)
 
 
-def exact(moment: datetime) -> str:
-    """Return date and time to the second, in the reader's time zone."""
-    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    return f"{date_format(local, 'Y-m-d H:i:s')} {local.tzname() or ''}".strip()
+def exact(at: datetime) -> str:
+    """Return date and time to the second, in the current time zone."""
+    there = timezone.localtime(at) if timezone.is_aware(at) else at
+    return f"{date_format(there, 'Y-m-d H:i:s')} {there.tzname() or ''}".strip()
 
 
-def span_text(span: timedelta) -> str:
-    """Return a span in its largest unit: "5 seconds", "3 hours"."""
-    seconds = max(0, int(span.total_seconds()))
-    if seconds < 60:
-        return ngettext("%(n)d second", "%(n)d seconds", seconds) % {"n": seconds}
-    start = timezone.now()
-    return timesince(start - span, start, depth=1)
+def local_text(at: datetime, pattern: str = "Y-m-d H:i") -> str:
+    """Return an aware moment in the current time zone, by default to the minute."""
+    return date_format(timezone.localtime(at), pattern)
 
 
-def _time(moment: datetime, text: str) -> SafeString:
-    tag = '<time class="delayq-time" datetime="{}" title="{}">{}</time>'
-    return format_html(tag, moment.isoformat(), exact(moment), text)
+def ago(at: datetime | None) -> SafeString | str:
+    """Return an element with a moment relative to now: "3 min 20 s ago", or "in 5 s"."""
+    when = _as_of_now(at)
+    return NOTHING if when is None else when.html
 
 
-def ago(moment: datetime | None) -> SafeString | str:
-    """Return "3 minutes ago", with the exact time as its title."""
-    if moment is None:
-        return _NOTHING
-    return _time(moment, _("%(span)s ago") % {"span": span_text(timezone.now() - moment)})
+def until(at: datetime | None, *, late_after: float | None = None) -> SafeString | str:
+    """Return the same for a due time, marked as late if it is overdue by more than ``late_after`` seconds."""
+    when = _as_of_now(at)
+    if when is None:
+        return NOTHING
+    overdue = timezone.now().timestamp() - when.ms / 1000
+    if late_after is None or overdue <= late_after:
+        return when.html
+    return format_html("{} {}", when.html, badge(_("late"), "late"))
 
 
-def until(moment: datetime | None, *, late_after: float | None = None) -> SafeString | str:
-    """Return "in 3 minutes" or "due for …", flagged as late if overdue by more than ``late_after`` seconds."""
-    if moment is None:
-        return _NOTHING
-    rest = moment - timezone.now()
-    if rest > timedelta(0):
-        return _time(moment, _("in %(span)s") % {"span": span_text(rest)})
-    text = _time(moment, _("due for %(span)s") % {"span": span_text(-rest)})
-    if late_after is not None and -rest.total_seconds() > late_after:
-        return format_html("{} {}", text, badge(_("late"), "late"))
-    return text
+def _as_of_now(at: datetime | None) -> When | None:
+    return None if at is None else moment(at.timestamp() * 1000, timezone.now().timestamp() * 1000)
+
+
+def clock(ms: float) -> str:
+    """Return the time of day of a Unix ms in the current time zone: ``14:03:22``."""
+    return f"{_local(ms):%H:%M:%S}"
+
+
+def wall_seconds(ms: float) -> float:
+    """Return a Unix ms as seconds on the wall clock of the current time zone, for the axis of a chart."""
+    return _local(ms).replace(tzinfo=UTC).timestamp()
+
+
+def _local(ms: float) -> datetime:
+    return timezone.localtime(datetime_of(ms))
+
+
+# --- elements
+
+
+def progress_bar(fraction: float) -> SafeString:
+    """Return a progress bar with its percentage."""
+    bar = '<progress class="delayq-bar" max="100" value="{}"></progress> {}'
+    return format_html(bar, f"{100 * fraction:.0f}", percent(fraction))
 
 
 def badge(text: object, kind: str = "") -> SafeString:
@@ -120,186 +198,6 @@ def badge(text: object, kind: str = "") -> SafeString:
     return format_html('<span class="delayq-badge delayq-{}">{}</span>', kind or "plain", text)
 
 
-# --- values
-
-
-def number(value: int) -> str:
-    """Return a number with its thousands separated."""
-    return str(number_format(value, force_grouping=True))
-
-
-def pretty(value: Any) -> str:
-    """Return a JSON-serialisable value over several lines, cut if it is very long."""
-    text = json.dumps(_readable(value), ensure_ascii=False, indent=2)
-    return (
-        text if len(text) <= LONGEST else text[:LONGEST] + "\n" + _("… cut; %(n)d characters in all") % {"n": len(text)}
-    )
-
-
-def brief(value: Any) -> str:
-    """Return a JSON-serialisable value in one line."""
-    return json.dumps(_readable(value), ensure_ascii=False)
-
-
-def _readable(value: Any) -> Any:
-    """Return the value with the codec's type tags removed where they do not help a reader."""
-    if isinstance(value, dict):
-        if len(value) == 1:
-            ((key, inner),) = value.items()
-            if key in ("$dt", "$d", "$t", "$dec", "$uuid"):
-                return inner
-            if key == "$td" and isinstance(inner, int) and abs(inner) < 10**17:
-                return str(timedelta(microseconds=inner))
-        return {key: _readable(item) for key, item in value.items()}
-    return [_readable(item) for item in value] if isinstance(value, list) else value
-
-
-def loaded(data: bytes) -> Any:
-    """Return stored JSON as it is, tags included.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def raw(data: bytes) -> str:
-    """Return bytes that are not JSON as masked text, unprintable characters escaped."""
-    text = data[:LONGEST].decode(errors="backslashreplace")
-    return mask().text(
-        "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
-    )
-
-
-def pre(text: str) -> SafeString:
-    """Return a text in a preformatted box."""
-    return format_html('<pre class="delayq-pre">{}</pre>', text)
-
-
-def json_text(data: bytes) -> str:
-    """Return stored JSON, masked, over several lines; other bytes as a text."""
-    try:
-        return pretty(mask().value(loaded(data)))
-    except ValueError:
-        return raw(data)
-
-
-def json_pre(data: bytes) -> SafeString:
-    """Return stored JSON, masked, in a preformatted box."""
-    return pre(json_text(data))
-
-
-def argument_names(task: str) -> list[str]:
-    """Return the names of a task's positional arguments, or none if the task is not registered here."""
-    known = registry.get(task)
-    return [] if known is None else list(known.argument_names)
-
-
-def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and named arguments of a stored call, tags included.
-
-    Raises:
-        ValueError: these are not arguments.
-    """
-    value = loaded(stored) if stored else []
-    if isinstance(value, list):
-        return value, {}
-    if isinstance(value, dict) and value.keys() <= {"a", "k"}:
-        args, kwargs = value.get("a", []), value.get("k", {})
-        if isinstance(args, list) and isinstance(kwargs, dict):
-            return args, kwargs
-    raise ValueError("these are not arguments")
-
-
-def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
-    """Return name and value of each argument of a call, masked.
-
-    Raises:
-        ValueError: these are not arguments.
-    """
-    args, kwargs = split_call(stored)
-    names = argument_names(task)
-    masked_args, masked_kwargs = mask().arguments(args, kwargs, names)
-    labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
-    return [*zip(labels, masked_args, strict=True), *masked_kwargs.items()]
-
-
-def call_table(task: str, stored: bytes) -> SafeString | str:
-    """Return a table of the arguments of a call, masked."""
-    try:
-        rows = call_rows(task, stored)
-    except ValueError:
-        return json_pre(stored)
-    return _table((), [(label, pre(pretty(value))) for label, value in rows]) if rows else _("none")
-
-
-def payload_table(payloads: Iterable[Payload], total: int) -> SafeString | str:
-    """Return a table of payloads in the order of their scores, with a note if there are more."""
-    rows = [(payload.score, json_pre(payload.data)) for payload in payloads]
-    if not rows:
-        return _("none")
-    table = _table((_("score"), _("payload")), rows)
-    if total <= len(rows):
-        return table
-    more = ngettext("and %(n)d more", "and %(n)d more", total - len(rows)) % {"n": total - len(rows)}
-    return format_html('{}<p class="delayq-note">{}</p>', table, more)
-
-
-def mapping_table(values: Mapping[str, Any]) -> SafeString:
-    """Return a table of names and values."""
-    return _table(
-        (), [(name, value if isinstance(value, SafeString) else pre(pretty(value))) for name, value in values.items()]
-    )
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> SafeString:
-    top = format_html("<thead><tr>{}</tr></thead>", format_html_join("", "<th>{}</th>", ((word,) for word in head)))
-    body = format_html_join("", "<tr><th>{}</th><td>{}</td></tr>", rows)
-    return format_html('<table class="delayq-table">{}<tbody>{}</tbody></table>', top if head else "", body)
-
-
-# --- errors
-
-
-def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
-    """Return the class of an error and the first line of its message; the title has more of it."""
-    if not kind and not message:
-        return _NOTHING
-    message = mask().text(message)
-    first = message.strip().split("\n", 1)[0]
-    short = first if len(first) <= most else f"{first[: most - 1]}…"
-    name = kind.rpartition(".")[2] or kind
-    return format_html(
-        '<span class="delayq-error" title="{}"><b>{}</b> {}</span>',
-        f"{kind}: {message}" if kind else message,
-        name,
-        short,
-    )
-
-
-def project_frame(line: str) -> bool | None:
-    """Return True if the line opens a traceback frame of the project, False for a library's; None for other lines."""
-    found = _FRAME.match(line)
-    return None if found is None else _FOREIGN.search(found["file"]) is None
-
-
-def traceback_html(text: str) -> SafeString | str:
-    """Return a traceback with the frames of the project highlighted."""
-    if not text:
-        return _NOTHING
-    spans: list[tuple[str, str]] = []
-    kind = "message"
-    for line in mask().traceback(text.rstrip()).split("\n"):
-        own = project_frame(line)
-        if own is not None:
-            kind = "own" if own else "foreign"
-        elif not line.startswith("    "):
-            kind = "message"
-        spans.append((kind, line))
-    return format_html(
-        '<pre class="delayq-pre delayq-traceback">{}</pre>',
-        format_html_join("\n", '<span class="delayq-{}">{}</span>', spans),
-    )
+def named(text: str) -> SafeString | str:
+    """Return an id or the name of a task for a column of a list: never broken; the title has all of a long one."""
+    return format_html('<span class="dq-name" title="{}">{}</span>', text, text) if text else NOTHING

@@ -1,4 +1,4 @@
-"""Forms for retries: delay and edited content."""
+"""Forms for due times, and for retries with edited content."""
 
 from __future__ import annotations
 
@@ -7,15 +7,50 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..masking import HIDDEN, Mask, MaskError
 
-__all__ = ["CallForm", "DelayForm", "PayloadsForm"]
+__all__ = ["CallForm", "DelayForm", "PayloadsForm", "RescheduleForm"]
 
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
+_UNIT_NAMES: Final = (("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days")))
 _LONGEST: Final = 10 * 365 * 86_400
 _WIDE: Final = {"cols": 90, "spellcheck": "false", "class": "vLargeTextField delayq-json"}
+
+
+class RescheduleForm(forms.Form):
+    """New due time of a waiting job."""
+
+    delay = forms.FloatField(label=_("In"), min_value=0, required=False)
+    unit = forms.ChoiceField(
+        label=_("unit"),
+        choices=_UNIT_NAMES,
+        initial="minutes",
+        required=False,
+    )
+    at = forms.DateTimeField(
+        label=_("Or at"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """Check that exactly one of the two is given."""
+        data = super().clean() or {}
+        if not self.errors and (data.get("delay") is None) == (data.get("at") is None):
+            raise forms.ValidationError(_("Give either a delay or a moment."))
+        return data
+
+    @property
+    def when(self) -> dict[str, Any]:
+        """Arguments for ``reschedule``."""
+        data = self.cleaned_data
+        if data["delay"] is not None:
+            return {"delay": data["delay"] * _UNITS[data["unit"] or "seconds"]}
+        at = data["at"]
+        return {"at": at if timezone.is_aware(at) else at.timestamp()}
 
 
 class DelayForm(forms.Form):
@@ -25,7 +60,7 @@ class DelayForm(forms.Form):
     unit = forms.ChoiceField(
         label=_("Unit"),
         initial="minutes",
-        choices=[("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))],
+        choices=_UNIT_NAMES,
     )
 
     def clean(self) -> dict[str, Any]:

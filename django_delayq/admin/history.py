@@ -15,9 +15,10 @@ from ..core.errors import Misconfigured, QueueUnavailable
 from ..history import csvfile
 from ..history.forecast import forecast
 from ..history.names import known_tasks
-from ..history.paging import Page, page
+from ..history.rows import HOURS
 from ..history.series import summary
 from ..models.history import HourlyStat
+from ..models.keyset import Page
 from .history_charts import charts
 from .history_query import HistoryQuery
 from .history_view import failing, forecast_panel, rates, rows_of, tiles
@@ -76,8 +77,8 @@ class HourlyStatAdmin(RedisPages):
             "forecast": self.ahead(query),
             "columns": COLUMNS,
             "rows": rows_of(listed.rows),
-            "newer_url": f"?{query.urlencode(before=listed.newer)}" if listed.newer else "",
-            "older_url": f"?{query.urlencode(after=listed.older)}" if listed.older else "",
+            "newer_url": f"?{query.urlencode(before=listed.before)}" if listed.before else "",
+            "older_url": f"?{query.urlencode(after=listed.after)}" if listed.after else "",
             "file_url": f"{self.url('file')}?{query.urlencode()}",
         }
         return self.render(request, "history", capfirst(str(self.opts.verbose_name_plural)), context)
@@ -98,13 +99,13 @@ class HourlyStatAdmin(RedisPages):
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return {"down": str(error)}
 
-    def listed(self, request: HttpRequest, query: HistoryQuery) -> Page:
+    def listed(self, request: HttpRequest, query: HistoryQuery) -> Page[HourlyStat]:
         """Return a page of the table; the first one if the URL names none."""
         rows = query.series.rows(HourlyStat._default_manager.all())
         try:
-            return page(rows, LIMIT, after=request.GET.get("after", ""), before=request.GET.get("before", ""))
+            return HOURS.page(rows, LIMIT, after=request.GET.get("after", ""), before=request.GET.get("before", ""))
         except ValueError:
-            return page(rows, LIMIT)
+            return HOURS.page(rows, LIMIT)
 
     def link(self, query: HistoryQuery, **other: str) -> str:
         """Return the URL of the page with another named period."""

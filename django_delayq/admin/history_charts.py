@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from ..history import histograms
 from ..history.series import Summary
 from .charts import Chart, HeatMap, Row, level, number
-from .numbers import grouped, millis
+from .formatting import grouped, local_text, millis
 
-__all__ = ["charts", "heat_map", "local", "time_of"]
+__all__ = ["charts", "heat_map"]
 
 #: minimum number of rows in the lateness map; each covers two histogram buckets
 LEAST_ROWS: Final = 6
@@ -26,30 +24,20 @@ MOST_MARKS: Final = 5
 Mark: TypeAlias = tuple[str, str]
 
 
-def local(moment: datetime) -> datetime:
-    """Return the moment in the reader's time zone."""
-    return timezone.localtime(moment, timezone.get_current_timezone())
-
-
-def time_of(moment: datetime, pattern: str = "Y-m-d H:i") -> str:
-    """Return a moment as text."""
-    return date_format(local(moment), pattern)
-
-
 def charts(found: Summary) -> list[Chart]:
     """Return the charts of throughput and lateness, and the lateness map."""
     slots = found.period.slots
     step = timedelta(hours=found.period.step)
     pattern = "H:i" if found.period.hours <= 48 else "j M"
-    marks = [(time_of(slot, pattern), _span(slot, min(slot + step, found.period.end))) for slot in slots]
+    marks = [(local_text(slot, pattern), _span(slot, min(slot + step, found.period.end))) for slot in slots]
     return [_throughput(found, marks), _lateness(found, marks), _heat(found, marks)]
 
 
 def _span(start: datetime, end: datetime) -> str:
     """Return a span as text: “2026-11-20 14:00–15:00”; beyond a day with both dates."""
     if end - start > timedelta(days=1):
-        return f"{time_of(start)} – {time_of(end)}"
-    return f"{time_of(start)}–{time_of(end, 'H:i')}"
+        return f"{local_text(start)} – {local_text(end)}"
+    return f"{local_text(start)}–{local_text(end, 'H:i')}"
 
 
 def _throughput(found: Summary, marks: Sequence[Mark]) -> Chart:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils import timezone
 from django.utils.html import format_html
@@ -15,10 +14,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..history.records import DIED, SILENT, state_of
 from ..models.history import PipelineRun
-from . import formatting
+from . import content, formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter
-from .numbers import duration
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -70,9 +68,9 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     keyset = "started_at"
     ordering = ("-started_at",)
-    change_form_template = "django_delayq/admin/history_run.html"
+    change_form_template = "django_delayq/admin/progress_page.html"
     list_display = (
-        "what",
+        "named_run",
         "status",
         "error_summary",
         "progress",
@@ -81,7 +79,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         "run_time",
         "started",
     )
-    list_display_links = ("what",)
+    list_display_links = ("named_run",)
     list_filter = (RunStateFilter, KindFilter)
     sortable_by = ("started",)
     search_fields = ("run_id",)
@@ -100,7 +98,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         """Return the URLs, with that of the progress fragment."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}_progress"
+        name = self.url_name("progress")
         return [
             path("<path:object_id>/progress/", self.admin_site.admin_view(self.progress_view), name=name),
             *super().get_urls(),
@@ -124,9 +122,11 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Render the run with its progress."""
         run = self.get_object(request, unquote(object_id))
-        extra = {**(extra_context or {}), **self.page_context()}
+        extra = extra_context or {}
         if run is not None and self.has_view_permission(request, run):
-            extra |= {"title": self.what(run), "subtitle": None, **self._progress_of(run)}
+            title = self.what(run)
+            extra |= {"title": title, "subtitle": None, "progress_template": "django_delayq/admin/run_progress.html"}
+            extra |= {**self.page_context([(title, "")]), **self._progress_of(run)}
         return super().change_view(request, object_id, form_url, extra)
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -134,23 +134,24 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         run = self.object_or_404(request, object_id)
         if not self.has_view_permission(request, run):
             raise PermissionDenied
-        response = TemplateResponse(request, "django_delayq/admin/history_progress.html", self._progress_of(run))
+        response = self.render(request, "run_progress", "", self._progress_of(run))
         response["Cache-Control"] = "no-store"
         return response
 
     def _progress_of(self, run: PipelineRun) -> dict[str, Any]:
+        share = _share(run)
         return {
             "run": run,
             "ended": state_of(run) != _RUNNING,
             "status": self.status(run),
-            "share": _share(run),
-            "number_done": formatting.number(run.rows),
+            "bar": None if share is None else formatting.progress_bar(share),
+            "number_done": formatting.grouped(run.rows),
             "number_total": self.rows_total(run),
             "run_time": self.run_time(run),
-            "error": formatting.mask().text(run.error),
+            "error": content.mask().text(run.error),
             "died": state_of(run) == DIED,
             "last_heartbeat": self.last_heartbeat(run),
-            "progress_url": self.address("progress", run.pk),
+            "progress_url": self.url("progress", run.pk),
         }
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -159,6 +160,11 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     def what(self, row: PipelineRun) -> str:
         """Return kind and id."""
         return f"{row.get_kind_display()} {row.run_id}".strip()
+
+    @admin.display(description=_("pipeline run"))
+    def named_run(self, row: PipelineRun) -> SafeString:
+        """Return the kind, and below it the id."""
+        return format_html("{} <div>{}</div>", row.get_kind_display(), formatting.named(row.run_id))
 
     @admin.display(description=_("state"))
     def status(self, row: PipelineRun) -> SafeString:
@@ -171,44 +177,39 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         """Return the number of rows done, with a bar while it is running and its total is known."""
         share = _share(row)
         if share is None or state_of(row) != _RUNNING:
-            return formatting.number(row.rows)
-        return format_html(
-            '<progress class="delayq-bar" max="100" value="{}"></progress> {} % · {}',
-            share,
-            share,
-            formatting.number(row.rows),
-        )
+            return formatting.grouped(row.rows)
+        return format_html("{} · {}", formatting.progress_bar(share), formatting.grouped(row.rows))
 
     @admin.display(description=_("rows in all"))
     def rows_total(self, row: PipelineRun) -> str:
         """Return the total number of rows, if known."""
-        return "–" if row.total is None else formatting.number(row.total)
+        return formatting.NOTHING if row.total is None else formatting.grouped(row.total)
 
     @admin.display(description=_("rows done"))
     def rows_done(self, row: PipelineRun) -> str:
         """Return the number of rows done."""
-        return formatting.number(row.rows)
+        return formatting.grouped(row.rows)
 
     @admin.display(description=_("created"))
     def rows_created(self, row: PipelineRun) -> str:
         """Return the number of created entries."""
-        return formatting.number(row.created)
+        return formatting.grouped(row.created)
 
     @admin.display(description=_("already existed"))
     def already_existed(self, row: PipelineRun) -> str:
         """Return the number of entries that existed already."""
-        return formatting.number(row.known)
+        return formatting.grouped(row.known)
 
     @admin.display(description=_("refused"))
     def refused(self, row: PipelineRun) -> str:
         """Return the number of rejected entries, which are in the quarantine."""
-        return formatting.number(row.bad)
+        return formatting.grouped(row.bad)
 
     @admin.display(description=_("duration"))
     def run_time(self, row: PipelineRun) -> str:
         """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
         end = row.ended_at or (timezone.now() if state_of(row) == _RUNNING else row.seen_at)
-        return duration(max(0.0, (end - row.started_at).total_seconds()))
+        return formatting.duration(max(0.0, (end - row.started_at).total_seconds()))
 
     @admin.display(description=_("started"), ordering="started_at")
     def started(self, row: PipelineRun) -> SafeString | str:
@@ -228,24 +229,24 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     @admin.display(description=_("error"))
     def error_summary(self, row: PipelineRun) -> SafeString | str:
         """Return the first line of the error."""
-        return formatting.error_line("", row.error)
+        return content.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: PipelineRun) -> SafeString | str:
         """Return the whole error."""
-        return formatting.pre(formatting.mask().text(row.error)) if row.error else "–"
+        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
 
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
         """Return options and position of the run, secrets masked."""
-        found = formatting.mask().value(row.detail)
+        found = content.mask().value(row.detail)
         if isinstance(found, dict) and found:
-            return formatting.mapping_table(found)
-        return formatting.pre(formatting.pretty(found)) if found else "–"
+            return content.mapping_table(found)
+        return content.pre(content.pretty(found)) if found else formatting.NOTHING
 
 
-def _share(row: PipelineRun) -> int | None:
-    """Return the percentage done; None if the total is unknown."""
+def _share(row: PipelineRun) -> float | None:
+    """Return the fraction done; None if the total is unknown."""
     if row.state == PipelineRun.State.FINISHED:
-        return 100
-    return min(100, row.rows * 100 // row.total) if row.total else None
+        return 1.0
+    return min(1.0, row.rows / row.total) if row.total else None

@@ -12,9 +12,8 @@ from ..history.moments import HOUR, from_row
 from ..history.series import FAILURES, SeriesSum, Summary
 from ..models.history import HourlyStat
 from .charts import Chart, Row, number
-from .history_charts import time_of
+from .formatting import NOTHING, duration, grouped, local_text, millis, percent
 from .history_query import HistoryQuery
-from .numbers import duration, grouped, millis
 
 __all__ = ["failing", "forecast_panel", "rates", "rows_of", "tiles"]
 
@@ -22,14 +21,6 @@ __all__ = ["failing", "forecast_panel", "rates", "rows_of", "tiles"]
 MOST_TASKS: Final = 10
 #: minimum number of attempts for a task's failure rate to be meaningful
 LEAST_ATTEMPTS: Final = 5
-_NOTHING: Final = "–"
-
-
-def percent(part: float | None) -> str:
-    """Return a fraction as a percentage."""
-    if part is None:
-        return _NOTHING
-    return f"{100 * part:.1f} %" if 0 < part < 0.0995 else f"{100 * part:.0f} %"
 
 
 # -- numbers and tables ----------------------------------------------------------------------------------------------
@@ -81,16 +72,16 @@ def failing(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
 
 def _named(name: tuple[str, str], query: HistoryQuery) -> dict[str, str]:
     queue, task = name
-    return {"queue": queue, "task": task or _NOTHING, "url": f"?{query.urlencode(queue=queue, task=task)}"}
+    return {"queue": queue, "task": task or NOTHING, "url": f"?{query.urlencode(queue=queue, task=task)}"}
 
 
 def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
     """Return the rows of the table of hours."""
     return [
         [
-            time_of(from_row(row.hour)),
+            local_text(from_row(row.hour)),
             row.queue,
-            row.task or _NOTHING,
+            row.task or NOTHING,
             grouped(row.runs),
             grouped(row.succeeded),
             grouped(sum(getattr(row, name) for name in FAILURES)),
@@ -130,9 +121,9 @@ def _next_day(found: Forecast) -> Chart:
     left = total.behind or [None] * len(total.hours)
     rows = [
         Row(
-            f"{time_of(begin, 'H:i')}–{time_of(begin + HOUR, 'H:i')}",
-            [(grouped(count), number(count)), (_NOTHING if rest is None else grouped(rest), "")],
-            time_of(begin, "H:i"),
+            f"{local_text(begin, 'H:i')}–{local_text(begin + HOUR, 'H:i')}",
+            [(grouped(count), number(count)), (NOTHING if rest is None else grouped(rest), "")],
+            local_text(begin, "H:i"),
         )
         for begin, count, rest in zip(found.begins, total.hours, left, strict=True)
     ]
@@ -156,7 +147,7 @@ def _drained(total: QueueForecast) -> str:
 
 def _queue(one: QueueForecast) -> list[str]:
     pace = one.pace
-    drained = _NOTHING
+    drained = NOTHING
     if one.drained_s is not None:
         drained = duration(one.drained_s) if one.drained_s else _("now")
     elif pace is not None:
@@ -166,8 +157,8 @@ def _queue(one: QueueForecast) -> list[str]:
         grouped(one.due),
         grouped(sum(one.hours)),
         grouped(one.later),
-        _NOTHING if pace is None else grouped(pace.per_hour),
+        NOTHING if pace is None else grouped(pace.per_hour),
         millis(None if pace is None else pace.mean_ms),
-        _NOTHING if one.work_s is None else duration(one.work_s),
+        NOTHING if one.work_s is None else duration(one.work_s),
         drained,
     ]

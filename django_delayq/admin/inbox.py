@@ -28,7 +28,7 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     keyset = "created_at"
     ordering = ("-created_at",)
     many = _("inbox entries")
-    list_display = ("key", "queue", "job_id", "task", "done")
+    list_display = ("key", "queue", "job", "task_name", "done")
     list_filter = (AgeFilter.of("created_at"),)
     sortable_by = ("done",)
     search_fields = ("key",)
@@ -44,6 +44,16 @@ class InboxEntryAdmin(ReadOnlyAdmin):
             return queryset, False
         key = as_uuid(search_term)
         return (queryset.none() if key is None else queryset.filter(key=key)), False
+
+    @admin.display(description=_("id"))
+    def job(self, row: InboxEntry) -> SafeString | str:
+        """Return the job's id."""
+        return formatting.named(row.job_id)
+
+    @admin.display(description=_("task"))
+    def task_name(self, row: InboxEntry) -> SafeString | str:
+        """Return the task."""
+        return formatting.named(row.task)
 
     @admin.display(description=_("done"), ordering="created_at")
     def done(self, row: InboxEntry) -> SafeString | str:

@@ -25,6 +25,7 @@ from ..core.errors import DelayQError
 from ..settings.conf import conf
 from .base import ReadOnlyAdmin
 from .filters import lookups_of
+from .formatting import grouped
 from .forms import DelayForm
 from .paging import CappedCount
 
@@ -181,9 +182,11 @@ class JobActionsMixin(ReadOnlyAdmin):
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
             "until": target.until.isoformat(),
             "back": request.get_full_path(),
+            "yes": action.title,
+            "harmful": action.harmful,
             "threshold": CappedCount(conf().admin.bulk_threshold),
         }
-        return self.render(request, "confirm.html", action.title, context)
+        return self.render(request, "jobs_confirm", action.title, context, trail=[(str(action.title), "")])
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -241,29 +244,29 @@ def _moment(text: str | None) -> datetime | None:
 def _phrase(outcome: str, n: int) -> str:
     match outcome:
         case "retried":
-            return ngettext("%(n)d job will be retried.", "%(n)d jobs will be retried.", n) % {"n": n}
+            return ngettext("%(n)s job will be retried.", "%(n)s jobs will be retried.", n) % {"n": grouped(n)}
         case "discarded":
-            return ngettext("%(n)d job was discarded.", "%(n)d jobs were discarded.", n) % {"n": n}
+            return ngettext("%(n)s job was discarded.", "%(n)s jobs were discarded.", n) % {"n": grouped(n)}
         case "buried":
-            return ngettext("%(n)d job was buried.", "%(n)d jobs were buried.", n) % {"n": n}
+            return ngettext("%(n)s job was buried.", "%(n)s jobs were buried.", n) % {"n": grouped(n)}
         case "live":
             return ngettext(
-                "%(n)d job was not changed, because another job with its id is live.",
-                "%(n)d jobs were not changed, because other jobs with their ids are live.",
+                "%(n)s job was not changed, because another job with its id is live.",
+                "%(n)s jobs were not changed, because other jobs with their ids are live.",
                 n,
-            ) % {"n": n}
+            ) % {"n": grouped(n)}
         case "running":
             return ngettext(
-                "%(n)d job was not changed, because it is running.",
-                "%(n)d jobs were not changed, because they are running.",
+                "%(n)s job was not changed, because it is running.",
+                "%(n)s jobs were not changed, because they are running.",
                 n,
-            ) % {"n": n}
+            ) % {"n": grouped(n)}
         case "gone":
             return ngettext(
-                "%(n)d job no longer existed: it was run, changed or removed in the meantime.",
-                "%(n)d jobs no longer existed: they were run, changed or removed in the meantime.",
+                "%(n)s job no longer existed: it was run, changed or removed in the meantime.",
+                "%(n)s jobs no longer existed: they were run, changed or removed in the meantime.",
                 n,
-            ) % {"n": n}
+            ) % {"n": grouped(n)}
     return f"{outcome}: {n}"
 
 

@@ -14,9 +14,9 @@ from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
 from ..core.operations.views import JobView
 from ..core.task import registry
 from ..settings.conf import conf
-from . import formatting
+from . import content, formatting
 from .browse import MOST_BYTES
-from .numbers import When, duration, moment
+from .formatting import When, duration, moment
 
 __all__ = ["Argument", "Content", "JobViewModel", "PayloadViewModel", "payload_view_model", "state_word"]
 
@@ -121,7 +121,7 @@ class JobViewModel:
     @property
     def postponed_for(self) -> str:
         """Reason why the attempt cannot start."""
-        return formatting.mask().text(self.job.postponed_for)
+        return content.mask().text(self.job.postponed_for)
 
     @property
     def quarantine(self) -> str:
@@ -157,7 +157,7 @@ class JobViewModel:
     @property
     def reason(self) -> str:
         """Reason for the burial."""
-        return formatting.mask().text(self.view.reason)
+        return content.mask().text(self.view.reason)
 
     @property
     def failed(self) -> When | None:
@@ -184,7 +184,7 @@ class JobViewModel:
     @property
     def error_message(self) -> str:
         """Message of the last error."""
-        return formatting.mask().text(str(self.view.error.get("message") or ""))
+        return content.mask().text(str(self.view.error.get("message") or ""))
 
     @property
     def error_line(self) -> str:
@@ -195,7 +195,7 @@ class JobViewModel:
     @property
     def traceback(self) -> str:
         """Traceback of the last error."""
-        return formatting.mask().traceback(str(self.view.error.get("traceback") or ""))
+        return content.mask().traceback(str(self.view.error.get("traceback") or ""))
 
     @property
     def error_rest(self) -> list[Argument]:
@@ -220,7 +220,7 @@ class JobViewModel:
             if not isinstance(options, dict):
                 raise ValueError(options)
         except (ValueError, RecursionError):
-            return Content(self._arguments_of(job)[0], [Argument("", formatting.raw(job.options_json))])
+            return Content(self._arguments_of(job)[0], [Argument("", content.raw(job.options_json))])
         context = options.pop("context", {})
         arguments, damage = self._arguments_of(job)
         return Content(arguments, _arguments(options), _arguments(context) if isinstance(context, dict) else [], damage)
@@ -229,11 +229,11 @@ class JobViewModel:
         if job.merged:
             return [], ""
         try:
-            rows = formatting.call_rows(job.task, job.args)
+            rows = content.call_rows(job.task, job.args)
         except ValueError:
             text = _("This content does not have the format of task arguments, so it is shown as stored.")
-            return [Argument("", formatting.json_text(job.args))], text
-        return [Argument(name, formatting.pretty(value)) for name, value in rows], ""
+            return [Argument("", content.json_text(job.args))], text
+        return [Argument(name, content.pretty(value)) for name, value in rows], ""
 
     @property
     def history(self) -> Mapping[str, int]:
@@ -245,23 +245,23 @@ class JobViewModel:
         """Arguments in one line."""
         if self.job.merged:
             number = self.view.payload_count
-            return ngettext("%(n)d payload", "%(n)d payloads", number) % {"n": number}
+            return ngettext("%(n)s payload", "%(n)s payloads", number) % {"n": formatting.grouped(number)}
         if self.view.cut or self.view.size > MOST_BYTES:
-            return _("%(n)s bytes") % {"n": formatting.number(self.view.size)}
+            return formatting.size(self.view.size)
         stored = self.job.args
         try:
             text = ", ".join(
-                f"{name}={formatting.brief(value)}" for name, value in formatting.call_rows(self.job.task, stored)
+                f"{name}={content.brief(value)}" for name, value in content.call_rows(self.job.task, stored)
             )
         except ValueError:
-            text = " ".join(formatting.json_text(stored).split())
+            text = " ".join(content.json_text(stored).split())
         return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:
-    return [Argument(name, formatting.pretty(value)) for name, value in formatting.mask().value(values).items()]
+    return [Argument(name, content.pretty(value)) for name, value in content.mask().value(values).items()]
 
 
 def payload_view_model(payload: Payload) -> PayloadViewModel:
     """Return the view model of a payload with its score."""
-    return PayloadViewModel(payload.score, formatting.json_text(payload.data))
+    return PayloadViewModel(payload.score, content.json_text(payload.data))

@@ -7,16 +7,13 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 import django_delayq
 
@@ -25,69 +22,28 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
-from .browse import LATEST_FIRST, PLACES, SEARCH_SECONDS, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, search
+from .browse import (
+    LIMITS,
+    PLACES,
+    SEARCH_SECONDS,
+    USUAL_LIMIT,
+    BrowseQuery,
+    Listing,
+    browse,
+    count_at,
+    search,
+    whole_number,
+)
+from .formatting import grouped, moment
+from .forms import RescheduleForm
 from .job_view_model import JobViewModel, payload_view_model
-from .numbers import moment
+from .places import ORDER_NAMES, PLACE_MEANINGS, PLACE_NAMES
 from .redis_pages import RedisPages
 
 __all__ = ["LiveJobAdmin", "register"]
 
-LIMITS: Final = (20, 50, 100, 250)
 PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
-PLACE_NAMES: Final = {
-    "waiting": gettext_lazy("Waiting"),
-    "reserved": gettext_lazy("Reserved"),
-    "gated": gettext_lazy("Gated"),
-    "failed": gettext_lazy("Failed"),
-    "morgue": gettext_lazy("Morgue"),
-}
-ORDER_NAMES: Final = {
-    "due": gettext_lazy("due"),
-    "deadline": gettext_lazy("end of lease"),
-    "updated": gettext_lazy("last change"),
-    "failures": gettext_lazy("failures"),
-    "id": gettext_lazy("id"),
-}
-_UNITS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
-
-
-class RescheduleForm(forms.Form):
-    """New due time of a waiting job."""
-
-    delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
-    unit = forms.ChoiceField(
-        label=gettext_lazy("unit"),
-        choices=[
-            ("s", gettext_lazy("seconds")),
-            ("min", gettext_lazy("minutes")),
-            ("h", gettext_lazy("hours")),
-            ("d", gettext_lazy("days")),
-        ],
-        initial="min",
-        required=False,
-    )
-    at = forms.DateTimeField(
-        label=gettext_lazy("Or at"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-    )
-
-    def clean(self) -> dict[str, Any]:
-        """Check that exactly one of the two is given."""
-        data = super().clean() or {}
-        if not self.errors and (data.get("delay") is None) == (data.get("at") is None):
-            raise forms.ValidationError(_("Give either a delay or a moment."))
-        return data
-
-    @property
-    def when(self) -> dict[str, Any]:
-        """Arguments for ``reschedule``."""
-        data = self.cleaned_data
-        if data["delay"] is not None:
-            return {"delay": data["delay"] * _UNITS[data["unit"] or "s"]}
-        at = data["at"]
-        return {"at": at if timezone.is_aware(at) else at.timestamp()}
 
 
 class LiveJobAdmin(RedisPages):
@@ -111,7 +67,7 @@ class LiveJobAdmin(RedisPages):
         """Render a page of jobs, or the results of a search."""
         broker = connections.broker()
         counts = broker.inspector.all_counts()
-        query = query_of(request)
+        query = BrowseQuery.of(request.GET)
         try:
             listing = search(broker, query, counts) if query.text else browse(broker, query, counts)
         except InvalidJob as error:
@@ -131,11 +87,12 @@ class LiveJobAdmin(RedisPages):
                 (
                     place,
                     name,
-                    sum(count_at(one, place) for one in counted),
+                    grouped(sum(count_at(one, place) for one in counted)),
                     self.link(query, place=place, by="", reverse=None),
                 )
                 for place, name in PLACE_NAMES.items()
             ],
+            "meaning": PLACE_MEANINGS[query.place],
             "orders": [
                 (
                     ORDER_NAMES[by],
@@ -246,13 +203,13 @@ class LiveJobAdmin(RedisPages):
 
             if self.report_result(request, act):
                 return self.back(self.url("change", f"{queue}/{ident}"))
-        return self.confirm(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
+        return self.confirm(request, "live_reschedule", _("Reschedule"), queue, ident, form=form, yes=_("Reschedule"))
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render the confirmation page, or cancel the job."""
         queue, ident = name_of(object_id)
         if request.method != "POST":
-            return self.confirm(request, "live_cancel", _("Cancel"), queue, ident)
+            return self.confirm(request, "live_cancel", _("Cancel"), queue, ident, harmful=True)
 
         def act() -> str:
             outcome = django_delayq.cancel(id=ident, queue=queue)
@@ -305,25 +262,7 @@ class LiveJobAdmin(RedisPages):
         item = self.items([view], broker.now_ms())[0]
         job_url = self.url("change", item.name)
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, job_url), (title, "")]
-        return self.render(request, template, title, {"item": item, "job_url": job_url, **more}, trail=trail)
-
-
-def query_of(request: HttpRequest) -> BrowseQuery:
-    """Return the query of a request; invalid parameters are ignored."""
-    parameters = request.GET
-    place = parameters.get("place", "")
-    place = place if place in PLACES else "waiting"
-    by = parameters.get("by", "")
-    reverse = parameters.get("reverse", "")
-    return BrowseQuery(
-        queue=parameters.get("queue", "")[:255],
-        place=place,
-        by=by if by in PLACES[place] else "",
-        reverse=reverse == "1" if reverse in ("0", "1") else place in LATEST_FIRST,
-        cursor=parameters.get("cursor", "")[:2000],
-        limit=min(max(whole_number(parameters.get("limit", ""), USUAL_LIMIT), 1), LIMITS[-1]),
-        text=parameters.get("q", "").strip()[:255],
-    )
+        return self.render(request, template, title, {"item": item, "back": job_url, **more}, trail=trail)
 
 
 def name_of(object_id: str) -> tuple[str, str]:
@@ -332,11 +271,6 @@ def name_of(object_id: str) -> tuple[str, str]:
     if not slash or not ident or "\0" in ident or len(ident.encode(errors="replace")) > 255:
         raise Http404(f"{short(object_id)} is not the name of a job: <queue>/<id>")
     return queue, ident
-
-
-def whole_number(text: str, default: int) -> int:
-    """Return a positive integer from a URL, else the default."""
-    return int(text) if text.isdecimal() and len(text) < 7 and int(text) else default
 
 
 def can_move(view: JobView) -> bool:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
-from . import formatting
+from . import content, formatting
 from .edit import EditMixin
 from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
 from .redis_state import RedisState, read_state
@@ -40,7 +40,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
 
     #: buttons on the page of one job
     job_actions: ClassVar[tuple[JobAction, ...]] = ()
-    change_form_template = "admin/django_delayq/mirrored.html"
+    change_form_template = "django_delayq/admin/mirrored.html"
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
     list_display_links = ("job",)
@@ -76,15 +76,15 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     # -- columns -----------------------------------------------------------------------------------------------------
 
     @admin.display(description=_("id"))
-    def job(self, row: MirroredJob) -> str:
+    def job(self, row: MirroredJob) -> SafeString | str:
         """Return the job's id."""
-        return row.job_id
+        return formatting.named(row.job_id)
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: MirroredJob) -> SafeString:
         """Return the task, and below it class and first line of the error."""
-        error = formatting.error_line(row.error_class, getattr(row, "message_start", None) or "")
-        return format_html('<div class="delayq-task">{}</div> {}', row.task or "–", error)
+        error = content.error_line(row.error_class, getattr(row, "message_start", None) or "")
+        return format_html('<div class="delayq-task">{}</div> {}', formatting.named(row.task), error)
 
     @admin.display(description=_("attempts"))
     def attempts(self, row: MirroredJob) -> str:
@@ -99,7 +99,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     ) -> HttpResponse:
         """Render the job, its state in Redis, and the buttons that the user may use."""
         row = self.get_object(request, unquote(object_id))
-        extra = {**(extra_context or {}), **self.page_context()}
+        extra = {**(extra_context or {}), **self.page_context([(getattr(row, "job_id", ""), "")])}
         if row is not None and self.has_view_permission(request, row):
             state = read_state(row)
             row.delayq_state = state
@@ -109,10 +109,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
                 "state_facts": state.facts.items(),
                 "row": row,
                 "buttons": self._buttons(request),
-                "edit_url": self.address("edit", row.pk)
-                if state.view is not None and self.may(request, "edit")
-                else "",
-                "history_url": self.address("history", row.pk),
+                "edit_url": self.url("edit", row.pk) if state.view is not None and self.may(request, "edit") else "",
+                "list_url": self.url("changelist"),
+                "history_url": self.url("history", row.pk),
                 "seen": formatting.ago(row.seen_at),
                 "checkbox": ACTION_CHECKBOX_NAME,
                 "title": row.job_id,
@@ -151,12 +150,12 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("message"))
     def message(self, row: MirroredJob) -> SafeString:
         """Return the whole message."""
-        return formatting.pre(formatting.mask().text(row.error_message) or "–")
+        return content.pre(content.mask().text(row.error_message) or formatting.NOTHING)
 
     @admin.display(description=_("traceback"))
     def traceback(self, row: MirroredJob) -> SafeString | str:
         """Return the traceback."""
-        return formatting.traceback_html(row.error_traceback)
+        return content.traceback_html(row.error_traceback)
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: MirroredJob) -> SafeString | str:
@@ -165,45 +164,45 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             return gettext("a merged job: its payloads are its arguments")
         state: RedisState | None = getattr(row, "delayq_state", None)
         if state is not None and state.view is not None:
-            return formatting.call_table(row.task, state.view.job.args)
+            return content.call_table(row.task, state.view.job.args)
         if row.args is None:
             return gettext("too large to be copied, and no longer in Redis")
-        return formatting.call_table(row.task, bytes(row.args))
+        return content.call_table(row.task, bytes(row.args))
 
     @admin.display(description=_("payloads"))
     def payloads(self, row: MirroredJob) -> SafeString | str:
         """Return the payloads of a merged job, from Redis."""
         state: RedisState | None = getattr(row, "delayq_state", None)
         if not row.merged:
-            return "–"
+            return formatting.NOTHING
         if state is None or state.view is None:
             return gettext("%(n)d, no longer in Redis") % {"n": row.payload_count}
-        return formatting.payload_table(state.payloads, state.total)
+        return content.payload_table(state.payloads, state.total)
 
     @admin.display(description=_("context"))
     def context(self, row: MirroredJob) -> SafeString | str:
         """Return the context of the job."""
         options = _options_of(row.options)
         if isinstance(options, str):
-            return "–"
+            return formatting.NOTHING
         found = options.get("context")
         if not isinstance(found, dict) or not found:
-            return "–"
-        return formatting.mapping_table(formatting.mask().value(found))
+            return formatting.NOTHING
+        return content.mapping_table(content.mask().value(found))
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
         """Return the options of the schedule call that differ from those of the task."""
         options = _options_of(row.options)
         if isinstance(options, str):
-            return formatting.pre(options)
+            return content.pre(options)
         rest = {name: value for name, value in options.items() if name != "context"}
         expires = rest.get("expires_ms")
         moment = formatting.from_ms(expires) if isinstance(expires, (int, float)) else None
         if moment is not None:
             del rest["expires_ms"]
             rest["expires"] = formatting.exact(moment)
-        return formatting.mapping_table(formatting.mask().value(rest)) if rest else "–"
+        return content.mapping_table(content.mask().value(rest)) if rest else formatting.NOTHING
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:
@@ -227,5 +226,5 @@ def _options_of(stored: Any) -> dict[str, Any] | str:
     try:
         found = json.loads(data) if data else {}
     except (ValueError, RecursionError):
-        return formatting.raw(data)
-    return found if isinstance(found, dict) else formatting.raw(data)
+        return content.raw(data)
+    return found if isinstance(found, dict) else content.raw(data)

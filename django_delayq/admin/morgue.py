@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from . import formatting
+from . import content, formatting
 from .base import fields_of
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import DISCARD
@@ -79,7 +79,7 @@ class MorgueJobAdmin(MirroredAdmin):
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial."""
-        reason = formatting.mask().text(row.reason) or row.outcome or "–"
+        reason = content.mask().text(row.reason) or row.outcome or formatting.NOTHING
         return formatting.badge(reason, "bad" if row.reason == "poison" else "")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:

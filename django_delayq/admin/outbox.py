@@ -6,11 +6,12 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
 from ..settings.conf import conf
-from . import formatting
+from . import content, formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter, distinct_values
 
@@ -41,7 +42,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 
     keyset = "pk"
     many = _("outbox jobs")
-    list_display = ("job", "queue", "task", "status", "due_time", "written", "tries", "error_summary")
+    list_display = ("job", "queue", "task_and_error", "status", "due_time", "written", "tries")
     list_display_links = ("job",)
     list_filter = (StateFilter,)
     sortable_by = ()
@@ -78,9 +79,15 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         return queryset.filter(queue__in=queues, job_id=term), False
 
     @admin.display(description=_("id"))
-    def job(self, row: OutboxJob) -> str:
+    def job(self, row: OutboxJob) -> SafeString | str:
         """Return the job's id."""
-        return row.job_id
+        return formatting.named(row.job_id)
+
+    @admin.display(description=_("task and error"))
+    def task_and_error(self, row: OutboxJob) -> SafeString:
+        """Return the task, and below it the first line of Redis's last error."""
+        error = content.error_line("", row.error) if row.error else ""
+        return format_html('<div class="delayq-task">{}</div> {}', formatting.named(row.task), error)
 
     @admin.display(description=_("state"))
     def status(self, row: OutboxJob) -> SafeString:
@@ -109,14 +116,9 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         return formatting.ago(row.checked_at)
 
     @admin.display(description=_("error"))
-    def error_summary(self, row: OutboxJob) -> SafeString | str:
-        """Return the first line of Redis's last error."""
-        return formatting.error_line("", row.error)
-
-    @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:
         """Return Redis's last error."""
-        return formatting.pre(formatting.mask().text(row.error)) if row.error else "–"
+        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:
@@ -124,10 +126,10 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         try:
             job = packed.unpack_job(bytes(row.record))
         except ValueError as error:
-            return formatting.pre(str(error))
+            return content.pre(str(error))
         if job.payload is not None:
-            return formatting.payload_table([job.payload], 1)
-        return formatting.call_table(job.task, job.args)
+            return content.payload_table([job.payload], 1)
+        return content.call_table(job.task, job.args)
 
     @admin.display(description=_("options"))
     def context(self, row: OutboxJob) -> SafeString | str:
@@ -135,5 +137,5 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         try:
             options = packed.unpack_job(bytes(row.record)).options
         except ValueError:
-            return "–"
-        return formatting.json_pre(options) if options else "–"
+            return formatting.NOTHING
+        return content.json_pre(options) if options else formatting.NOTHING

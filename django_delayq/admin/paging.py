@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
-from django.core.exceptions import ValidationError
-from django.db.models import Model, Q, QuerySet
-from django.utils.formats import number_format
+from django.db.models import QuerySet
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
 
+from ..models.keyset import Keyset
 from ..settings.conf import conf
+from .formatting import grouped
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -23,7 +21,6 @@ __all__ = ["AFTER", "BEFORE", "CappedCount", "KeysetChangeList", "capped_count"]
 #: query parameters: the page that follows this row, or precedes it
 AFTER: Final = "after"
 BEFORE: Final = "before"
-_CURSOR_LENGTH: Final = 200
 
 
 class CappedCount(int):
@@ -39,8 +36,7 @@ class CappedCount(int):
         return made
 
     def __str__(self) -> str:
-        number = number_format(int(self), force_grouping=True)
-        return _("%(number)s+") % {"number": number} if self.capped else str(number)
+        return f"{grouped(self)}+" if self.capped else grouped(self)
 
 
 def capped_count(rows: QuerySet[Any]) -> CappedCount:
@@ -82,8 +78,7 @@ class KeysetChangeList(ChangeList):
         """Return the ordering by the keyset column, newest first unless the user reversed it."""
         column = self.model_admin.keyset
         chosen = super().get_ordering(request, queryset) if self.params.get(ORDER_VAR) else [f"-{column}"]
-        sign = "-" if str(chosen[0]).startswith("-") else ""
-        return [f"{sign}pk"] if column == "pk" else [f"{sign}{column}", f"{sign}pk"]
+        return Keyset(column, str(chosen[0]).startswith("-")).ordering
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page, and set the links to its neighbours."""
@@ -93,53 +88,11 @@ class KeysetChangeList(ChangeList):
         # The search box shows the number of results unless all rows match.
         self.full_result_count = None if self.has_active_filters or self.query else self.result_count
         self.paginator = self.model_admin.get_paginator(request, self.queryset, size)
-        rows: list[Model] = []
-        if before and not after:
-            rows = list(self._behind(before, backwards=True)[: size + 1])
-        if len(rows) > size:  # there is a full page before, and more before that
-            rows = rows[size - 1 :: -1]
-            has_newer, has_older = True, True
-        else:
-            rows = list((self._behind(after) if after else self._listed())[: size + 1])
-            has_newer, has_older = bool(after), len(rows) > size
-            rows = rows[:size]
-        self.result_list = rows
-        if rows and has_newer:
-            self.newer_url = self.get_query_string({BEFORE: self._cursor(rows[0])})
-        if rows and has_older:
-            self.older_url = self.get_query_string({AFTER: self._cursor(rows[-1])})
-
-    def _listed(self) -> QuerySet[Any]:
-        rows: QuerySet[Any] = self.model_admin.listed(self.queryset)
-        return rows
-
-    def _cursor(self, row: Model) -> str:
-        column = self.model_admin.keyset
-        value = getattr(row, column)
-        text = value.isoformat() if isinstance(value, datetime) else str(value)
-        return f"{text}~{row.pk}"
-
-    def _behind(self, cursor: str, *, backwards: bool = False) -> QuerySet[Any]:
-        """Return the rows after a cursor, or with ``backwards`` those before it in reverse order.
-
-        Raises:
-            IncorrectLookupParameters: the cursor is invalid.
-        """
-        column = self.model_admin.keyset
-        ordering = self.queryset.query.order_by
-        descending = str(ordering[0]).startswith("-") is not backwards
-        text, _sep, key = cursor[:_CURSOR_LENGTH].rpartition("~")
-        word = "lt" if descending else "gt"
-        field: Any = self.lookup_opts.pk if column == "pk" else self.lookup_opts.get_field(column)
-        rows = self._listed().reverse() if backwards else self._listed()
+        keyset = Keyset(self.model_admin.keyset, str(self.queryset.query.order_by[0]).startswith("-"))
         try:
-            if column == "pk":
-                return rows.filter(**{f"pk__{word}": self.lookup_opts.pk.to_python(key)})
-            value = field.to_python(text)
-            pk = self.lookup_opts.pk.to_python(key)
-        except (ValidationError, ValueError, OverflowError) as error:
+            page = keyset.page(self.model_admin.listed(self.queryset), size, after=after, before=before)
+        except ValueError as error:
             raise IncorrectLookupParameters(error) from error
-        # Not just `a OR b`: the first condition lets the database use a range of the index.
-        return rows.filter(
-            Q(**{f"{column}__{word}e": value}), Q(**{f"{column}__{word}": value}) | Q(**{f"pk__{word}": pk})
-        )
+        self.result_list = page.rows
+        self.newer_url = self.get_query_string({BEFORE: page.before}) if page.before else ""
+        self.older_url = self.get_query_string({AFTER: page.after}) if page.after else ""

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy
 
 from ..core.rules import orders_of
 from ..status import GROUPS, LOST_AFTER
-from .numbers import When, duration, moment
+from .formatting import NOTHING, When, duration, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -121,7 +121,7 @@ def limit_text(name: str, value: Any) -> str:
     """Return the display text of a limit of :func:`orders_of`."""
     if name == "weighted":
         return _("weighted")
-    return duration(value / 1000) if name == "morgue_ttl_ms" else str(value)
+    return duration(value / 1000) if name == "morgue_ttl_ms" else grouped(value)
 
 
 def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerViewModel]:
@@ -135,8 +135,8 @@ def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerVie
             WorkerViewModel(
                 name=str(info["name"]),
                 host=str(info.get("host", "")),
-                running=info.get("running", "–"),
-                threads=info.get("threads", "–"),
+                running=info.get("running", NOTHING),
+                threads=info.get("threads", NOTHING),
                 dispatcher=bool(info.get("dispatcher")),
                 quarantine=bool(info.get("quarantine")),
                 stopping=bool(info.get("stopping")),

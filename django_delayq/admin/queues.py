@@ -23,7 +23,7 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
-from .numbers import moment
+from .formatting import moment
 from .queue_view_model import QueueViewModel, workers_of
 from .redis_pages import RedisPages
 
@@ -164,7 +164,7 @@ class QueueEntryAdmin(RedisPages):
         """Make all waiting jobs due now."""
         queue = queue_or_404(object_id)
         if request.method != "POST":
-            return self.confirm(request, "queue_run", _("Run all now"), queue)
+            return self.confirm(request, "queue_run", _("Run all now"), queue, yes=_("Run all now"))
         sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
@@ -183,7 +183,9 @@ class QueueEntryAdmin(RedisPages):
         queue = queue_or_404(object_id)
         form = PurgeForm(request.POST if request.method == "POST" else None, queue=queue.name)
         if request.method != "POST" or not form.is_valid():
-            return self.confirm(request, "queue_purge", _("Purge"), queue, form=form)
+            return self.confirm(
+                request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
+            )
         sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
@@ -220,8 +222,8 @@ class QueueEntryAdmin(RedisPages):
     def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
         item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
-        context = {"item": item, "queue_url": self.url("change", queue.name), **more}
-        trail = [(queue.name, context["queue_url"]), (title, "")]
+        context = {"item": item, "back": self.url("change", queue.name), **more}
+        trail = [(queue.name, context["back"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
 
 

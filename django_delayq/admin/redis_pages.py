@@ -6,37 +6,29 @@ permissions. Stored text reaches the pages only through the templates' escaping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import django
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import quote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils.text import capfirst
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
+from .base import AdminPages
 
 __all__ = ["RedisPages"]
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Any]
-else:
-    Base = admin.ModelAdmin
 
 View = Callable[..., HttpResponse]
 
 
-class RedisPages(Base):
+class RedisPages(AdminPages):
     """Pages of an unmanaged model; subclasses define theirs in :meth:`pages`."""
 
     def pages(self) -> list[URLPattern]:
@@ -46,23 +38,6 @@ class RedisPages(Base):
     def get_urls(self) -> list[Any]:
         """Return only our own URLs, none of a table's."""
         return self.pages()
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: nothing can be added here."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: the verbs have permissions of their own."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: nothing can be deleted here."""
-        return False
-
-    def may(self, request: HttpRequest, verb: str) -> bool:
-        """Return True if the user has the permission ``<verb>_<model>`` and may view the pages."""
-        held: bool = request.user.has_perm(f"{self.opts.app_label}.{verb}_{self.opts.model_name}")
-        return held and self.has_view_permission(request)
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -92,65 +67,7 @@ class RedisPages(Base):
         site_view = self.admin_site.admin_view(update_wrapper(guarded, view))
         return path(route, transaction.non_atomic_requests(site_view), name=self.url_name(name))
 
-    def url_name(self, name: str) -> str:
-        """Return the name of a URL, without the namespace."""
-        return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-
-    def url(self, name: str, *args: str) -> str:
-        """Return a URL of this model; its arguments are quoted as the admin does it."""
-        quoted = [quote(one) for one in args]
-        return reverse(f"admin:{self.url_name(name)}", args=quoted, current_app=self.admin_site.name)
-
-    def url_of(self, model: str, name: str, *args: str) -> str:
-        """Return a URL of another model of this app; "" if the site does not have it."""
-        try:
-            return reverse(
-                f"admin:{self.opts.app_label}_{model}_{name}",
-                args=[quote(one) for one in args],
-                current_app=self.admin_site.name,
-            )
-        except NoReverseMatch:
-            return ""
-
     # -- responses --------------------------------------------------------------------------------------------------
-
-    def render(
-        self,
-        request: HttpRequest,
-        template: str,
-        title: str,
-        context: Mapping[str, Any],
-        *,
-        trail: Iterable[tuple[str, str]] = (),
-        status: int = 200,
-    ) -> HttpResponse:
-        """Render a page in the admin's layout.
-
-        Args:
-            request: the request.
-            template: name of the template.
-            title: title of the page.
-            context: further template variables.
-            trail: breadcrumbs (name, URL) from the list of this model to the page, included.
-            status: HTTP status.
-        """
-        given = {
-            "crumbs": [
-                (_("Home"), reverse("admin:index", current_app=self.admin_site.name)),
-                (
-                    self.opts.app_config.verbose_name,
-                    reverse("admin:app_list", args=[self.opts.app_label], current_app=self.admin_site.name),
-                ),
-                (capfirst(self.opts.verbose_name_plural), self.url("changelist")),
-                *trail,
-            ],
-            "crumbs_as_list": django.VERSION >= (6, 1),
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": title,
-            **context,
-        }
-        return TemplateResponse(request, f"django_delayq/admin/{template}.html", given, status=status)
 
     def unavailable(self, request: HttpRequest, error: Exception) -> HttpResponse:
         """Render an error page with status 503 while Redis is unavailable."""

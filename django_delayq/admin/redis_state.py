@@ -13,7 +13,7 @@ from ..connections import broker
 from ..core.errors import DelayQError
 from ..core.job import Payload
 from ..core.operations.views import JobView
-from . import formatting
+from . import content, formatting
 
 if TYPE_CHECKING:
     from ..models import FailedJob, MirroredJob
@@ -44,7 +44,7 @@ class RedisState:
     answered: bool = True
 
 
-def read_state(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYLOADS) -> RedisState:
+def read_state(row: FailedJob | MirroredJob, *, most: int = content.MOST_PAYLOADS) -> RedisState:
     """Return the state of a row's job in Redis, or that Redis is unavailable.
 
     Args:
@@ -84,7 +84,7 @@ def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:
     }.get(view.state, view.state)
     state = RedisState(label, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
-        state.facts[_("worker")] = view.job.worker or "–"
+        state.facts[_("worker")] = view.job.worker or formatting.NOTHING
         state.facts[_("end of lease")] = formatting.until(formatting.from_ms(view.deadline_ms))
     else:
         state.facts[_("due")] = formatting.until(formatting.from_ms(view.due_ms))

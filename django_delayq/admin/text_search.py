@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import formatting
+from . import content
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -52,7 +52,7 @@ class TextSearch:
 
     def _masked(self, view: JobView) -> Iterator[str]:
         """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
-        mask = formatting.mask()
+        mask = content.mask()
         for job in filter(None, (view.job, view.gated)):
             if self._is_in(_decode(job.args)):
                 yield _call(job)
@@ -80,16 +80,16 @@ def _call(job: Job) -> str:
     if job.merged:
         return ""
     try:
-        return _dump(dict(formatting.call_rows(job.task, job.args)))
+        return _dump(dict(content.call_rows(job.task, job.args)))
     except ValueError:
         return _json(job.args)
 
 
 def _json(data: bytes) -> str:
     try:
-        return _dump(formatting.mask().value(formatting.loaded(data)))
+        return _dump(content.mask().value(content.loaded(data)))
     except ValueError:
-        return formatting.mask().text(_decode(data))
+        return content.mask().text(_decode(data))
 
 
 def _dump(value: Any) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..core import flusher
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.moments import iso_of
@@ -23,6 +24,7 @@ from ..core.redis.gather import gather
 from ..core.task import registry
 from ..pull import ends
 from ..worker import decision
+from ..worker.policy import Policy, policy_of
 from ..worker.record import name_of, record_of
 from .leases import TTR, HeldEntry, ReportedError
 
@@ -65,8 +67,8 @@ def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
     return decision.raised(job, _policy(job), Bury(entry.options.get("reason", "")), taken_ms, run_ms)
 
 
-def _policy(job: Job) -> decision.Policy:
-    return decision.policy_of(registry.get(job.task), job)
+def _policy(job: Job) -> Policy:
+    return policy_of(registry.get(job.task), job)
 
 
 def settle(
@@ -110,7 +112,7 @@ def settle(
 
 def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
-    announced = {place: one for place, one in settlements.items() if ends.is_heard(one)}
+    announced = {place: one for place, one in settlements.items() if ends.has_listeners(one)}
     _, live = _live(queue, [entries[place] for place in announced], most=b"")
     for place, settlement in announced.items():
         entry = entries[place]
@@ -123,7 +125,7 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
 
 
 def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
-    if settlement.outcome == "buried" and "error" not in entry.options:
+    if settlement.outcome == AttemptOutcome.BURIED and "error" not in entry.options:
         return Bury(settlement.reason)
     error: ReportedError = entry.options.get("error", _NO_ERROR)
     return Reported(error.message)

@@ -24,7 +24,7 @@ def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
     """Count these settled jobs: their lateness and how long they were held. Does not call Redis now."""
     if not settlements:
         return
-    see_to(broker.tally)
+    ensure_flusher(broker.tally)
     by_queue: dict[str, list[Settlement]] = {}
     for one in settlements:
         by_queue.setdefault(one.job.queue, []).append(one)
@@ -34,7 +34,7 @@ def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
 
 def note_fault(broker: Broker, fault: Fault) -> None:
     """Count a failed use of Redis."""
-    see_to(broker.tally)
+    ensure_flusher(broker.tally)
     broker.tally.count("redis_error", fault.value)
 
 
@@ -42,11 +42,11 @@ def observe_scripts(broker: Broker) -> None:
     """Measure every script call from now on (``METRICS["scripts"]``)."""
     tally = broker.tally
 
-    def heard(script: str, seconds: float, failed: bool) -> None:
-        see_to(tally)  # each time: a fork removes the flusher
+    def observe(script: str, seconds: float, failed: bool) -> None:
+        ensure_flusher(tally)  # each time: a fork removes the flusher
         tally.waited(script, seconds, failed)
 
-    broker.observe(heard)
+    broker.observe(observe)
 
 
 class CounterFlusher:
@@ -64,11 +64,11 @@ class CounterFlusher:
         """Flush one last time and stop, even if that fails: the broker is being closed."""
         self._tally.unsubscribe(self.ring)
         with self._lock:
-            self._armed = True  # for ever, so that a call in progress arms no other timer
+            self._armed = True  # permanently, so that a call in progress arms no other timer
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        self.last_words()
+        self.flush_last()
 
     def ring(self, seconds: float = PACE) -> None:
         """Schedule a flush in this many seconds, unless one is scheduled."""
@@ -76,14 +76,14 @@ class CounterFlusher:
             if self._armed:
                 return
             self._armed = True
-            timer = self._timer = threading.Timer(seconds, self._tell)
+            timer = self._timer = threading.Timer(seconds, self._flush)
         timer.name, timer.daemon = "delayq-figures", True
         try:
             timer.start()
         except RuntimeError:  # the interpreter is shutting down: last_words() flushes
             self._armed = False
 
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         with self._lock:
             if self._timer is not threading.current_thread():
                 return  # stopped at the moment at which it fired
@@ -94,51 +94,51 @@ class CounterFlusher:
         except Exception as error:
             fault = classify(error)
             if fault is Fault.BUG and not self._pause.failures:
-                logger.exception("figures of pulled jobs could not be told; it is tried again")
+                logger.exception("counters of pulled jobs could not be sent; retried later")
             self.ring(max(PACE, self._pause.next(fault)))
 
-    def last_words(self) -> None:
+    def flush_last(self) -> None:
         """Flush at the end of the process. If the last flush failed, skip it instead of waiting for Redis."""
         if self._pause.failures:
             return
         try:
             self._tally.flush()
         except Exception as error:
-            logger.info("the last figures of pulled jobs could not be told: %s", error)
+            logger.info("the last counters of pulled jobs could not be sent: %s", error)
 
 
-_couriers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
+_flushers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def see_to(tally: Tally) -> None:
+def ensure_flusher(tally: Tally) -> None:
     """Ensure that a flusher of this process sends the counters of this tally to Redis from now on."""
-    if tally in _couriers:
+    if tally in _flushers:
         return
     with _lock:
-        if tally not in _couriers:
-            _couriers[tally] = CounterFlusher(tally)
+        if tally not in _flushers:
+            _flushers[tally] = CounterFlusher(tally)
 
 
-def dismiss(tally: Tally) -> None:
+def stop_flusher(tally: Tally) -> None:
     """Stop the flusher of this tally, because its broker is being closed."""
     with _lock:
-        courier = _couriers.pop(tally, None)
-    if courier is not None:
-        courier.stop()
+        flusher = _flushers.pop(tally, None)
+    if flusher is not None:
+        flusher.stop()
 
 
-def _last_words() -> None:
-    for courier in list(_couriers.values()):
-        courier.last_words()
+def _flush_all() -> None:
+    for flusher in list(_flushers.values()):
+        flusher.flush_last()
 
 
 def _forget() -> None:
     """Reset the flushers in a forked child, which has none of its parent's timers."""
     global _lock
     _lock = threading.Lock()
-    _couriers.clear()
+    _flushers.clear()
 
 
-atexit.register(_last_words)
+atexit.register(_flush_all)
 os.register_at_fork(after_in_child=_forget)

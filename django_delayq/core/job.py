@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .attempt_outcome import AttemptOutcome
+
 BODY_VERSION: Final = 1
 MAX_ID_BYTES: Final = 255
 MAX_TASK_BYTES: Final = 255
@@ -295,7 +297,7 @@ class Settlement:
     started_ms: int = 0
     run_ms: int = 0
     delay_ms: int | None = None
-    outcome: str = "succeeded"  # succeeded failed timeout crashed lost released buried exhausted poison undecodable ...
+    outcome: AttemptOutcome = AttemptOutcome.SUCCEEDED
     reason: str = ""
     error_class: str = ""
     error: bytes = b""
@@ -325,7 +327,7 @@ def fail(
     run_ms: int,
     *,
     delay_ms: int,
-    outcome: str = "failed",
+    outcome: AttemptOutcome = AttemptOutcome.FAILED,
     error_class: str = "",
     error: bytes = b"",
     guard: str = "token",
@@ -366,7 +368,7 @@ def release(
         0,
         0,
         delay_ms,
-        "released",
+        AttemptOutcome.RELEASED,
         reason,
         quarantine=wanted,
         unclear=unclear,
@@ -384,7 +386,7 @@ def bury(
     run_ms: int,
     *,
     reason: str,
-    outcome: str = "buried",
+    outcome: AttemptOutcome = AttemptOutcome.BURIED,
     error_class: str = "",
     error: bytes = b"",
     guard: str = "token",
@@ -398,4 +400,4 @@ def bury(
 
 def expire(job: Job) -> Settlement:
     """Settle a job that was reserved too late to be of use: remove it without an attempt."""
-    return Settlement(job, "expire", outcome="expired")
+    return Settlement(job, "expire", outcome=AttemptOutcome.EXPIRED)

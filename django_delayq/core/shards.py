@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from . import rules
+from .attempt_outcome import AttemptOutcome
 from .job import Job, Settlement, bury, expire
 from .records import layout as layouts
 from .records.fields import take_u8
@@ -246,7 +247,7 @@ class Shards:
                         0,
                         0,
                         reason="undecodable",
-                        outcome="undecodable",
+                        outcome=AttemptOutcome.UNDECODABLE,
                         error_class="Undecodable",
                         error=item.error.encode(),
                     )

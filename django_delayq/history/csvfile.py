@@ -12,15 +12,14 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
 from .moments import from_row
-from .paging import pages
-from .rows import FIELDS
+from .rows import FIELDS, HOURS
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from ..models.history import HourlyStat
 
-__all__ = ["lines", "response"]
+__all__ = ["chunks", "lines", "response"]
 
 #: rows that are read and sent at a time
 CHUNK: Final = 2_000
@@ -42,9 +41,18 @@ def lines(rows: QuerySet[HourlyStat]) -> Iterator[str]:
     """
     writer = csv.writer(_Echo())
     yield writer.writerow(FIELDS)
-    for some in pages(rows, CHUNK):
+    for some in chunks(rows, CHUNK):
         if some:
             yield "".join(writer.writerow([_cell(getattr(row, name)) for name in FIELDS]) for row in some)
+
+
+def chunks(rows: QuerySet[HourlyStat], size: int) -> Iterator[list[HourlyStat]]:
+    """Yield all rows, without an open database cursor and without holding all of them in memory."""
+    page = HOURS.page(rows, size)
+    yield page.rows
+    while page.after:
+        page = HOURS.page(rows, size, after=page.after)
+        yield page.rows
 
 
 def response(request: HttpRequest, rows: QuerySet[HourlyStat]) -> StreamingHttpResponse:

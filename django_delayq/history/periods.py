@@ -40,7 +40,7 @@ class Period:
         if self.start >= self.end:
             raise ValueError("the period ends before it begins")
         if self.end - self.start > LONGEST + timedelta(days=1):
-            raise ValueError(f"the period is longer than {LONGEST.days} days; look at it in parts")
+            raise ValueError(f"the period is longer than {LONGEST.days} days; choose a shorter one")
 
     @classmethod
     def between(cls, start: datetime, end: datetime) -> Period:
@@ -91,7 +91,7 @@ def named(name: str, now: datetime | None = None) -> Period:
         midnight = timezone.make_aware(datetime.combine(local.date(), time()), timezone.get_current_timezone())
         return Period(floor_hour(midnight), end)
     if name not in _SPANS:
-        raise ValueError(f"there is no period {name!r}; known are: {', '.join(NAMED)}")
+        raise ValueError(f"there is no period {name!r}; choose one of: {', '.join(NAMED)}")
     return Period(end - _SPANS[name], end)
 
 

@@ -152,7 +152,11 @@ class Record:
         try:
             write()
         except Error as error:
-            logger.warning("run %s: its row could not be written, the run goes on: %s", self.row.run_id, error)
+            logger.warning(
+                "run %s: its row could not be written, but the run continues: %s",
+                self.row.run_id,
+                error,
+            )
 
 
 @contextmanager

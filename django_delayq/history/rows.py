@@ -16,13 +16,14 @@ from django.db import connections, router, transaction
 from django.db.models import Q
 
 from ..models.history import HourlyStat
+from ..models.keyset import Keyset
 from ..outbox.rows import chunks
 from .moments import begin_of, to_row
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["COPY_BEYOND", "FIELDS", "replace_days"]
+__all__ = ["COPY_BEYOND", "FIELDS", "HOURS", "replace_days"]
 
 #: number of rows above which PostgreSQL is filled by COPY, three to four times as fast as INSERT
 COPY_BEYOND: Final = 20_000
@@ -32,6 +33,8 @@ KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 #: columns of a row, in the order of the model
 FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
+#: pages of rows, newest first
+HOURS: Final = Keyset("hour")
 #: values of missing columns: counts are 0, percentiles unknown
 _USUAL: Final[dict[str, Any]] = {
     field.name: field.get_default() for field in HourlyStat._meta.concrete_fields if not field.primary_key
@@ -77,12 +80,12 @@ def _each(hours: Any) -> Iterator[Mapping[str, Any]]:
 def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
     unknown = sorted(row.keys() - _USUAL.keys())
     if unknown:
-        raise ValueError(f"an hour of the history has no column {unknown[0]!r}; known are: {', '.join(FIELDS)}")
+        raise ValueError(f"an hour of the history has no column {unknown[0]!r}; choose from: {', '.join(FIELDS)}")
     hour = row.get("hour")
     if not isinstance(hour, datetime) or hour.utcoffset() is None:
-        raise ValueError(f"the hour of a row is an aware datetime, got {hour!r}; say its zone (UTC)")
+        raise ValueError(f"the hour of a row is an aware datetime, got {hour!r}; add its time zone (UTC)")
     if hour.astimezone(UTC).date() not in days:
-        raise ValueError(f"the row of {hour.isoformat()} lies in none of the days that are replaced; name its day too")
+        raise ValueError(f"the row of {hour.isoformat()} belongs to none of the days that are replaced; add its day")
     given = {name: value for name, value in row.items() if value is not None}
     made = {**_USUAL, **{name: [] for name in HISTOGRAMS}, "queue": "", "task": "", **given, "hour": to_row(hour)}
     for name in HISTOGRAMS:
@@ -140,7 +143,7 @@ def _add_key(known: set[_Key], row: Mapping[str, Any]) -> None:
 
 
 def _twice(hour: datetime, queue: str, task: str) -> ValueError:
-    return ValueError(f"the hour {hour.isoformat()} of task {task!r} in queue {queue!r} comes twice; add it up first")
+    return ValueError(f"the hour {hour.isoformat()} of task {task!r} in queue {queue!r} occurs twice; add them up")
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any, Final
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
+from ..core.attempt_outcome import COUNTED, AttemptOutcome
 from ..models.history import HourlyStat
 from ..outbox.rows import chunks
 from . import histograms
@@ -27,14 +28,7 @@ __all__ = ["COLUMNS", "COUNTS", "FAILURES", "SeriesSum", "Summary", "added", "su
 
 COUNTS: Final = (
     "runs",
-    "succeeded",
-    "failed",
-    "timeout",
-    "crashed",
-    "lost",
-    "released",
-    "cancelled",
-    "expired",
+    *COUNTED,
     "buried",
     "retries",
     "sla_missed",
@@ -43,7 +37,13 @@ COUNTS: Final = (
     "duration_sum_ms",
 )
 #: outcomes counted as failures
-FAILURES: Final = ("failed", "timeout", "crashed", "lost", "buried")
+FAILURES: Final = (
+    AttemptOutcome.FAILED,
+    AttemptOutcome.TIMEOUT,
+    AttemptOutcome.CRASHED,
+    AttemptOutcome.LOST,
+    AttemptOutcome.BURIED,
+)
 _KEY: Final = ("hour", "queue", "task")
 _HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 _LONGEST: Final = ("lateness_max_ms", "duration_max_ms")

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from ..core.job import Job
     from ..scheduling.middleware import Chain, Scheduling
+    from ..worker.attempt import Attempt
     from ..worker.middleware import Call
-    from ..worker.run import Run
 
 # -- the schedule call -----------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ def _middleware(next: Call, *, linked: bool) -> Call:
     duration = duration_histogram(meter, "messaging.process.duration", "Duration of processing operation.")
     lateness = duration_histogram(meter, "delayq.start_lateness", "From the due time to the start of each attempt.")
 
-    def call(run: Run) -> Any:
+    def call(run: Attempt) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
         measured = common_attributes(run.job.queue, run.job.task, "run", "process")
         with suppress_errors():
@@ -209,11 +209,11 @@ def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Lin
     return trace.set_span_in_context(trace.INVALID_SPAN, valid[0]) if linked else valid[0], links
 
 
-def _lateness(run: Run, job: Job) -> float:
+def _lateness(run: Attempt, job: Job) -> float:
     return max(0.0, (run.started_ms - job.due_ms) / 1000)
 
 
-def _run_attributes(run: Run, jobs: Sequence[Job]) -> Attributes:
+def _run_attributes(run: Attempt, jobs: Sequence[Job]) -> Attributes:
     job = jobs[0]
     attributes: Attributes = {
         "delayq.attempt": job.failures + 1,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pyspark.sql import functions as F
 
+from ..core.attempt_outcome import COUNTED, IN_MORGUE
 from ..core.inputs import short
 from .errors import PipelineError
-from .transforms import BURIED, COUNTED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,7 +48,7 @@ EXPECTATIONS: Final = (
     Expectation("queue is known", "queue IS NOT NULL AND queue <> ''", "drop"),
     Expectation("time is known", "ts IS NOT NULL", "drop"),
     Expectation("task is known", "task IS NOT NULL AND task <> '' OR outcome = 'undecodable'"),
-    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *BURIED))})"),
+    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *IN_MORGUE))})"),
     # The start is taken from the worker's clock, the due time from Redis's.
     Expectation("does not begin before it is due", "started >= due - INTERVAL 1 SECOND"),
     Expectation("does not end before it begins", "duration_ms >= 0"),

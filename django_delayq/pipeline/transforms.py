@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
+from ..core.attempt_outcome import COUNTED, IN_MORGUE, AttemptOutcome
 from .schemas import EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 #: outcome of an event that stands for a chunk of a bulk load and not for an attempt
-BULK: Final = "bulk"
+BULK: Final = AttemptOutcome.BULK
 #: key of an event
 KEY: Final = ("queue", "shard", "stream_id")
-#: outcomes that have a column of their own in the hourly metrics
-COUNTED: Final = ("succeeded", "failed", "timeout", "crashed", "lost", "released", "cancelled", "expired")
-#: outcomes that move a job to the morgue
-BURIED: Final = ("buried", "exhausted", "poison", "undecodable")
 #: number of buckets of a histogram: 0 ms; from 2^(i-1) to below 2^i ms for i = 1 … 30; all longer times
 BUCKETS: Final = 32
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -126,7 +123,7 @@ def _counts(prepared: DataFrame) -> DataFrame:
     counts = {
         "runs": F.count(F.lit(1)),
         **{name: F.count_if(F.col("outcome") == name) for name in COUNTED},
-        "buried": F.count_if(F.col("outcome").isin(*BURIED)),
+        "buried": F.count_if(F.col("outcome").isin(*IN_MORGUE)),
         "retries": F.count_if("is_retry"),
         "sla_missed": F.count_if("sla_missed"),
         "timed": F.count("lateness"),

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from ..core.errors import QueueUnavailable
 from .held import HeldJob, give_back
-from .search import Looked, Search
+from .search import CheckResult, Search
 from .waiter import LoopWaiter
 
 T = TypeVar("T")
@@ -56,28 +56,28 @@ class AsyncWait:
             self._waiter.wake()
 
     async def _run(self) -> list[HeldJob]:
-        search, hub = self._search, self._search.hub
+        search, coordinator = self._search, self._search.coordinator
         try:
-            while not (looked := await self._look()).over:
-                if looked.pause:
-                    await asyncio.sleep(looked.pause)
+            while not (result := await self._check()).over:
+                if result.pause:
+                    await asyncio.sleep(result.pause)
                     continue
                 if self._waiter is None:
                     self._waiter = LoopWaiter(search.names)
-                    hub.enter(self._waiter)
+                    coordinator.enter(self._waiter)
                 while (seconds := search.rest(self._waiter)) is not None:
                     await self._waiter.sleep(seconds)
-            return looked.jobs
+            return result.jobs
         finally:
-            if self._waiter is not None and (hints := hub.withdraw(self._waiter)):
-                in_thread(lambda: hub.put_back(hints))
+            if self._waiter is not None and (hints := coordinator.withdraw(self._waiter)):
+                in_thread(lambda: coordinator.put_back(hints))
 
-    async def _look(self) -> Looked:
-        looking = in_thread(partial(self._search.look, self._waiter))
+    async def _check(self) -> CheckResult:
+        future = in_thread(partial(self._search.check, self._waiter))
         try:
-            return await asyncio.wrap_future(looking)
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            looking.add_done_callback(_undo)
+            future.add_done_callback(_undo)
             raise
 
 
@@ -93,9 +93,9 @@ def give_back_soon(jobs: Iterable[HeldJob]) -> None:
         in_thread(lambda: give_back(mine))
 
 
-def _undo(looking: Future[Looked]) -> None:
-    if not looking.cancelled() and looking.exception() is None:
-        give_back_soon(looking.result().jobs)
+def _undo(future: Future[CheckResult]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        give_back_soon(future.result().jobs)
 
 
 def _forget() -> None:

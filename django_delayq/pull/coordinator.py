@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core import flusher
+from ..worker.attempt import NEVER
 from ..worker.redis_health import RedisHealth
-from ..worker.run import NEVER
 from ..worker.shard_state import ShardState, stalest
 from ..worker.wake_listener import REPEAT, WakeListener
 from .waiter import Waiter
@@ -51,7 +51,7 @@ class Place(ShardState):
         self.taken = False
 
 
-class Question(NamedTuple):
+class ReserveCall(NamedTuple):
     """Reserve call that is running: the shard and the number of the reserve."""
 
     place: Place
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 class PullCoordinator:
-    """Pull coordinator of one broker in one process; see :func:`hub`."""
+    """Pull coordinator of one broker in one process; see :func:`coordinator_of`."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -81,16 +81,16 @@ class PullCoordinator:
             known = {name: self._queues.get(name) for name in names}
         missing = [name for name, queue in known.items() if queue is None or queue.deleted]
         if missing:
-            found = {queue.name: queue for queue in self.broker.served(missing)}
-            known.update(found)
+            served = {queue.name: queue for queue in self.broker.served(missing)}
+            known.update(served)
             with self._lock:
-                self._queues.update(found)
+                self._queues.update(served)
         return [queue for queue in known.values() if queue is not None and not queue.deleted]
 
     def places(self, queues: Sequence[Queue], turn: int) -> list[Place]:
         """Return every current shard of the queues, starting with another queue and another shard in each turn."""
         first = turn % len(queues) if queues else 0
-        found = []
+        places = []
         with self._lock:
             for queue in (*queues[first:], *queues[:first]):
                 numbers = queue.numbers
@@ -99,8 +99,8 @@ class PullCoordinator:
                     place = self._places.get((queue.name, number))
                     if place is None:
                         place = self._places[queue.name, number] = Place(queue, number)
-                    found.append(place)
-        return found
+                    places.append(place)
+        return places
 
     def turn(self, names: tuple[str, ...]) -> int:
         """Count the calls for these queues. Return the number of earlier calls."""
@@ -110,35 +110,35 @@ class PullCoordinator:
             self._turns[names] += 1
             return self._turns[names] - 1
 
-    def ask(self, place: Place) -> Question:
+    def begin_reserve(self, place: Place) -> ReserveCall:
         """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
-            return Question(place, place.ask(time.monotonic()))
+            return ReserveCall(place, place.begin_reserve(time.monotonic()))
 
-    def ask_due(self, places: Sequence[Place]) -> Question | None:
+    def begin_due_reserve(self, places: Sequence[Place]) -> ReserveCall | None:
         """Start a reserve on the first of these shards with due jobs; None if there is none."""
         with self._lock:
             now = time.monotonic()
             due = next((place for place in places if place.due_at <= now), None)
-            return None if due is None else self.ask(due)
+            return None if due is None else self.begin_reserve(due)
 
-    def answered(self, question: Question, next_due_ms: float | None, got: int) -> None:
+    def apply_reply(self, call: ReserveCall, next_due_ms: float | None, got: int) -> None:
         """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
-        place = question.place
+        place = call.place
         self.health.recovered()
         with self._lock:
-            if not place.answered(question.number, time.monotonic(), next_due_ms, got):
+            if not place.apply_reply(call.number, time.monotonic(), next_due_ms, got):
                 return
             if next_due_ms is None:
                 place.taken = False
             else:
                 self._wake_one(place.queue.name)
 
-    def unanswered(self, question: Question) -> None:
+    def apply_failure(self, call: ReserveCall) -> None:
         """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
-            question.place.expect(0.0)
-            self._wake_one(question.place.queue.name)
+            call.place.expect(0.0)
+            self._wake_one(call.place.queue.name)
 
     def refresh(self) -> None:
         """Read the registry from time to time: shards may change while the tokens go to other processes only.
@@ -155,7 +155,7 @@ class PullCoordinator:
             if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
                 self.check_all()
         except Exception as error:
-            self.health.failed("a look at the queues", error)
+            self.health.failed("the check of the queues", error)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -164,11 +164,11 @@ class PullCoordinator:
         with self._lock:
             self._waiters.append(waiter)
 
-    def attend(self, waiter: Waiter) -> None:
+    def listen(self, waiter: Waiter) -> None:
         """Have tokens of the waiter's queues received. Called before each check of its shards."""
         with self._lock:
-            waiter.anew = False
-            if self._listener.hears(waiter.names):
+            waiter.must_check = False
+            if self._listener.listens_to(waiter.names):
                 return
             waiter.called_at = time.monotonic()
         self._listener.call(waiter.names)
@@ -181,11 +181,11 @@ class PullCoordinator:
         with self._lock:
             waiter.sleeping = False
             now = time.monotonic()
-            call_at = NEVER if self._listener.hears(waiter.names) else waiter.called_at + REPEAT
+            call_at = NEVER if self._listener.listens_to(waiter.names) else waiter.called_at + REPEAT
             until = min(min((place.due_at for place in places), default=NEVER), give_up, call_at)
-            if waiter.anew or until <= now:
+            if waiter.must_check or until <= now:
                 return None
-            waiter.hush()
+            waiter.prepare()
             waiter.sleeping = True
             if self._check_at <= now:
                 self._safety_check(now)
@@ -194,9 +194,9 @@ class PullCoordinator:
     def _safety_check(self, now: float) -> None:
         """Have the least recently checked shard checked, because its token may have been lost."""
         names = self.awaited_queues()
-        wanted = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
-        self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(wanted)))
-        oldest = stalest(wanted)
+        awaited = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
+        self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(awaited)))
+        oldest = stalest(awaited)
         if oldest is not None:
             oldest.expect(now)
             self._wake_one(oldest.queue.name)
@@ -209,7 +209,7 @@ class PullCoordinator:
         """Remove a waiter without calling Redis. Return tokens for other processes, for :meth:`put_back`."""
         with self._lock:
             self._waiters.remove(waiter)
-            alone = {name for name in waiter.names if not self._wanted(name)}
+            alone = {name for name in waiter.names if not self._is_awaited(name)}
             for name in waiter.names - alone:
                 self._wake_one(name)
             known = [place for place in self._places.values() if place.taken and place.queue.name in alone]
@@ -221,7 +221,7 @@ class PullCoordinator:
         """Return wake-up tokens that no caller here will use, so that another process looks at those shards."""
         self._listener.put_back(hints)
 
-    def _wanted(self, name: str) -> bool:
+    def _is_awaited(self, name: str) -> bool:
         return any(name in waiter.names for waiter in self._waiters)
 
     def _wake_one(self, name: str) -> None:
@@ -243,7 +243,7 @@ class PullCoordinator:
             return [hint for hint in hints if not self._token(*hint)]
 
     def _token(self, name: str, number: int) -> bool:
-        if not self._wanted(name):
+        if not self._is_awaited(name):
             return False
         place = self._places.get((name, number))
         if place is not None:
@@ -252,7 +252,7 @@ class PullCoordinator:
         else:  # the queue has shards that this process does not know yet
             self._queues.pop(name, None)
             for waiter in self._waiters:
-                waiter.anew = waiter.anew or name in waiter.names
+                waiter.must_check = waiter.must_check or name in waiter.names
         self._wake_one(name)
         return True
 
@@ -262,7 +262,7 @@ class PullCoordinator:
             for place in self._places.values():
                 place.wake()
             for waiter in self._waiters:
-                waiter.anew = True
+                waiter.must_check = True
                 waiter.wake()
 
 
@@ -271,24 +271,24 @@ def _is_current(place: Place) -> bool:
 
 
 _lock = threading.Lock()
-_hubs: dict[Broker, PullCoordinator] = {}
+_coordinators: dict[Broker, PullCoordinator] = {}
 
 
-def hub(broker: Broker | None = None) -> PullCoordinator:
-    """Return the hub of the process's broker, or of another one of the same process."""
+def coordinator_of(broker: Broker | None = None) -> PullCoordinator:
+    """Return the coordinator of the process's broker, or of another one of the same process."""
     broker = broker or connections.broker()
     with _lock:
-        if broker not in _hubs:
-            for closed in [one for one in _hubs if not connections.is_current(one)]:
-                del _hubs[closed]
-            _hubs[broker] = PullCoordinator(broker)
-        return _hubs[broker]
+        if broker not in _coordinators:
+            for closed in [one for one in _coordinators if not connections.is_current(one)]:
+                del _coordinators[closed]
+            _coordinators[broker] = PullCoordinator(broker)
+        return _coordinators[broker]
 
 
 def _forget() -> None:
-    """Reset the hubs in a forked child: it has none of its parent's threads, and its locks may be held forever."""
+    """Reset the coordinators in a forked child, which has no threads and whose locks may be held forever."""
     global _lock
-    _hubs.clear()
+    _coordinators.clear()
     _lock = threading.Lock()
 
 

@@ -25,9 +25,9 @@ def _new_notifier() -> Notifier:
 _notifier = _new_notifier()
 
 
-def is_heard(settlement: Settlement) -> bool:
+def has_listeners(settlement: Settlement) -> bool:
     """Return True if any listener is called for this end."""
-    return _notifier.is_heard(settlement, registry.get(settlement.job.task))
+    return _notifier.has_listeners(settlement, registry.get(settlement.job.task))
 
 
 def notify(queue: Queue, settlement: Settlement, error: BaseException | None) -> None:

@@ -21,6 +21,7 @@ from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from ..worker import decision
+from ..worker.policy import policy_of
 from . import ends
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class HeldJob:
         self.task = job.task
         self.should_stop = False
         self.lost = False
-        self._live = queue
+        self._core_queue = queue
         self._job = job
         self._ttr_ms = ttr_ms
         self._taken_ms = batch.now_ms
@@ -65,7 +66,7 @@ class HeldJob:
         # The deadline on this machine's clock, or an earlier moment, because the reply may have been delayed. A
         # repeated reserve call, even after minutes without Redis, restarts the lease.
         self._ends_at = batch.sent_at + ttr_ms / 1000
-        self._policy = decision.policy_of(registry.get(job.task), job)
+        self._policy = policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
         self._ended = False
 
@@ -220,12 +221,12 @@ class HeldJob:
             return not (self._ended or self.lost) and self._touch(ttr_ms)
 
     def _touch(self, ttr_ms: int) -> bool:
-        asked_at = time.monotonic()
-        (answer,) = self._live.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
+        sent_at = time.monotonic()
+        (answer,) = self._core_queue.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
-            self._deadline_ms = self._taken_ms + (asked_at - self._began) * 1000 + ttr_ms
-            self._ends_at = asked_at + ttr_ms / 1000
+            self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
+            self._ends_at = sent_at + ttr_ms / 1000
         return not self.lost
 
     def refuse(self, error: Undecodable) -> bool:
@@ -250,12 +251,14 @@ class HeldJob:
             return False
         if not self._ended:
             try:
-                self._meet(error)
+                self._settle_by_error(error)
             except DelayQError as trouble:
-                logger.warning("%s: %s was not told to Redis; its lease will end: %s", self.id, kind, trouble)
+                logger.warning(
+                    "%s: the end by %s could not be stored; the lease will expire: %s", self.id, kind, trouble
+                )
         return isinstance(error, Verdict)
 
-    def _meet(self, error: BaseException) -> None:
+    def _settle_by_error(self, error: BaseException) -> None:
         if isinstance(error, Undecodable):
             self.refuse(error)
         elif isinstance(error, Exception):
@@ -263,13 +266,13 @@ class HeldJob:
         else:
             self.release()
 
-    def _given_back(self) -> Settlement | None:
+    def _prepare_release(self) -> Settlement | None:
         """Mark the job as ended and return the settlement that releases it uncounted; None if it is no longer held."""
         with self._ending:
             if self._ended or self.lost:
                 return None
             self._ended = True
-        return decision.give_back(self._job, self._policy, reason="nobody waits for it any more")
+        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)
@@ -278,13 +281,13 @@ class HeldJob:
         with self._ending:
             if self._ended or self.lost:
                 return False
-            if ends.is_heard(settlement):
+            if ends.has_listeners(settlement):
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
-                ends.notify(self._live, settlement, error)
-            (counted,) = self._live.settle([settlement])
+                ends.notify(self._core_queue, settlement, error)
+            (counted,) = self._core_queue.settle([settlement])
             self._ended, self.lost = True, not counted
-        flusher.note(self._live.broker, [settlement])
+        flusher.note(self._core_queue.broker, [settlement])
         return counted
 
 
@@ -295,9 +298,9 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
     """
     by_queue: dict[Queue, list[Settlement]] = {}
     for job in jobs:
-        settlement = job._given_back()
+        settlement = job._prepare_release()
         if settlement is not None:
-            by_queue.setdefault(job._live, []).append(settlement)
+            by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
             queue.settle(settlements)

@@ -25,8 +25,8 @@ from ..scheduling.sending import Prepared, send
 from ..settings import context_links
 from ..settings.conf import SETTING, check_installed, conf
 from ..transactions import ON_COMMIT, in_transaction
-from ..worker.run import NEVER
-from .coordinator import hub
+from ..worker.attempt import NEVER
+from .coordinator import coordinator_of
 from .held import HeldJob, check_ttr
 from .search import Search, Terms
 
@@ -78,14 +78,14 @@ class Queue:
         """
         terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
         patience = NEVER if wait is None else delay_ms_of(wait, what="wait") / 1000
-        return self._keep(Search(hub(), self.names, terms).run(time.monotonic() + patience))
+        return self._keep(Search(coordinator_of(), self.names, terms).run(time.monotonic() + patience))
 
     def reserve_id(
         self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
     ) -> HeldJob | None:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
         ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
-        for queue in hub().open(self.names):
+        for queue in coordinator_of().open(self.names):
             batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
             for job in batch.jobs:
                 held = HeldJob(queue, job, batch, ttr_ms=ttr_ms)

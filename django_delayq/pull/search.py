@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.faults import Backoff
-from .coordinator import Place, PullCoordinator, Question
+from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
 
@@ -35,10 +35,11 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckResult:
     """Result of one check of the shards.
 
-    Unless it is ``over``, another one may follow: after ``pause`` seconds, or after a wait at the hub if that is 0.
+    Unless it is ``over``, another one may follow: after ``pause`` seconds, or, if that is 0, after a wait at the
+    coordinator.
     """
 
     jobs: list[HeldJob]
@@ -50,18 +51,18 @@ class Search:
     """One call for jobs. Use an instance once.
 
     Args:
-        hub: hub at which it waits.
+        coordinator: coordinator at which it waits.
         names: names of the queues.
         terms: arguments of the call.
     """
 
-    def __init__(self, hub: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
-        self.hub = hub
+    def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
+        self.coordinator = coordinator
         self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
         self._terms = terms
-        self._turn = hub.turn(names)
+        self._turn = coordinator.turn(names)
         self._places: list[Place] = []
         self._everything = True
         self._pause = Backoff(cap=1.0)
@@ -77,50 +78,50 @@ class Search:
         self.give_up = give_up
         waiter: ThreadWaiter | None = None
         try:
-            while not (looked := self.look(waiter)).over:
-                if looked.pause:
-                    time.sleep(looked.pause)
+            while not (result := self.check(waiter)).over:
+                if result.pause:
+                    time.sleep(result.pause)
                     continue
                 if waiter is None:
                     waiter = ThreadWaiter(self.names)
-                    self.hub.enter(waiter)
+                    self.coordinator.enter(waiter)
                 while (seconds := self.rest(waiter)) is not None:
                     waiter.sleep(seconds)
-            return looked.jobs
+            return result.jobs
         finally:
             if waiter is not None:
-                self.hub.leave(waiter)
+                self.coordinator.leave(waiter)
 
-    def look(self, waiter: Waiter | None) -> Looked:
+    def check(self, waiter: Waiter | None) -> CheckResult:
         """Query the shards that may have jobs, all of them at first.
 
         Raises:
             QueueUnavailable: Redis could not be reached, and the time is over.
         """
-        hub = self.hub
-        hub.refresh()
+        coordinator = self.coordinator
+        coordinator.refresh()
         if waiter is not None:
-            hub.attend(waiter)
+            coordinator.listen(waiter)
         try:
-            self._places = self._lost_first(hub.places(hub.open(self.names), self._turn))
+            self._places = self._lost_first(coordinator.places(coordinator.open(self.names), self._turn))
             if self._everything:
-                jobs = self._collect(map(hub.ask, self._places))
+                jobs = self._collect(map(coordinator.begin_reserve, self._places))
             else:
-                jobs = self._collect(iter(partial(hub.ask_due, self._places), None))
+                jobs = self._collect(iter(partial(coordinator.begin_due_reserve, self._places), None))
             self._everything = False
         except QueueUnavailable as error:
-            fault = hub.health.failed("a pulling thread", error)
+            fault = coordinator.health.failed("a pulling thread", error)
             left = self.give_up - time.monotonic()
             if left <= 0:
                 raise
             self._everything = True
-            return Looked([], over=False, pause=min(left, self._pause.next(fault)))
+            return CheckResult([], over=False, pause=min(left, self._pause.next(fault)))
         self._pause.reset()
-        return Looked(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
+        return CheckResult(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
 
     def rest(self, waiter: Waiter) -> float | None:
         """Return the seconds for which ``waiter`` may sleep; None = check now."""
-        return self.hub.rest(waiter, self._places, self.give_up)
+        return self.coordinator.rest(waiter, self._places, self.give_up)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
         """Put the shard whose reply was lost first: it may have handed out as many jobs as the call requests."""
@@ -129,12 +130,12 @@ class Search:
             self._lost = None
         return sorted(places, key=lambda place: place is not lost)
 
-    def _collect(self, questions: Iterator[Question]) -> list[HeldJob]:
+    def _collect(self, calls: Iterator[ReserveCall]) -> list[HeldJob]:
         found: list[HeldJob] = []
         limit, size = self._terms.limit, 0
         try:
-            for question in questions:
-                jobs = self._ask(question, limit - len(found))
+            for call in calls:
+                jobs = self._carry_out(call, limit - len(found))
                 found += jobs
                 size += sum(map(_size, jobs))
                 if len(found) >= limit or size >= MOST_BYTES:
@@ -149,14 +150,14 @@ class Search:
             raise
         return found
 
-    def _ask(self, question: Question, room: int) -> list[HeldJob]:
-        place, ttr_ms = question.place, self._terms.ttr_ms
+    def _carry_out(self, call: ReserveCall, room: int) -> list[HeldJob]:
+        place, ttr_ms = call.place, self._terms.ttr_ms
         try:
             batch = self._reserve(place, room)
         except BaseException:
-            self.hub.unanswered(question)
+            self.coordinator.apply_failure(call)
             raise
-        self.hub.answered(question, batch.next_due_ms, batch.taken)
+        self.coordinator.apply_reply(call, batch.next_due_ms, batch.taken)
         return [HeldJob(place.queue, job, batch, ttr_ms=ttr_ms) for job in batch.jobs]
 
     def _reserve(self, place: Place, room: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Waiters at the hub, with two ways to sleep: a blocked thread, or a coroutine on an event loop."""
+"""Waiters at the coordinator, with two ways to sleep: a blocked thread, or a coroutine on an event loop."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ class Waiter:
     Attributes:
         names: names of the queues.
         sleeping: True if it may be woken.
-        anew: True if the shards have to be checked although none of the known ones is due.
+        must_check: True if the shards have to be checked although none of the known ones is due.
         called_at: time of its last call to the wake listener (monotonic).
     """
 
-    __slots__ = ("anew", "called_at", "names", "sleeping")
+    __slots__ = ("called_at", "must_check", "names", "sleeping")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
         self.sleeping = False
-        self.anew = False
+        self.must_check = False
         self.called_at = 0.0
 
-    def hush(self) -> None:
-        """Prepare to sleep: earlier wake-ups no longer count. Called under the hub's lock."""
+    def prepare(self) -> None:
+        """Prepare to sleep: earlier wake-ups no longer count. Called under the coordinator's lock."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """End the current sleep, or the one about to begin. Any thread may call it, also under the hub's lock."""
+        """End the current sleep, or the one about to begin.
+
+        Any thread may call it, also while it holds the coordinator's lock.
+        """
         raise NotImplementedError
 
 
@@ -44,8 +47,8 @@ class ThreadWaiter(Waiter):
         super().__init__(names)
         self._woken = threading.Event()
 
-    def hush(self) -> None:
-        """Prepare to sleep. See :meth:`Waiter.hush`."""
+    def prepare(self) -> None:
+        """Prepare to sleep. See :meth:`Waiter.prepare`."""
         self._woken.clear()
 
     def wake(self) -> None:
@@ -67,8 +70,8 @@ class LoopWaiter(Waiter):
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
-    def hush(self) -> None:
-        """Prepare to sleep. See :meth:`Waiter.hush`."""
+    def prepare(self) -> None:
+        """Prepare to sleep. See :meth:`Waiter.prepare`."""
         self._woken.clear()
 
     def wake(self) -> None:

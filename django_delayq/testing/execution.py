@@ -11,9 +11,9 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings.conf import Conf
 from ..worker import Hooks
+from ..worker.attempt import Attempt
 from ..worker.eventloop import EventLoop
 from ..worker.execution import Execution
-from ..worker.run import Run
 
 if TYPE_CHECKING:
     from .faults import Faults
@@ -25,7 +25,7 @@ class _CallersLoop(EventLoop):
     Their ``sync_to_async`` code also runs in this thread, so that it works in the transaction of the test.
     """
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any], run: Attempt) -> Any:
         async def outcome() -> Any:
             return await coroutine
 
@@ -37,19 +37,18 @@ class RecordingExecution(Execution):
 
     def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
-        self.notifier = self._teller
         self._faults = faults
         self._inner = self._call
         self._call = self._watched
         self.raised: list[BaseException] = []
 
-    def _watched(self, run: Run) -> Any:
+    def _watched(self, run: Attempt) -> Any:
         try:
             return self._inner(run)
         except BaseException as error:
             self.raised.append(error)
             raise
 
-    def _handler(self, run: Run) -> Any:
+    def _call_handler(self, run: Attempt) -> Any:
         self._faults.strike(run)
-        return super()._handler(run)
+        return super()._call_handler(run)

@@ -11,7 +11,7 @@ from ..core.task import Task
 from ..scheduling.verbs import find_task
 
 if TYPE_CHECKING:
-    from ..worker.run import Run
+    from ..worker.attempt import Attempt
     from .broker import MemoryBroker
 
 Error = BaseException | type[BaseException]
@@ -30,7 +30,7 @@ class Faults:
             raise TypeError(f"fail_next() wants an exception, not {error!r}")
         self._errors.setdefault(name, deque()).extend([error] * times)
 
-    def strike(self, run: Run) -> None:
+    def strike(self, run: Attempt) -> None:
         """Raise the injected error for the task of this attempt, if there is one."""
         ordered = self._errors.get(run.task.name) if run.task is not None else None
         if ordered:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from ..core.attempt_outcome import IN_MORGUE, AttemptOutcome
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One attempt at a job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
+    """One attempt at a job. ``outcome``: the text of an :class:`~django_delayq.core.attempt_outcome.AttemptOutcome`."""
 
     task: str
     id: str
@@ -49,14 +51,14 @@ class RunReport:
     @property
     def succeeded(self) -> list[Ran]:
         """Attempts whose handler returned."""
-        return self.of("succeeded")
+        return self.of(AttemptOutcome.SUCCEEDED)
 
     @property
     def failed(self) -> list[Ran]:
         """Attempts that failed and counted, including the last ones of jobs that were buried."""
-        return self.of("failed", "timeout", "exhausted")
+        return self.of(AttemptOutcome.FAILED, AttemptOutcome.TIMEOUT, AttemptOutcome.EXHAUSTED)
 
     @property
     def buried(self) -> list[Ran]:
         """Attempts that ended in the morgue."""
-        return self.of("exhausted", "buried", "undecodable", "poison")
+        return self.of(*IN_MORGUE)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
 from ..core.queue import Queue
@@ -17,10 +18,11 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
-from ..worker import Hooks, decision
+from ..worker import Hooks, crash, decision
+from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
 from ..worker.pace import Pace
-from ..worker.run import Run, trusted
+from ..worker.policy import policy_of
 from ..worker.shard_selector import Source
 from . import dispatching
 from .agenda import Entry
@@ -124,7 +126,7 @@ class Runner:
         for queue, number, end_ms in list(self._lease_ends()):
             for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
                 task = registry.get(job.task)
-                settlement = decision.lost(job, decision.policy_of(task, job))
+                settlement = crash.lost(job, policy_of(task, job))
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)
                 queue.settle([settlement])
 
@@ -171,7 +173,7 @@ class Runner:
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
         execution = self._execution()
-        waiting = self._batcher.arrange([Run(job, source, now, deadline, offset) for job in jobs])
+        waiting = self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs])
         while waiting:
             run = waiting.pop(0)
             for part in run.parts:
@@ -185,12 +187,12 @@ class Runner:
                 self._give_back(queue, waiting)
                 raise error
 
-    def _settle(self, queue: Queue, run: Run, report: RunReport) -> None:
+    def _settle(self, queue: Queue, run: Attempt, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
         counted = queue.settle(settlements)
         for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
             job = part.job
-            outcome = settlement.outcome if good else "lost"
+            outcome = settlement.outcome if good else AttemptOutcome.LOST
             again = settlement.delay_ms if settlement.verb in ("fail", "release") and good else None
             report.runs.append(
                 Ran(
@@ -207,13 +209,10 @@ class Runner:
             )
 
     @staticmethod
-    def _give_back(queue: Queue, runs: Sequence[Run]) -> None:
+    def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
         for run in runs:
             queue.settle(
-                [
-                    decision.give_back(part.job, decision.policy_of(registry.get(part.job.task), part.job))
-                    for part in run.parts
-                ]
+                [decision.give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts]
             )
 
     def _execution(self) -> RecordingExecution:
@@ -234,7 +233,7 @@ class Runner:
         return replace(hooks, before_job=before_job, after_job=lambda _: guard.leave())
 
 
-def _worth_raising(run: Run, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
+def _worth_raising(run: Attempt, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
     """Return the exception to raise to the caller. Verdicts are not raised, because they only decide about the job."""
     leaked = [part.error for part in run.parts if isinstance(part.error, LeakedTransaction)]
     found = [*raised, *leaked, *([run.error] if run.error and not raised else [])]

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .attempt import Attempt
     from .changes import Changes
     from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, adopt, child_spec, leave
     from .config import WorkerConfig
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .hooks import Hooks
     from .loop import Duty
     from .middleware import Call, Middleware
-    from .run import Run
     from .supervisor import Supervisor
     from .worker import Worker
 
@@ -25,6 +25,7 @@ __all__ = [
     "EXIT_OK",
     "EXIT_RECYCLE",
     "EXIT_STUCK",
+    "Attempt",
     "Call",
     "Changes",
     "ChildSpec",
@@ -32,7 +33,6 @@ __all__ = [
     "Duty",
     "Hooks",
     "Middleware",
-    "Run",
     "Supervisor",
     "Worker",
     "WorkerConfig",
@@ -50,7 +50,7 @@ _HOME: Final = {
     "Hooks": "hooks",
     "Duty": "loop",
     **dict.fromkeys(("Call", "Middleware"), "middleware"),
-    "Run": "run",
+    "Attempt": "attempt",
     "Supervisor": "supervisor",
     "Worker": "worker",
 }

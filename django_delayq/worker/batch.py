@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .run import BatchRun, Run
+from .attempt import Attempt, BatchAttempt
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -27,27 +27,27 @@ class Batcher:
         """Return how many jobs one attempt may take, given this job."""
         return _size(self._registry.get(job.task)) if job.merged else 1
 
-    def arrange(self, runs: Sequence[Run]) -> list[Run]:
+    def arrange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Return the same attempts with those of merged tasks combined into batches.
 
         Each batch takes the position of its first member.
         """
-        groups: list[list[Run]] = []
-        growing: dict[Task, list[Run]] = {}
-        for run in runs:
-            task = self._registry.get(run.job.task) if run.job.merged else None
+        groups: list[list[Attempt]] = []
+        growing: dict[Task, list[Attempt]] = {}
+        for attempt in attempts:
+            task = self._registry.get(attempt.job.task) if attempt.job.merged else None
             size = _size(task)
             if task is None or size == 1:
-                groups.append([run])
+                groups.append([attempt])
                 continue
             group = growing.get(task)
             if group is None:
                 group = growing[task] = []
                 groups.append(group)
-            group.append(run)
+            group.append(attempt)
             if len(group) == size:
                 del growing[task]
-        return [BatchRun(group) if len(group) > 1 else group[0] for group in groups]
+        return [BatchAttempt(group) if len(group) > 1 else group[0] for group in groups]
 
 
 def _size(task: Task | None) -> int:

@@ -19,7 +19,7 @@ class WorkerCommands:
     """Receiver of worker commands. Belongs to the heartbeat.
 
     Args:
-        end: ``end(word)`` begins a "stop" or a "drain"; it does not wait.
+        end: ``end(command)`` begins a "stop" or a "drain"; it does not wait.
     """
 
     def __init__(self, broker: Broker, name: str, end: Callable[[str], None]) -> None:
@@ -29,20 +29,19 @@ class WorkerCommands:
         self._name = name
         self._end = end
 
-    def heed(self, heard: Heard) -> None:
+    def carry_out(self, announcement: Heard) -> None:
         """Carry out the commands that an announcement returned, unless that was done before."""
         before = self.done or ()
-        # A command that is not repeated was confirmed. One that is repeated, though it was carried out, is confirmed
-        # again.
-        self.done = [told.id for told in heard.told]
-        for told in heard.told:
-            if told.id in before:
+        # A command that is not repeated was confirmed. One that is repeated is confirmed again.
+        self.done = [command.id for command in announcement.told]
+        for command in announcement.told:
+            if command.id in before:
                 continue
-            logger.warning("worker %s was told: %s", self._name, told.word)
-            if told.word == "dump":
-                self._dump(heard.now_ms)
+            logger.warning("worker %s carries out the command %s", self._name, command.word)
+            if command.word == "dump":
+                self._dump(announcement.now_ms)
             else:
-                self._end(told.word)
+                self._end(command.word)
 
     def _dump(self, now_ms: float) -> None:
         text = log_stacks()

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 from ..core.job import UNCLEAR, Job
 from ..core.redis.faults import Backoff
 from . import decision
+from .attempt import NEVER, Attempt, trusted
 from .batch import Batcher
 from .changes import Changes
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
+from .policy import policy_of
 from .readiness import ReadinessGate
 from .redis_health import RedisHealth
-from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
 from .shard_state import stalest
@@ -48,9 +49,9 @@ QUARANTINE_IDLE: Final = 30.0
 #: jobs that wait this many seconds for a slot are given back, so that another worker can take them
 GIVE_BACK: Final = 0.5
 #: seconds that settlements of a shard with no reserve at present wait for more to be sent with
-_COMPANY: Final = 0.02
-_GLANCE: Final = 0.05
-_TINY_RUN: Final = 0.002
+_SETTLE_AFTER_SECONDS: Final = 0.02
+_RECHECK_SECONDS: Final = 0.05
+_WORK_PER_SLOT_SECONDS: Final = 0.002
 
 
 class Consumer:
@@ -81,9 +82,9 @@ class Consumer:
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` jobs were taken
-        self.worked_off = False
+        self.reached_max_jobs = False
         #: the loop stopped because no job waits for quarantine
-        self.dry = False
+        self.found_no_jobs = False
         self._which = which
         self._board = board
         self._config = config
@@ -95,7 +96,7 @@ class Consumer:
         self._registry = registry
         self._readiness = readiness or ReadinessGate()
         self._batcher = Batcher(registry)
-        selector.welcome(self._size_up)
+        selector.on_new_source(self._set_batch_size)
         self._lease = lease
         self._trust = trusted(lease)
         self._prefetch = config.prefetch_ms / 1000
@@ -105,20 +106,20 @@ class Consumer:
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._busy_at = time.monotonic()
-        self._stuck: set[Run] = set()
+        self._stuck: set[Attempt] = set()
         self._checked_at = time.monotonic()
         self._stopping = False
         self._giving_back = False
         self._halted = False
-        self._thread = threading.Thread(target=self._live, name="delayq-fetch", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
 
-    def _size_up(self, source: Source) -> None:
+    def _set_batch_size(self, source: Source) -> None:
         source.pace.size = self._batcher.expected(source.queue.name)
 
     # --- for other threads
 
     @property
-    def held(self) -> set[Run]:
+    def held(self) -> set[Attempt]:
         """Attempts that this process holds and has not settled yet."""
         return self._settler.held
 
@@ -151,9 +152,9 @@ class Consumer:
         self._halted = self._stopping = self._settler.halted = True
         self._selector.nudge()
 
-    def overran(self, run: Run) -> None:
+    def overran(self, attempt: Attempt) -> None:
         """Record that this attempt cannot be ended, so that the loop does not wait for it."""
-        self._stuck.add(run)
+        self._stuck.add(attempt)
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
@@ -162,7 +163,7 @@ class Consumer:
 
     # --- the loop
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         pause = Backoff()
         while not self._is_over():
             try:
@@ -178,7 +179,7 @@ class Consumer:
 
     def _is_over(self) -> bool:
         if self._giving_back:
-            self._give_back_waiting()
+            self._release_waiting()
         if self._halted:
             self._collect()
             self._settler.settle_all()
@@ -188,7 +189,9 @@ class Consumer:
         return self._only_stuck_left()
 
     def _only_stuck_left(self) -> bool:
-        return self._accepted - self._collected <= sum(len(run.parts) for run in self._stuck if not run.ended)
+        return self._accepted - self._collected <= sum(
+            len(attempt.parts) for attempt in self._stuck if not attempt.ended
+        )
 
     def _turn(self) -> None:
         if self._slots.done:
@@ -203,7 +206,7 @@ class Consumer:
             room = self._room(source)
         if source is not None and room > 0:
             self._fetch(source, room)
-            if now - self._settler.since > _COMPANY:
+            if now - self._settler.since > _SETTLE_AFTER_SECONDS:
                 self._settler.settle_all()
         elif self._settler:
             self._settler.settle_all()
@@ -233,8 +236,8 @@ class Consumer:
         acks = self._settler.take_acks(source)
         queue, shard, worker, which = source.queue, source.shard, self._name, self._which
         request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
-        asked_at = time.monotonic()
-        self._selector.asking(source, asked_at)
+        sent_at = time.monotonic()
+        self._selector.begin_reserve(source, sent_at)
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
@@ -243,122 +246,122 @@ class Consumer:
                 )
             return [], queue.reserve(shard, limit, worker=worker, request=request, which=which)
 
-        answer = self._settler.patiently(call, acks)
+        answer = self._settler.call_with_retries(call, acks)
         now = time.monotonic()
-        if answer is None or now - asked_at > self._lease:
+        if answer is None or now - sent_at > self._lease:
             # Given up, or retried so late that an earlier reply may have been a different one.
             self._orphaned.doubt(source)
         if answer is None:
-            self._selector.answered(source, now, 0.0, 0)
+            self._selector.apply_reply(source, now, 0.0, 0)
             return
         counted, batch = answer
         self._settler.account(acks, counted)
-        self._selector.answered(source, now, batch.next_due_ms, batch.taken)
+        self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
         if self._board is not None and self._leaves_some_overdue(batch):
             self._board.report_overdue(now)
         if batch.jobs:
-            self._accept(source, batch.jobs, asked_at, now, batch.now_ms)
+            self._accept(source, batch.jobs, sent_at, now, batch.now_ms)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._which == "quarantined":
             return bool(batch.jobs) and batch.next_due_ms == 0
         return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
 
-    def _accept(self, source: Source, jobs: list[Job], asked_at: float, now: float, now_ms: float) -> None:
-        deadline, offset = asked_at + self._trust, now_ms - now * 1000
-        runs = [Run(job, source, now, deadline, offset) for job in jobs]
-        self._settler.held.update(runs)
-        self._accepted += len(runs)
+    def _accept(self, source: Source, jobs: list[Job], sent_at: float, now: float, now_ms: float) -> None:
+        deadline, offset = sent_at + self._trust, now_ms - now * 1000
+        attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
+        self._settler.held.update(attempts)
+        self._accepted += len(attempts)
         slots, pace = self._slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
-            runs = self._arranged(source, runs)
+            attempts = self._arrange(source, attempts)
         else:
             pace.size = 1
         slots.spread = not pace.tiny
         # Wake one slot for every two milliseconds of work. Unmeasured work wakes as many slots as there are jobs.
-        wake = len(runs) if pace.seconds is None else 1 + int(len(runs) * pace.seconds / _TINY_RUN)
-        slots.put(runs, min(wake, len(runs)))
+        wake = len(attempts) if pace.seconds is None else 1 + int(len(attempts) * pace.seconds / _WORK_PER_SLOT_SECONDS)
+        slots.put(attempts, min(wake, len(attempts)))
         if self._config.max_jobs is not None and self._accepted >= self._config.max_jobs:
-            self.worked_off = self._stopping = True
+            self.reached_max_jobs = self._stopping = True
 
-    def _arranged(self, source: Source, runs: list[Run]) -> list[Run]:
+    def _arrange(self, source: Source, attempts: list[Attempt]) -> list[Attempt]:
         """Return the attempts for the slots.
 
         Merged jobs are combined into batches. Starts that might otherwise go unrecorded are recorded first.
         """
-        unclear = [run for run in runs if run.job.flags & UNCLEAR]
+        unclear = [attempt for attempt in attempts if attempt.job.flags & UNCLEAR]
         if unclear:
             self._record_starts(unclear)
         # The smallest batch: of slow jobs, no more than find a slot should be held.
-        source.pace.size = min([self._batcher.size_of(run.job) for run in runs])
-        arranged = self._batcher.arrange(runs)
-        self._batches += sum([bool(run.members) for run in arranged])
+        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
+        arranged = self._batcher.arrange(attempts)
+        self._batches += sum([bool(attempt.members) for attempt in arranged])
         return arranged
 
-    def _has_run_dry(self, now: float) -> bool:
+    def _is_idle(self, now: float) -> bool:
         """Return True if no shard has ready jobs and no job is held."""
         sources = self._selector.sources
         return (
             self._accepted == self._collected
             and not self._slots.done
-            and all(source.asked_at and source.due_at > now for source in sources)
+            and all(source.sent_at and source.due_at > now for source in sources)
         )
 
     def _collect(self) -> None:
         """Take over what the slots have finished, and update the measured run times."""
         done, self._busy_at = self._slots.done, time.monotonic()
-        fresh: dict[Source, list[Run]] = {}
+        fresh: dict[Source, list[Attempt]] = {}
         while done:
-            run = done.popleft()
-            fresh.setdefault(run.source, []).append(run)
-        for source, runs in fresh.items():
+            attempt = done.popleft()
+            fresh.setdefault(attempt.source, []).append(attempt)
+        for source, attempts in fresh.items():
             if not self._readiness.in_doubt:
-                source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
+                source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
             if self._batches:
-                self._batches -= sum([bool(run.members) for run in runs])
-                runs = [part for run in runs for part in run.parts]
-            self._collected += len(runs)
-            self._settler.add(source, runs)
+                self._batches -= sum([bool(attempt.members) for attempt in attempts])
+                attempts = [part for attempt in attempts for part in attempt.parts]
+            self._collected += len(attempts)
+            self._settler.add(source, attempts)
 
-    def _record_starts(self, runs: list[Run]) -> None:
+    def _record_starts(self, attempts: list[Attempt]) -> None:
         """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
-        jobs = [run.job for run in runs]
+        jobs = [attempt.job for attempt in attempts]
         started = {(job.id, job.token) for job in jobs}
-        answers = self._settler.patiently(lambda: runs[0].queue.touch(jobs, started), [])
-        for run, answer in zip(runs, answers or ["lost"] * len(runs), strict=True):
-            run.lost, run.should_stop = answer == "lost", answer != "held"
+        answers = self._settler.call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [])
+        for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
+            attempt.lost, attempt.should_stop = answer == "lost", answer != "held"
 
     # --- give back
 
-    def _give_back_waiting(self) -> None:
+    def _release_waiting(self) -> None:
         """Give back, uncounted, what no slot has begun."""
-        for run in self._slots.take_back():
-            self._hand_back(run, "the worker stops")
+        for attempt in self._slots.take_back():
+            self._release(attempt, "the worker stops")
 
-    def _hand_back(self, run: Run, reason: str) -> None:
-        parts = list(run.parts)
+    def _release(self, attempt: Attempt, reason: str) -> None:
+        parts = list(attempt.parts)
         for part in parts:
-            policy = decision.policy_of(self._registry.get(part.job.task), part.job)
+            policy = policy_of(self._registry.get(part.job.task), part.job)
             part.settlement = decision.give_back(part.job, policy, reason=reason)
-        self._batches -= bool(run.members)
+        self._batches -= bool(attempt.members)
         self._collected += len(parts)
-        self._settler.add(run.source, parts)
+        self._settler.add(attempt.source, parts)
 
     # --- rest
 
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
-        if self._config.burst and self._has_run_dry(time.monotonic()):
+        if self._config.burst and self._is_idle(time.monotonic()):
             self._stopping = True
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
         until = NEVER
         if slots.inbox:
-            self._look_after_inbox(now)
-            until = now + _GLANCE
+            self._serve_inbox(now)
+            until = now + _RECHECK_SECONDS
         if self._which == "quarantined" and self._accepted == self._collected:
-            until = min(until, self._await_call(now))
+            until = min(until, self._check_call(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
         has_room = not self._stopping and slots.free > len(slots.inbox)
@@ -375,16 +378,16 @@ class Consumer:
     def _call_waker(self, waker: WakeListener, has_room: bool, now: float) -> float:
         """Listen for tokens, or not any more. Return when to repeat the call."""
         selector = self._selector
-        heard = waker.hears(selector.names)
+        is_listening = waker.listens_to(selector.names)
         if not (has_room and selector.names):
             selector.waiting = False
-        elif not (selector.waiting and heard):
+        elif not (selector.waiting and is_listening):
             selector.waiting = True
             waker.call(selector.names)
-            return NEVER if heard else now + REPEAT
+            return NEVER if is_listening else now + REPEAT
         return NEVER
 
-    def _await_call(self, now: float) -> float:
+    def _check_call(self, now: float) -> float:
         """Take the supervisor's call, and return when an idle quarantine process checks for one again.
 
         A quarantine process has no wake listener, and ends when it stays idle for too long.
@@ -392,22 +395,22 @@ class Consumer:
         if self._board is not None and self._board.take_call():
             self._selector.check_all()
         elif now >= self._busy_at + QUARANTINE_IDLE:
-            self.dry = self._stopping = True
-        return now + _GLANCE
+            self.found_no_jobs = self._stopping = True
+        return now + _RECHECK_SECONDS
 
     def _safety_check(self, now: float) -> float:
         """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
         oldest = stalest(self._selector.sources)
         if oldest is None:
             return NEVER
-        at = max(self._checked_at, oldest.asked_at) + SAFETY_CHECK
+        at = max(self._checked_at, oldest.sent_at) + SAFETY_CHECK
         if at <= now:
             self._checked_at = now
             self._selector.expect(oldest, now)
             return now
         return at
 
-    def _look_after_inbox(self, now: float) -> None:
+    def _serve_inbox(self, now: float) -> None:
         """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
         slots = self._slots
         if slots.free:
@@ -419,8 +422,8 @@ class Consumer:
             return
         if waited < GIVE_BACK:
             return
-        for run in list(slots.running):
-            if run is not None and run.started:
-                run.source.pace.at_least(now - run.started)
-        for run in slots.take_back():
-            self._hand_back(run, "no free slot")
+        for attempt in list(slots.running):
+            if attempt is not None and attempt.started:
+                attempt.source.pace.at_least(now - attempt.started)
+        for attempt in slots.take_back():
+            self._release(attempt, "no free slot")

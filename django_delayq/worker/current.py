@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from ..core.moments import datetime_of
-from .run import NEVER, Run, trusted
+from .attempt import NEVER, Attempt, trusted
 
 #: the attempt of this thread or coroutine; set by the execution, read by :func:`current_job`
-running: ContextVar[Run | None] = ContextVar("delayq_run", default=None)
+running: ContextVar[Attempt | None] = ContextVar("delayq_attempt", default=None)
 
 
 class CurrentJob:
@@ -22,12 +22,12 @@ class CurrentJob:
     :attr:`jobs` has a view of each job.
     """
 
-    __slots__ = ("_job", "_parts", "_run")
+    __slots__ = ("_attempt", "_job", "_parts")
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._parts = tuple([part for part in run.members if part.settlement is None])
-        self._job = self._parts[0].job if self._parts else run.job
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._parts = tuple([part for part in attempt.members if part.settlement is None])
+        self._job = self._parts[0].job if self._parts else attempt.job
 
     @property
     def id(self) -> str:
@@ -62,7 +62,7 @@ class CurrentJob:
     @property
     def lives(self) -> int:
         """Number of attempts left, including this one."""
-        return (self._run.policy.max_attempts if self._run.policy else 1) - self._job.failures
+        return (self._attempt.policy.max_attempts if self._attempt.policy else 1) - self._job.failures
 
     @property
     def due(self) -> datetime:
@@ -93,19 +93,19 @@ class CurrentJob:
     @property
     def args(self) -> Sequence[Any]:
         """Positional arguments of the handler."""
-        return self._run.args
+        return self._attempt.args
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """Keyword arguments of the handler."""
-        return self._run.kwargs
+        return self._attempt.kwargs
 
     @property
     def payloads(self) -> Sequence[Any]:
         """Payloads of a merged job in score order, as passed to the handler; empty for other jobs."""
-        if not self._job.merged or not self._run.args:
+        if not self._job.merged or not self._attempt.args:
             return ()
-        payloads: Sequence[Any] = self._run.args[0].get(self.id, ())
+        payloads: Sequence[Any] = self._attempt.args[0].get(self.id, ())
         return payloads
 
     @property
@@ -129,7 +129,7 @@ class CurrentJob:
 
         For a batch it is true when all of its jobs are lost.
         """
-        return all(part.lost for part in self._parts or (self._run,))
+        return all(part.lost for part in self._parts or (self._attempt,))
 
     @property
     def should_stop(self) -> bool:
@@ -138,8 +138,8 @@ class CurrentJob:
         For a batch it is true when its time or its process ends, or when all of its jobs should stop; :attr:`jobs` has
         the flag of each job.
         """
-        run = self._run
-        return run.should_stop or (bool(self._parts) and all(part.should_stop for part in self._parts))
+        attempt = self._attempt
+        return attempt.should_stop or (bool(self._parts) and all(part.should_stop for part in self._parts))
 
     @property
     def seconds_left(self) -> float:
@@ -157,14 +157,14 @@ class CurrentJob:
         ends_at = self._ends_at()
         if ends_at == NEVER:
             return None
-        return datetime_of(ends_at * 1000 + self._run.offset_ms)
+        return datetime_of(ends_at * 1000 + self._attempt.offset_ms)
 
     def _ends_at(self) -> float:
-        run = self._run
-        if run.limited_by:
-            return run.limited_by
-        leases = [part.deadline for part in self._parts or (run,) if not part.lost]
-        return min(run.limit_at, *leases) if leases else 0.0
+        attempt = self._attempt
+        if attempt.limited_by:
+            return attempt.limited_by
+        leases = [part.deadline for part in self._parts or (attempt,) if not part.lost]
+        return min(attempt.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:
         """Renew the lease now, in a batch those of all its jobs. The worker also renews it every few seconds.
@@ -173,10 +173,10 @@ class CurrentJob:
             False if the job (every job of the batch) belongs to another worker now; no outcome of this attempt will be
             stored any more.
         """
-        held = [part for part in self._parts or (self._run,) if not part.acked]
-        queue, asked_at = self._run.queue, time.monotonic()
+        held = [part for part in self._parts or (self._attempt,) if not part.acked]
+        queue, sent_at = self._attempt.queue, time.monotonic()
         answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
-        until = asked_at + trusted(queue.broker.lease_ms / 1000)
+        until = sent_at + trusted(queue.broker.lease_ms / 1000)
         for part, answer in zip(held, answers, strict=True):
             if answer != "lost":
                 part.deadline = max(part.deadline, until)
@@ -196,15 +196,15 @@ def _number(score: str) -> float:
         return float(score)
 
 
-def view_of(run: Run) -> CurrentJob:
+def view_of(attempt: Attempt) -> CurrentJob:
     """Return the view of an attempt, the same object for as long as the attempt lasts."""
-    if run.view is None:
-        run.view = CurrentJob(run)
-    view: CurrentJob = run.view
+    if attempt.view is None:
+        attempt.view = CurrentJob(attempt)
+    view: CurrentJob = attempt.view
     return view
 
 
 def current_job() -> CurrentJob | None:
     """Return the job whose handler is running here, or None outside of a handler."""
-    run = running.get()
-    return None if run is None else view_of(run)
+    attempt = running.get()
+    return None if attempt is None else view_of(attempt)

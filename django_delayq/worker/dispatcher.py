@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
+from .attempt import NEVER
 from .changes import Changes, What
 from .redis_health import RedisHealth
-from .run import NEVER
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -150,7 +150,7 @@ class ShardPoller:
         return False
 
     def _look(self, beat: Beat) -> None:
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         tick = beat.queue.tick(beat.shard, hold=beat.hold)
         now = time.monotonic()
         beat.hold = False
@@ -165,8 +165,8 @@ class ShardPoller:
         if jumped:
             logger.warning("Redis's clock jumped; no lease of %s is taken for %.0f s", beat.queue.name, self._lease)
             beat.hold = True
-        elif now - asked_at > self._lease / _SLOW and not tick.held_back:
-            logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - asked_at, self._lease)
+        elif now - sent_at > self._lease / _SLOW and not tick.held_back:
+            logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - sent_at, self._lease)
             self._hold_all()  # while Redis stalled, holders could not renew their leases either
         elif (
             self._reaper is not None
@@ -176,7 +176,7 @@ class ShardPoller:
         ):
             beat.look_at = now + _SOON
         if self._reaper is not None and tick.begun and not tick.held_back:
-            self._reaper.reap_runs(beat.queue, beat.shard, tick.now_ms)
+            self._reaper.reap_early_acked(beat.queue, beat.shard, tick.now_ms)
 
     def _phase(self, beat: Beat) -> float:
         return (self._beats.index(beat) + 1) / len(self._beats)

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from .run import Run
+from .attempt import Attempt
 
 
 class EventLoop:
@@ -23,7 +23,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any], attempt: Attempt) -> Any:
         """Return the coroutine's result, or raise its exception. The time limit cancels the coroutine."""
         loop = self._ensure()
         context = contextvars.copy_context()
@@ -46,7 +46,7 @@ class EventLoop:
         def cancel() -> None:
             loop.call_soon_threadsafe(lambda: tasks[0].cancel() if tasks else None)
 
-        run.cancel = cancel
+        attempt.cancel = cancel
         loop.call_soon_threadsafe(begin)
         return answer.result()
 
@@ -54,12 +54,14 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._live, args=(self._loop,), name="delayq-async", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run_thread, args=(self._loop,), name="delayq-async", daemon=True
+                )
                 self._thread.start()
             return self._loop
 
     @staticmethod
-    def _live(loop: asyncio.AbstractEventLoop) -> None:
+    def _run_thread(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while not loop.is_closed():
             try:

@@ -1,17 +1,15 @@
-"""Execution of an attempt: a pipeline of steps over a :class:`Run`.
+"""Execution of an attempt: a pipeline of steps, :meth:`Execution._pipeline`.
 
-The steps are resolved → decoded → prepared → performed → settled.
-
-Every outcome of a handler ends here as a settlement: an exception of any kind (SystemExit, KeyboardInterrupt,
-GeneratorExit and CancelledError included), an unusable result, a fork where both processes return. A batch takes the
-same path with several jobs: each leaves it where its own outcome is decided, and the handler gets the remaining ones.
+Every end of a handler becomes a settlement here: an exception of any kind (SystemExit, KeyboardInterrupt,
+GeneratorExit and CancelledError included), an unusable result, a fork in which both processes return. A batch passes
+the same steps with several jobs: each leaves where its own settlement is decided, and the handler gets the others.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -20,20 +18,20 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Verdict
-from ..core.job import Settlement, ack
+from ..core.job import Settlement
 from ..core.task import Registry, Task
 from . import decision
+from .attempt import Attempt
 from .current import running, view_of
-from .decision import Policy
 from .early import ack_early
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .limits import TimeoutMonitor
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
+from .policy import Policy, policy_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
-from .run import BatchRun, Run
 from .scoreboard import Scoreboard
 from .unknown import UnknownTasks
 
@@ -41,6 +39,8 @@ logger: Final = logging.getLogger(__name__)
 
 #: returns the stored form of an error
 Recorder: TypeAlias = Callable[[BaseException], bytes]
+#: delay of a job whose execution failed by a bug of this program
+_BUG_DELAY_MS: Final = 5000
 
 
 class Execution:
@@ -64,255 +64,233 @@ class Execution:
         self._registry = registry
         self._hooks = hooks
         self._loop = loop or EventLoop()
-        self._teller = Notifier(hooks, self._loop)
+        self.notifier = Notifier(hooks, self._loop)
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
-        self._call = compose(middlewares, self._handler)
+        self._call = compose(middlewares, self._call_handler)
         self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
 
-    def __call__(self, run: Run) -> None:
-        """Run the job and set ``run.settlement``, in a batch that of each member. Never raises."""
-        run.started = monotonic()
+    def __call__(self, attempt: Attempt) -> None:
+        """Run the job and set ``attempt.settlement``, in a batch that of each member. Never raises."""
+        attempt.started = monotonic()
         try:
             # A separate context, so that no ContextVar of one job is visible to the next one in this thread.
-            if type(run) is BatchRun:
-                copy_context().run(self._together, run)
-            elif run.lost or run.started >= run.deadline:
-                run.settlement = self._too_late(run)
-            else:
-                copy_context().run(self._pipeline, run)
+            copy_context().run(self._pipeline, attempt)
         except BaseException as error:  # the outermost handler: a slot must survive everything
-            logger.exception("%s: the execution itself failed", run.job.id)
-            run.error = error
-        run.ended = run.ended or monotonic()
-        if run.settlement is None:
-            self._close(run)
-        run.view = None
+            logger.exception("%s: the execution itself failed", attempt.job.id)
+            attempt.error = error
+        attempt.ended = attempt.ended or monotonic()
+        if attempt.settlement is None:
+            self._close(attempt)
+        attempt.view = None
 
-    def _policy_of(self, run: Run) -> Policy:
-        """Return the policy of an attempt, also of one that was never resolved.
+    def _pipeline(self, attempt: Attempt) -> None:
+        """Pass the attempt through all steps. A step that returns False has set the settlements of all its jobs."""
+        for part in attempt.parts:
+            _ = self._check_lease(part, attempt.started) and self._resolve(part) and self._decode(part)
+        if self._combine(attempt) and self._prepare(attempt) and self._ack_early(attempt):
+            self._perform(attempt)
+            self._decide(attempt)
 
-        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
-        """
-        return run.policy or decision.policy_of(self._registry.get(run.job.task), run.job)
+    # --- steps of each job
 
-    def _too_late(self, run: Run) -> Settlement:
-        return decision.give_back(run.job, self._policy_of(run), reason="the lease ended before the run could start")
+    def _check_lease(self, part: Attempt, now: float) -> bool:
+        if not part.lost and now < part.deadline:
+            return True
+        reason = "the lease ended before the attempt could begin"
+        part.settlement = decision.give_back(part.job, self._policy_of(part), reason=reason)
+        return False
 
-    def _close(self, run: Run) -> None:
-        """Give every job a settlement that has none yet."""
-        for part in run.parts:
-            part.ended, part.view = run.ended, None
-            if part.settlement is not None:
-                continue
-            if part.acked:
-                part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
-                self._teller.ended(part, part.settlement, run.error)
-            else:
-                part.settlement = decision.give_back(
-                    part.job, self._policy_of(part), delay_ms=5000, reason="the execution itself failed"
-                )
-
-    def _pipeline(self, run: Run) -> None:
-        if not (self._resolved(run) and self._decoded(run) and self._prepared(run)):
-            return
-        policy = run.policy
-        if policy is None or not policy.early:
-            self._performed(run)
-            self._settled(run)
-        elif ack_early(run, policy):
-            self._performed(run)
-            self._recorded(run)
-
-    # --- the steps
-
-    def _resolved(self, run: Run) -> bool:
-        task = run.task = self._registry.get(run.job.task)
+    def _resolve(self, part: Attempt) -> bool:
+        """Look up the task and the policy of the job."""
+        task = part.task = self._registry.get(part.job.task)
         if task is None:
-            run.settlement = self.unknown.settle(run, self._policy_of(run))
-            self._teller.ended(run, run.settlement, None)
+            part.settlement = self.unknown.settle(part, self._policy_of(part))
+            self.notifier.ended(part, part.settlement, None)
             return False
-        if run.job.options_json:
-            run.policy = decision.policy_of(task, run.job)
+        if part.job.options_json:
+            part.policy = policy_of(task, part.job)
         else:
             policy = self._policies.get(task)
             if policy is None:
-                policy = self._policies[task] = decision.policy_of(task)
-            run.policy = policy
+                policy = self._policies[task] = policy_of(task)
+            part.policy = policy
         return True
 
-    def _decoded(self, run: Run) -> bool:
-        job = run.job
+    def _decode(self, part: Attempt) -> bool:
+        job = part.job
         try:
             if job.merged or job.args:
-                run.args, run.kwargs = arguments_of(job)
+                part.args, part.kwargs = arguments_of(job)
         except Exception as error:
-            run.settlement = decision.undecodable(job, error)
+            part.settlement = decision.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
-            self._teller.ended(run, run.settlement, error)
+            self.notifier.ended(part, part.settlement, error)
             return False
         return True
 
-    def _prepared(self, run: Run) -> bool:
-        running.set(run)
+    # --- steps of the whole attempt
+
+    def _combine(self, attempt: Attempt) -> bool:
+        """Set arguments, policy and view of a batch from its remaining jobs. Return False if no job remains."""
+        if not attempt.members:
+            return attempt.settlement is None
+        parts = attempt.live
+        if not parts:
+            return False
+        attempt.job, attempt.task = parts[0].job, parts[0].task
+        attempt.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
+        policies = [self._policy_of(part) for part in parts]
+        limits = [policy.timeout for policy in policies if policy.timeout is not None]
+        attempt.policy = replace(policies[0], timeout=min(limits, default=None))
+        attempt.view = None
+        view_of(attempt)  # created now: later it would lack the jobs that are settled by then
+        return True
+
+    def _prepare(self, attempt: Attempt) -> bool:
+        """Make the job current, and run the framework's preparations, such as those of database connections."""
+        running.set(attempt)
         if self._hooks.before_job is None:
             return True
         try:
-            self._hooks.before_job(run.job)
+            self._hooks.before_job(attempt.job)
         except BaseException as error:
-            logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
+            logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error))
             self.readiness.unfit()
-            for part in run.live:
+            for part in attempt.live:
                 part.settlement = decision.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
         self.readiness.fit()
         return True
 
-    def _performed(self, run: Run, parts: tuple[Run, ...] = ()) -> None:
-        hooks = self._hooks
-        if hooks.wants("job_started", run.task):
-            for part in parts or (run,):
-                self._teller.notify("job_started", part)
-        board, timeout_monitor, policy = self._board, self.timeout_monitor, run.policy
-        run.started = monotonic()
-        for part in parts:
-            part.started = run.started
-        if board is not None:
-            board.mark(run, parts)
+    def _ack_early(self, attempt: Attempt) -> bool:
+        policy = attempt.policy
+        return policy is None or not policy.early or (ack_early(attempt, policy) and self._combine(attempt))
+
+    def _perform(self, attempt: Attempt) -> None:
+        """Call the handler through the middlewares, and the hooks around it. The error is kept in the attempt."""
+        self._mark_started(attempt)
         try:
-            if policy is None or policy.timeout is None or timeout_monitor is None:
-                self._call(run)
-            else:
-                self._limited(run, policy.timeout, timeout_monitor)
+            self._call_limited(attempt)
         except BaseException as error:
-            run.error = error
+            attempt.error = error
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
-        if hooks.after_job is not None:
+        if self._hooks.after_job is not None:
             try:
-                hooks.after_job(run.job)
+                self._hooks.after_job(attempt.job)
             except BaseException as error:
                 # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
-                if run.error is None or isinstance(run.error, PartialFailure):
-                    run.error = error
-        run.ended = monotonic()
-        if board is not None:
-            board.clear(run.slot)
+                if attempt.error is None or isinstance(attempt.error, PartialFailure):
+                    attempt.error = error
+        attempt.ended = monotonic()
+        if self._board is not None:
+            self._board.clear(attempt.slot)
 
-    def _limited(self, run: Run, seconds: float, timeout_monitor: TimeoutMonitor) -> None:
-        timeout_monitor.arm(run, seconds)
+    def _decide(self, attempt: Attempt) -> None:
+        """Set the settlement of each job by the error of the attempt."""
+        failures: Mapping[str, BaseException] = {}
+        if attempt.error is not None:
+            failures = decision.failures_of(attempt.error, [part.job.id for part in attempt.live])
+        record = _remembering(self._record) if failures else self._record
+        for part in attempt.live:
+            part.ended, part.limited_by, part.error = attempt.ended, attempt.limited_by, failures.get(part.job.id)
+            if part.error is not None:
+                self._settle_failed(part, part.error, record)
+                continue
+            verb = "record" if part.acked else "ack"
+            part.settlement = Settlement(part.job, verb, part.started_ms, part.run_ms)
+            if self._hooks.wants("job_succeeded", part.task):
+                self.notifier.notify("job_succeeded", part, seconds=part.ended - part.started)
+
+    # --- parts of these steps
+
+    def _mark_started(self, attempt: Attempt) -> None:
+        """Notify of the start of each job, and note it where the supervisor sees it."""
+        if self._hooks.wants("job_started", attempt.task):
+            for part in attempt.live:
+                self.notifier.notify("job_started", part)
+        attempt.started = monotonic()
+        members = attempt.live if attempt.members else ()
+        for part in members:
+            part.started = attempt.started
+        if self._board is not None:
+            self._board.mark(attempt, members)
+
+    def _call_limited(self, attempt: Attempt) -> None:
+        """Call the first middleware, under the time limit of the attempt."""
+        policy, timeout_monitor = attempt.policy, self.timeout_monitor
+        if policy is None or policy.timeout is None or timeout_monitor is None:
+            self._call(attempt)
+            return
+        timeout_monitor.arm(attempt, policy.timeout)
         try:
             try:
-                self._call(run)
+                self._call(attempt)
             finally:
-                timeout_monitor.disarm(run)
+                timeout_monitor.disarm(attempt)
         except JobTimeout:
-            timeout_monitor.disarm(run)  # it may have been raised inside the disarming above
+            timeout_monitor.disarm(attempt)  # it may have been raised inside the disarming above
             raise
 
-    def _handler(self, run: Run) -> Any:
+    def _call_handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
-        if run.task is None:
-            raise LookupError(f"no task named {run.job.task} in this process")
-        result = run.task.func(*run.args, **run.kwargs)
+        if attempt.task is None:
+            raise LookupError(f"no task named {attempt.job.task} in this process")
+        result = attempt.task.func(*attempt.args, **attempt.kwargs)
         if type(result) is CoroutineType:
-            return self._loop.run(result, run)
+            return self._loop.run(result, attempt)
         return result
 
-    def _settled(self, run: Run, record: Recorder | None = None) -> None:
-        job, error = run.job, run.error
-        if error is not None and isinstance(error, PartialFailure):
-            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
-        if error is None:
-            run.settlement = ack(job, run.started_ms, run.run_ms)
-            self._succeeded(run)
-            return
-        policy = self._policy_of(run)
-        run.settlement = decision.raised(
-            job,
-            policy,
-            error,
-            run.started_ms,
-            run.run_ms,
-            timed_out=_timed_out(run),
-            record=record or self._record,
-            retry_delay=self._hooks.retry_delay,
-        )
-        self._teller.failed(run, run.settlement, error)
-
-    def _recorded(self, run: Run, record: Recorder | None = None) -> None:
-        """Settle a job that was acked before its handler began. Replaces :meth:`_settled` for it."""
-        job, error = run.job, run.error
-        if error is not None and isinstance(error, PartialFailure):
-            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
-        run.settlement = decision.recorded(
-            job, error, run.started_ms, run.run_ms, timed_out=_timed_out(run), record=record or self._record
-        )
-        if error is None:
-            self._succeeded(run)
+    def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:
+        timed_out = bool(part.limited_by) and not isinstance(error, Verdict)
+        if part.acked:
+            part.settlement = decision.recorded(
+                part.job, error, part.started_ms, part.run_ms, timed_out=timed_out, record=record
+            )
         else:
-            self._teller.failed(run, run.settlement, error)
+            part.settlement = decision.raised(
+                part.job,
+                self._policy_of(part),
+                error,
+                part.started_ms,
+                part.run_ms,
+                timed_out=timed_out,
+                record=record,
+                retry_delay=self._hooks.retry_delay,
+            )
+        self.notifier.failed(part, part.settlement, error)
 
-    def _succeeded(self, run: Run) -> None:
-        if self._hooks.wants("job_succeeded", run.task):
-            self._teller.notify("job_succeeded", run, seconds=run.ended - run.started)
+    def _close(self, attempt: Attempt) -> None:
+        """Give every job a settlement that has none yet: the execution itself failed."""
+        for part in attempt.parts:
+            part.ended, part.view = attempt.ended, None
+            if part.settlement is not None:
+                continue
+            if part.acked:
+                part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
+                self.notifier.ended(part, part.settlement, attempt.error)
+            else:
+                part.settlement = decision.give_back(
+                    part.job, self._policy_of(part), delay_ms=_BUG_DELAY_MS, reason="the execution itself failed"
+                )
 
-    # --- several jobs in one call
+    def _policy_of(self, part: Attempt) -> Policy:
+        """Return the policy of an attempt, also of one that was never resolved.
 
-    def _together(self, batch: BatchRun) -> None:
-        """Run the pipeline for a batch: the same steps, for each member where its own outcome is decided."""
-        for member in batch.members:
-            if member.lost or batch.started >= member.deadline:
-                member.settlement = self._too_late(member)
-            elif self._resolved(member):
-                self._decoded(member)
-        if self._agreed(batch) and self._prepared(batch) and self._acked_early(batch):
-            parts = batch.live
-            view_of(batch)  # created here, when the members that the handler gets are known
-            self._performed(batch, parts)
-            self._parted(batch, parts)
-        self._close(batch)
-
-    def _agreed(self, batch: BatchRun) -> bool:
-        """Set the arguments and the policy of the call from the remaining members. Return False if there are none."""
-        parts = batch.live
-        if not parts:
-            return False
-        batch.job, batch.task = parts[0].job, parts[0].task
-        batch.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
-        policies = [self._policy_of(part) for part in parts]
-        limits = [policy.timeout for policy in policies if policy.timeout is not None]
-        batch.policy = replace(policies[0], timeout=min(limits, default=None))
-        batch.view = None
-        return True
-
-    def _acked_early(self, batch: BatchRun) -> bool:
-        policy = batch.policy
-        return policy is None or not policy.early or (ack_early(batch, policy) and self._agreed(batch))
-
-    def _parted(self, batch: BatchRun, parts: tuple[Run, ...]) -> None:
-        """Settle each member after the call."""
-        record = _remembering(self._record)
-        failures: dict[str, BaseException] = {}
-        if batch.error is not None:
-            failures = decision.failures_of(batch.error, [part.job.id for part in parts])
-        for part in parts:
-            part.ended, part.limited_by, part.error = batch.ended, batch.limited_by, failures.get(part.job.id)
-            (self._recorded if part.acked else self._settled)(part, record)
-
-
-def _timed_out(run: Run) -> bool:
-    return bool(run.limited_by) and not isinstance(run.error, Verdict)
+        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
+        """
+        return part.policy or policy_of(self._registry.get(part.job.task), part.job)
 
 
 def _remembering(record: Recorder) -> Recorder:
     """Return the function ``record`` with a cache by error, since all jobs of a batch may share one error."""
-    known: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
 
-    def remembered(error: BaseException) -> bytes:
-        if id(error) not in known:
-            known[id(error)] = record(error)
-        return known[id(error)]
+    def cached(error: BaseException) -> bytes:
+        if id(error) not in records:
+            records[id(error)] = record(error)
+        return records[id(error)]
 
-    return remembered
+    return cached

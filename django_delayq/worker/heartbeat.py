@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .run import Run, trusted
+from .attempt import Attempt, trusted
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -28,7 +28,7 @@ class Heartbeat:
     Args:
         describe: returns the process's entry for the worker registry.
         announced: called after each announcement, whose reply also shows whether the registry of queues changed.
-        words: carries out commands that were sent to this worker.
+        commands: carries out commands that were sent to this worker.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Heartbeat:
         consumer: Consumer | None,
         slots: Slots | None,
         announced: Callable[[], None],
-        words: WorkerCommands,
+        commands: WorkerCommands,
     ) -> None:
         self._broker = broker
         self._name = name
@@ -49,7 +49,7 @@ class Heartbeat:
         self._consumer = consumer
         self._slots = slots
         self._announced = announced
-        self._words = words
+        self._commands = commands
         self._tasks_at = 0.0
         self._trust = trusted(broker.lease_ms / 1000)
 
@@ -59,59 +59,62 @@ class Heartbeat:
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
-        heard = self._broker.announce(self._name, self._describe(), done=self._words.done, tasks=tasks)
+        announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
         self._announced()
-        self._words.heed(heard)
+        self._commands.carry_out(announcement)
         # Measured from the start of this turn: a Redis that stalls must not delay two turns.
         return max(0.0, began + self._rest - time.monotonic())
 
-    def _renew(self, runs: list[Run]) -> None:
+    def _renew(self, attempts: list[Attempt]) -> None:
         now = time.monotonic()
-        by_queue: dict[str, list[Run]] = {}
-        for run in runs:
-            if run.acked:
+        by_queue: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            if attempt.acked:
                 continue
-            if now >= run.deadline:
-                run.should_stop = True  # this process may have lost the lease
-            if not run.lost and not self._is_live_locked(run, now):
-                by_queue.setdefault(run.job.queue, []).append(run)
+            if now >= attempt.deadline:
+                attempt.should_stop = True  # this process may have lost the lease
+            if not attempt.lost and not self._is_live_locked(attempt, now):
+                by_queue.setdefault(attempt.job.queue, []).append(attempt)
         for mine in by_queue.values():
             for start in range(0, len(mine), _CHUNK):
                 self._touch(mine[start : start + _CHUNK])
 
-    def _touch(self, runs: list[Run]) -> None:
+    def _touch(self, attempts: list[Attempt]) -> None:
         started = {
             (part.job.id, part.job.token)
-            for run in (self._slots.running if self._slots else ())
-            if run is not None
-            for part in run.parts
+            for attempt in (self._slots.running if self._slots else ())
+            if attempt is not None
+            for part in attempt.parts
         }
-        asked_at = time.monotonic()
-        answers = runs[0].queue.touch([run.job for run in runs], started)
-        for run, answer in zip(runs, answers, strict=True):
-            if run.acked:
+        sent_at = time.monotonic()
+        answers = attempts[0].queue.touch([attempt.job for attempt in attempts], started)
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if attempt.acked:
                 continue  # acked since the call: it has no lease any more, so it cannot have lost it
             if answer == "lost":
                 # Redis also returns this for an attempt that was settled a moment ago; its flags are not read any more.
-                run.lost = run.should_stop = True
+                attempt.lost = attempt.should_stop = True
                 continue
-            run.deadline = asked_at + self._trust
+            attempt.deadline = sent_at + self._trust
             if answer == "stopping":
-                run.should_stop = True
+                attempt.should_stop = True
 
-    def _is_live_locked(self, run: Run, now: float) -> bool:
+    def _is_live_locked(self, attempt: Attempt, now: float) -> bool:
         """Return True if the attempt has exceeded its ``max_lease``.
 
         Its lease is then not renewed any more, although its process lives.
         """
-        limit = run.policy.max_lease if run.policy is not None else None
-        if limit is None or run.ended or not run.started or now - run.started < limit:
+        limit = attempt.policy.max_lease if attempt.policy is not None else None
+        if limit is None or attempt.ended or not attempt.started or now - attempt.started < limit:
             return False
-        if not run.should_stop:
+        if not attempt.should_stop:
             logger.warning(
-                "%s: lease of task %s is renewed no more, max_lease of %s s passed", run.job.id, run.job.task, limit
+                "%s: the lease of task %s is not renewed any more: its max_lease of %s s is over",
+                attempt.job.id,
+                attempt.job.task,
+                limit,
             )
-            run.should_stop = True
+            attempt.should_stop = True
         return True

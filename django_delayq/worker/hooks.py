@@ -11,14 +11,14 @@ from ..core.task import Task
 from .record import Formatter
 
 
-def _nothing() -> None: ...
+def _do_nothing() -> None: ...
 
 
-def _deaf(event: str, task: Task | None) -> bool:
+def _wants_none(event: str, task: Task | None) -> bool:
     return False
 
 
-def _mute(event: str, **details: Any) -> None: ...
+def _ignore_event(event: str, **details: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +36,20 @@ class Hooks:
     """
 
     #: called before the first / after the last part of the process runs
-    process_start: Callable[[], None] = _nothing
-    process_stop: Callable[[], None] = _nothing
+    process_start: Callable[[], None] = _do_nothing
+    process_stop: Callable[[], None] = _do_nothing
     #: called in each thread that runs jobs, at its start and its end
-    thread_start: Callable[[], None] = _nothing
-    thread_end: Callable[[], None] = _nothing
+    thread_start: Callable[[], None] = _do_nothing
+    thread_end: Callable[[], None] = _do_nothing
     #: called before the handler, in its thread. An exception gives the job back without counting an attempt
     before_job: Callable[[Job], None] | None = None
     #: called after the handler, whatever its outcome, and before the ack. An exception makes a successful attempt a
     #: failed one
     after_job: Callable[[Job], None] | None = None
     #: returns True if a task's event has receivers; called before anything is prepared for it
-    wants: Callable[[str, Task | None], bool] = _deaf
+    wants: Callable[[str, Task | None], bool] = _wants_none
     #: sends an event; exceptions are logged
-    notify: Callable[..., None] = _mute
+    notify: Callable[..., None] = _ignore_event
     #: returns the stored form of a handler's exception; if it fails itself, the default form is stored
     format_error: Formatter | None = None
     #: returns the seconds until the next attempt, given the error and the number of earlier failures; None = use the
@@ -57,4 +57,4 @@ class Hooks:
     #: Not called for errors that the task's own ``retry_for`` names
     retry_delay: Callable[[BaseException, int], float | None] | None = None
     #: called last, before the process ends although jobs still run (flush logs); there is little time left
-    last_words: Callable[[], None] = _nothing
+    last_words: Callable[[], None] = _do_nothing

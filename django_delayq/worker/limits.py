@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.errors import JobTimeout
-from .run import NEVER, Run
+from .attempt import NEVER, Attempt
 from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
 
 #: seconds that an attempt gets to react to its time limit before its process is replaced
-PATIENCE: Final = 5.0
+REACTION_SECONDS: Final = 5.0
 _BEAT: Final = 1.0
 
 
@@ -29,7 +29,7 @@ def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
 
 
-def _swallow() -> None:
+def _discard_timeout() -> None:
     """Discard the exception that another thread set to be raised in this one, if it was not raised yet.
 
     It is raised and caught. Clearing it instead would work too, but leaves Python before 3.13 in the belief that an
@@ -49,29 +49,29 @@ class TimeoutMonitor:
 
     Args:
         running: the attempt in each slot (None = idle).
-        overran: called once with an attempt that still runs ``patience`` seconds after its limit was enforced.
+        overran: called once with an attempt that still runs ``reaction_seconds`` after its limit was enforced.
         beat: called every second, for checks that need no network I/O.
     """
 
     def __init__(
         self,
-        running: list[Run | None],
+        running: list[Attempt | None],
         board: Scoreboard | None,
-        overran: Callable[[Run], None],
+        overran: Callable[[Attempt], None],
         beat: Callable[[], None],
         *,
-        patience: float = PATIENCE,
+        reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
-        self.patience = patience
+        self.reaction_seconds = reaction_seconds
         self._running = running
         self._board = board
         self._overran = overran
         self._beat = beat
         self._condition = threading.Condition()
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._next_beat = 0.0
         self._closing = False
-        self._thread = threading.Thread(target=self._live, name="delayq-timeout_monitor", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="delayq-timeout", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -87,75 +87,75 @@ class TimeoutMonitor:
 
     # --- called by the job's thread
 
-    def arm(self, run: Run, seconds: float) -> None:
+    def arm(self, attempt: Attempt, seconds: float) -> None:
         """Limit the attempt, which runs in this thread, to ``seconds`` from now."""
-        run.thread_id = threading.get_ident()
-        run.limited_by = 0.0
+        attempt.thread_id = threading.get_ident()
+        attempt.limited_by = 0.0
         limit_at = time.monotonic() + seconds
         with self._condition:
-            run.limit_at = limit_at
-            if limit_at < self._next_look:
+            attempt.limit_at = limit_at
+            if limit_at < self._next_check:
                 self._condition.notify()
         if self._board is not None:
-            self._board.limit(run.slot, limit_at)
+            self._board.limit(attempt.slot, limit_at)
 
-    def disarm(self, run: Run) -> None:
+    def disarm(self, attempt: Attempt) -> None:
         """End the limited section of the attempt. After this returns, its time limit is not enforced any more."""
         with self._condition:
-            run.limit_at = NEVER
-            was_struck = run.limited_by and run.cancel is None
+            attempt.limit_at = NEVER
+            was_struck = attempt.limited_by and attempt.cancel is None
         if was_struck:
-            _swallow()
+            _discard_timeout()
 
     # --- the thread
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         while not self._closing:
             try:
-                self._look(time.monotonic())
+                self._check(time.monotonic())
             except Exception:
-                logger.exception("the timeout_monitor failed once; it goes on")
+                logger.exception("the timeout monitor failed once and continues")
             with self._condition:
                 now = time.monotonic()
-                nearest = min((run.limit_at for run in self._running if run is not None), default=NEVER)
-                self._next_look = min(nearest, self._next_beat)
-                if not self._closing and self._next_look > now:
-                    self._condition.wait(self._next_look - now)
+                nearest = min((attempt.limit_at for attempt in self._running if attempt is not None), default=NEVER)
+                self._next_check = min(nearest, self._next_beat)
+                if not self._closing and self._next_check > now:
+                    self._condition.wait(self._next_check - now)
 
-    def _look(self, now: float) -> None:
-        for run in list(self._running):
-            if run is not None and run.limit_at <= now:
-                if run.limited_by:
-                    self._give_up(run)
+    def _check(self, now: float) -> None:
+        for attempt in list(self._running):
+            if attempt is not None and attempt.limit_at <= now:
+                if attempt.limited_by:
+                    self._give_up(attempt)
                 else:
-                    self._strike(run, now)
+                    self._enforce(attempt, now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
             if self._board is not None:
                 self._board.stamp(now)
             self._beat()
 
-    def _strike(self, run: Run, now: float) -> None:
+    def _enforce(self, attempt: Attempt, now: float) -> None:
         with self._condition:
-            if run.limit_at > now or run.limited_by:
+            if attempt.limit_at > now or attempt.limited_by:
                 return
-            run.limited_by = now
-            run.limit_at = now + self.patience
-            run.should_stop = True
-            if run.cancel is not None:
-                run.cancel()
+            attempt.limited_by = now
+            attempt.limit_at = now + self.reaction_seconds
+            attempt.should_stop = True
+            if attempt.cancel is not None:
+                attempt.cancel()
             else:
-                _raise_in(run.thread_id, JobTimeout)
-        logger.warning("%s: time limit of task %s reached", run.job.id, run.job.task)
+                _raise_in(attempt.thread_id, JobTimeout)
+        logger.warning("%s: time limit of task %s reached", attempt.job.id, attempt.job.task)
 
-    def _give_up(self, run: Run) -> None:
+    def _give_up(self, attempt: Attempt) -> None:
         with self._condition:
-            if run.limit_at == NEVER:
+            if attempt.limit_at == NEVER:
                 return
-            run.limit_at = NEVER
+            attempt.limit_at = NEVER
             if self._board is not None:
-                self._board.mark_timed_out(run.slot)
-        self._overran(run)
+                self._board.mark_timed_out(attempt.slot)
+        self._overran(attempt)
 
 
 def resident_mib() -> float:

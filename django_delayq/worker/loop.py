@@ -57,7 +57,7 @@ class Loop:
         self._bell = threading.Condition()
         self._rung = False
         self._closing = False
-        self._thread = threading.Thread(target=self._live, name=f"delayq-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name=f"delayq-{name}", daemon=True)
         if isinstance(duty, Attached):
             duty.attach(self.ring)
 
@@ -78,7 +78,7 @@ class Loop:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         pause = Backoff()
         while not self._closing:
             try:

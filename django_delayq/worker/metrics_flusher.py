@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.tally import PACE
-from .run import NEVER
+from .attempt import NEVER
 
 if TYPE_CHECKING:
     from ..core.tally import Tally

@@ -7,11 +7,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .attempt import Attempt
 
 #: calls the rest of the chain, at its end the handler; returns the handler's result, raises what it raised
-Call: TypeAlias = Callable[["Run"], Any]
-#: built once per process with the next call: ``def timing(next): def call(run): ...; return call``
+Call: TypeAlias = Callable[["Attempt"], Any]
+#: built once per process with the next call: ``def timing(next): def call(attempt): ...; return call``
 Middleware: TypeAlias = Callable[[Call], Call]
 
 

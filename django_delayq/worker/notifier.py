@@ -14,15 +14,16 @@ from contextvars import copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, DelayQError, JobTimeout
 from ..core.job import Job, Settlement
-from . import decision
+from .attempt import Attempt, trusted
 from .current import running, view_of
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .pace import Pace
-from .run import Run, trusted
+from .policy import policy_of
 from .shard_selector import Source
 
 if TYPE_CHECKING:
@@ -44,31 +45,31 @@ class Notifier:
         self._hooks = hooks
         self._loop = loop or EventLoop()
 
-    def is_heard(self, settlement: Settlement, task: Task | None) -> bool:
+    def has_listeners(self, settlement: Settlement, task: Task | None) -> bool:
         """Return True if a listener is called for this end."""
         event = event_of(settlement)
         has_hook = task is not None and task.options.on_exhausted is not None
         return (event is not None and self._hooks.wants(event, task)) or (has_hook and is_exhausted(settlement))
 
-    def notify(self, event: str, run: Run, **details: Any) -> None:
+    def notify(self, event: str, attempt: Attempt, **details: Any) -> None:
         """Notify the hooks of one job."""
         try:
-            self._hooks.notify(event, job=run.job, task=run.task, **details)
+            self._hooks.notify(event, job=attempt.job, task=attempt.task, **details)
         except Exception:
-            logger.exception("%s: a listener of %s failed", run.job.id, event)
+            logger.exception("%s: a listener of %s failed", attempt.job.id, event)
 
-    def ended(self, run: Run, settlement: Settlement, error: BaseException | None) -> None:
+    def ended(self, attempt: Attempt, settlement: Settlement, error: BaseException | None) -> None:
         """Notify all listeners of the end of a job that did not simply succeed."""
         if error is not None and is_exhausted(settlement):
-            self._exhausted(run, error)
+            self._exhausted(attempt, error)
         event = event_of(settlement)
-        if event is None or not self._hooks.wants(event, run.task):
+        if event is None or not self._hooks.wants(event, attempt.task):
             return
         if event == "job_buried":
-            self.notify(event, run, error=error, reason=settlement.reason)
+            self.notify(event, attempt, error=error, reason=settlement.reason)
         else:
             retry_in = (settlement.delay_ms or 0) / 1000 if settlement.verb == "fail" else None
-            self.notify(event, run, error=error, outcome=settlement.outcome, retry_in=retry_in)
+            self.notify(event, attempt, error=error, outcome=settlement.outcome, retry_in=retry_in)
 
     def ended_elsewhere(
         self, queue: Queue, task: Task | None, settlement: Settlement, error: BaseException | None = None
@@ -81,34 +82,34 @@ class Notifier:
             settlement: the end.
             error: the cause; by default derived from the settlement.
         """
-        run = _run_of(queue, task, settlement.job)
-        copy_context().run(self._ended_as_current, run, settlement, error or error_of(settlement))
+        attempt = _attempt_elsewhere(queue, task, settlement.job)
+        copy_context().run(self._ended_as_current, attempt, settlement, error or error_of(settlement))
 
-    def _ended_as_current(self, run: Run, settlement: Settlement, error: BaseException) -> None:
-        running.set(run)
-        self.ended(run, settlement, error)
+    def _ended_as_current(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
+        running.set(attempt)
+        self.ended(attempt, settlement, error)
 
-    def failed(self, run: Run, settlement: Settlement, error: BaseException) -> None:
+    def failed(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
         """Log that the handler raised, and notify of it."""
-        self._log(run, settlement, error)
-        self.ended(run, settlement, error)
+        self._log(attempt, settlement, error)
+        self.ended(attempt, settlement, error)
 
-    def _exhausted(self, run: Run, error: BaseException) -> None:
+    def _exhausted(self, attempt: Attempt, error: BaseException) -> None:
         """Call the task's own hook, while the job is still held."""
-        hook = run.task.options.on_exhausted if run.task is not None else None
+        hook = attempt.task.options.on_exhausted if attempt.task is not None else None
         if hook is None:
             return
         try:
-            result = hook(view_of(run), error)
+            result = hook(view_of(attempt), error)
             if type(result) is CoroutineType:
-                self._loop.run(result, run)
+                self._loop.run(result, attempt)
         except BaseException:
-            logger.exception("%s: on_exhausted of task %s failed", run.job.id, run.job.task)
+            logger.exception("%s: on_exhausted of task %s failed", attempt.job.id, attempt.job.task)
 
     @staticmethod
-    def _log(run: Run, settlement: Settlement, error: BaseException) -> None:
+    def _log(attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
         """Log a failure, without the traceback: messages of exceptions may contain arguments."""
-        job = run.job
+        job = attempt.job
         kind = settlement.error_class or "-"
         if settlement.verb == "bury":
             logger.error(
@@ -147,7 +148,7 @@ def event_of(settlement: Settlement) -> str | None:
     """Return the event of an end that did not simply succeed; None if it has none (given back, expired)."""
     if settlement.verb == "bury":
         return "job_buried"
-    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != "succeeded"):
+    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != AttemptOutcome.SUCCEEDED):
         return "job_failed"
     return None
 
@@ -155,8 +156,8 @@ def event_of(settlement: Settlement) -> str | None:
 def is_exhausted(settlement: Settlement) -> bool:
     """Return True if a failure was the last attempt. A job that was acked before it began has only one."""
     if settlement.verb == "record":
-        return settlement.outcome != "succeeded"
-    return settlement.verb == "bury" and settlement.outcome in ("exhausted", "poison")
+        return settlement.outcome != AttemptOutcome.SUCCEEDED
+    return settlement.verb == "bury" and settlement.outcome in (AttemptOutcome.EXHAUSTED, AttemptOutcome.POISON)
 
 
 def error_of(settlement: Settlement) -> BaseException:
@@ -175,14 +176,14 @@ def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
     return decode_args(job.args)
 
 
-def _run_of(queue: Queue, task: Task | None, job: Job) -> Run:
-    """Return an attempt that stands for one that took place elsewhere."""
+def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
+    """Return an attempt that represents one that took place elsewhere."""
     now = time.monotonic()
     deadline = now + trusted(queue.broker.lease_ms / 1000)
-    run = Run(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
-    run.task, run.policy = task, decision.policy_of(task, job)
+    attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
+    attempt.task, attempt.policy = task, policy_of(task, job)
     try:
-        run.args, run.kwargs = arguments_of(job)
+        attempt.args, attempt.kwargs = arguments_of(job)
     except Exception:
-        logger.info("%s: its arguments cannot be decoded for those who listen to its end", job.id)
-    return run
+        logger.info("%s: the listeners of its end get no arguments, because they cannot be decoded", job.id)
+    return attempt

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import decision
+from .policy import policy_of
 
 if TYPE_CHECKING:
     from ..core.task import Registry
@@ -48,7 +49,7 @@ class OrphanedLeases:
         """
         doubtful, self._doubtful = self._doubtful, {}
         for source in doubtful:
-            found = self._settler.patiently(lambda source=source: self._release(source), [])  # type: ignore[misc]
+            found = self._settler.call_with_retries(lambda source=source: self._release(source), [])  # type: ignore[misc]
             if found:
                 self._selector.expect(source, time.monotonic())
                 logger.warning(
@@ -58,7 +59,9 @@ class OrphanedLeases:
                 )
 
     def _release(self, source: Source) -> int:
-        known = {(run.job.queue, run.job.id, run.job.token) for run in self._settler.held} | set(self._settler.left)
+        known = {(attempt.job.queue, attempt.job.id, attempt.job.token) for attempt in self._settler.held} | set(
+            self._settler.abandoned
+        )
         orphaned = [
             job
             for job in source.queue.leases(source.shard)
@@ -70,7 +73,7 @@ class OrphanedLeases:
         return sum(
             source.queue.settle(
                 [
-                    decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
+                    decision.give_back(job, policy_of(self._registry.get(job.task), job), reason=reason)
                     for job in orphaned
                 ]
             )

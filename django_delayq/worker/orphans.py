@@ -16,6 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ..core.attempt_outcome import AttemptOutcome
 from ..core.job import Settlement
 from ..core.requests import new_request
 from .hooks import Hooks
@@ -60,9 +61,9 @@ class Orphans:
         self._hooks = hooks or Hooks()
         self._notifier = Notifier(self._hooks)
 
-    def is_heard(self, settlement: Settlement) -> bool:
+    def has_listeners(self, settlement: Settlement) -> bool:
         """Return True if anything is called for this end."""
-        return self._notifier.is_heard(settlement, self.registry.get(settlement.job.task))
+        return self._notifier.has_listeners(settlement, self.registry.get(settlement.job.task))
 
     def settle(self, queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
         """Settle jobs of a queue, those first for whose ends nothing is called.
@@ -71,12 +72,12 @@ class Orphans:
             For each, whether it counted.
         """
         counted: dict[int, bool] = {}
-        quiet = [place for place, one in enumerate(settlements) if not self.is_heard(one)]
-        counted.update(zip(quiet, queue.settle([settlements[place] for place in quiet]), strict=True))
-        heard = [place for place in range(len(settlements)) if place not in counted]
-        if heard:
+        unnotified = [place for place, one in enumerate(settlements) if not self.has_listeners(one)]
+        counted.update(zip(unnotified, queue.settle([settlements[place] for place in unnotified]), strict=True))
+        notified = [place for place in range(len(settlements)) if place not in counted]
+        if notified:
             with self.listening():
-                counted.update((place, self.finish(End(queue, settlements[place]))) for place in heard)
+                counted.update((place, self.finish(End(queue, settlements[place]))) for place in notified)
         return [counted[place] for place in range(len(settlements))]
 
     @contextmanager
@@ -143,7 +144,7 @@ class Orphans:
 
 
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
-    """Return the end of a run that its process took along; the job was acked before, so it never begins again."""
+    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
     record = record_of("Crashed", why)
     return Settlement(
         job,
@@ -151,7 +152,7 @@ def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
         job.deadline_ms,
         max(0, int(now_ms) - job.deadline_ms),
         None,
-        "crashed",
+        AttemptOutcome.CRASHED,
         why[:200],
         "Crashed",
         record,

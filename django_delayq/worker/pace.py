@@ -19,9 +19,9 @@ class Pace:
         #: jobs that fit into one attempt: more than one if batches of merged jobs are expected
         self.size = 1
 
-    def measured(self, total: float, runs: int) -> None:
-        """Record that ``runs`` attempts took ``total`` seconds together."""
-        mean = total / runs
+    def measured(self, total: float, attempts: int) -> None:
+        """Record that ``attempts`` attempts took ``total`` seconds together."""
+        mean = total / attempts
         if self.seconds is None:
             self.seconds = mean
         else:

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
+from .attempt import NEVER
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK
-from .run import NEVER
 from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Suspects:
         self._lock = threading.Lock()
         self._moments: list[float] = []
         #: when they were last handled
-        self.attended_at = 0.0
+        self.served_at = 0.0
 
     def expect(self, at: float) -> None:
         """Add the moment at which a job is due in quarantine; NEVER adds none."""
@@ -111,8 +111,8 @@ class Suspects:
         with self._lock:
             return min(self._moments, default=NEVER)
 
-    def attended(self, now: float) -> None:
+    def served(self, now: float) -> None:
         """Remove the moments up to ``now``, because a process handles what is due by then."""
-        self.attended_at = now
+        self.served_at = now
         with self._lock:
             self._moments = [at for at in self._moments if at > now]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.job import STARTED, Settlement, release
 from ..core.workers import is_alive
-from . import decision
+from . import crash
+from .attempt import NEVER
 from .orphans import crashed_early
-from .run import NEVER
+from .policy import policy_of
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_TASK_MS: Final = 600_000
 #: a worker that was silent for so long, and for three heartbeats, is dead
 SILENT_MS: Final = 60_000
-#: seconds between two looks at a shard for runs of dead workers whose jobs were acked before they began
-LOOK_FOR_RUNS: Final = 30.0
+#: seconds between two checks of a shard for attempts of dead workers whose jobs were acked early
+EARLY_CHECK_SECONDS: Final = 30.0
 #: ends that wait for their listeners; further ones are found again at the next look
 _MOST_WAITING: Final = 1000
 
@@ -53,7 +54,7 @@ class LeaseReaper:
         self._waiting: dict[Place, tuple[Queue, Settlement]] = {}
         self._lock = threading.Lock()
         self._ring: Callable[[], None] = lambda: None
-        self._looked_at: dict[tuple[str, int], float] = {}
+        self._checked_at: dict[tuple[str, int], float] = {}
 
     # --- in the shard poller's thread
 
@@ -71,12 +72,12 @@ class LeaseReaper:
             offset += len(jobs)
         return False
 
-    def reap_runs(self, queue: Queue, shard: int, now_ms: float) -> None:
+    def reap_early_acked(self, queue: Queue, shard: int, now_ms: float) -> None:
         """Record as crashed what dead workers had begun in a shard after an early ack."""
         now = time.monotonic()
-        if now - self._looked_at.get((queue.name, shard), -LOOK_FOR_RUNS) < LOOK_FOR_RUNS:
+        if now - self._checked_at.get((queue.name, shard), -EARLY_CHECK_SECONDS) < EARLY_CHECK_SECONDS:
             return
-        self._looked_at[queue.name, shard] = now
+        self._checked_at[queue.name, shard] = now
         workers = queue.broker.workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
         lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
@@ -98,7 +99,7 @@ class LeaseReaper:
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
         if self._is_ours(queue, job):
-            return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
+            return crash.lost(job, policy_of(self._orphans.registry.get(job.task), job))
         if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
             return release(
                 job,
@@ -112,18 +113,18 @@ class LeaseReaper:
 
     def _settle(self, queue: Queue, settlements: list[Settlement]) -> bool:
         """Settle what is not listened to, leave the rest to the other thread. Returns True if any was settled here."""
-        quiet: list[Settlement] = []
-        heard: list[Settlement] = []
+        unnotified: list[Settlement] = []
+        notified: list[Settlement] = []
         for one in settlements:
-            (heard if self._orphans.is_heard(one) else quiet).append(one)
-        if heard:
+            (notified if self._orphans.has_listeners(one) else unnotified).append(one)
+        if notified:
             with self._lock:
-                for one in heard[: max(0, _MOST_WAITING - len(self._waiting))]:
+                for one in notified[: max(0, _MOST_WAITING - len(self._waiting))]:
                     self._waiting.setdefault((queue.name, one.job.shard, one.job.id, one.job.token), (queue, one))
             self._ring()
-        if quiet:
-            _log(quiet, queue.settle(quiet))
-        return bool(quiet)
+        if unnotified:
+            _log(unnotified, queue.settle(unnotified))
+        return bool(unnotified)
 
     # --- in the thread of the duty
 

@@ -41,7 +41,7 @@ def error_record(error: BaseException, formatter: Formatter | None = None) -> by
     """
     if formatter is not None:
         try:
-            return _formatted(error, formatter(error))
+            return _apply_format(error, formatter(error))
         except BaseException:
             # Any exception: it is called while a job ends, and must not prevent the end.
             logger.exception("format_error failed for %s; the default record is stored", class_of(error))
@@ -50,11 +50,11 @@ def error_record(error: BaseException, formatter: Formatter | None = None) -> by
 
 def record_of(name: str, message: str, trace: str = "") -> bytes:
     """Return the record made of its parts. JSON escapes control characters."""
-    end = _without_start(trace, len(trace) - ERROR_BYTES)
-    return _fitted({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": end})
+    end = _cut_beginning(trace, len(trace) - ERROR_BYTES)
+    return _fit({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": end})
 
 
-def _fitted(record: dict[str, Any]) -> bytes:
+def _fit(record: dict[str, Any]) -> bytes:
     """Return the encoded record, with its traceback and message cut to the space available."""
     encoded = _encode(record)
     while len(encoded) > ERROR_BYTES:  # the traceback first, from its beginning: the end shows where the error occurred
@@ -64,12 +64,12 @@ def _fitted(record: dict[str, Any]) -> bytes:
             break
         # One character takes one to six bytes here, so this ends after a few rounds without cutting far too much.
         cut = max(1, over // 6)
-        record[key] = _without_start(record[key], cut) if key == "traceback" else record[key][:-cut]
+        record[key] = _cut_beginning(record[key], cut) if key == "traceback" else record[key][:-cut]
         encoded = _encode(record)
     return encoded
 
 
-def _without_start(trace: str, cut: int) -> str:
+def _cut_beginning(trace: str, cut: int) -> str:
     """Return the text from the first line that begins after ``cut``, so that no secret is separated from its name."""
     if cut <= 0:
         return trace
@@ -85,11 +85,11 @@ def text_of(error: BaseException) -> str:
         return f"(its message cannot be read: {type(broken).__name__})"
 
 
-def _formatted(error: BaseException, form: object) -> bytes:
+def _apply_format(error: BaseException, form: object) -> bytes:
     if isinstance(form, str):
         return record_of(class_of(error), form)
     if isinstance(form, dict):
-        form = _fitted({"class": class_of(error), "message": text_of(error), "traceback": _traceback_of(error), **form})
+        form = _fit({"class": class_of(error), "message": text_of(error), "traceback": _traceback_of(error), **form})
     if not isinstance(form, bytes):
         raise TypeError(f"format_error must give a str, a dict or bytes, not {type(form).__name__}")
     if len(form) > ERROR_BYTES:

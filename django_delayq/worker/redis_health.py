@@ -12,7 +12,7 @@ from ..core.redis.faults import Fault, classify
 
 logger = logging.getLogger(__name__)
 
-_REMIND: Final = 60.0
+_REMIND_SECONDS: Final = 60.0
 
 
 class RedisHealth:
@@ -55,16 +55,16 @@ class RedisHealth:
         if fault is Fault.BUG:
             # A bug of this program, not a fault of Redis. The same error from the same loop is logged once a minute.
             mark = f"{who}: {type(error).__name__}"
-            if now - self._bugs.get(mark, -_REMIND) >= _REMIND:
+            if now - self._bugs.get(mark, -_REMIND_SECONDS) >= _REMIND_SECONDS:
                 self._bugs[mark] = now
-                logger.error("%s failed; it goes on", who, exc_info=error)
+                logger.error("%s failed and is retried", who, exc_info=error)
             return fault
         self._count(fault)
         with self._lock:
             if not self._since:
                 self._since = self._reminded = now
                 logger.warning("no work with Redis now (%s, seen by %s): %s", fault.value, who, error)
-            elif fault is Fault.CONFIG and now - self._reminded >= _REMIND:
+            elif fault is Fault.CONFIG and now - self._reminded >= _REMIND_SECONDS:
                 self._reminded = now
                 logger.error("Redis refuses this worker since %.0f s: %s", now - self._since, error)
         return fault

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..core.job import Job, Settlement
 from ..core.requests import new_request
 from ..core.task import Registry
-from . import decision
+from . import crash, decision
 from .orphans import End
+from .policy import Policy, policy_of
 from .scoreboard import Mark, place_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def verdicts(
+def decide(
     jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool, died_at: float
 ) -> list[Settlement]:
     """Return the settlement of each job of a dead child.
@@ -31,31 +32,31 @@ def verdicts(
         jobs: what Redis says the child held.
         marks: what the board says it was running.
         why: how it died, for the stored error.
-        planned: it ended on purpose (stop, recycling, a run that ignored its limit): nobody but the culprit counts.
+        planned: it ended on purpose (stop, recycling, an attempt that ignored its limit): only the culprit counts.
         died_at: monotonic time of the death.
     """
     running = {place: mark for mark in marks for place in mark.places}
-    beside = _begun(jobs, marks) - 1
+    beside = _count_begun(jobs, marks) - 1
     settlements = []
     for job in jobs:
         mark = running.get(place_of(job))
-        policy = decision.policy_of(registry.get(job.task), job)
+        policy = policy_of(registry.get(job.task), job)
         if mark is None:
             # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
-            settlements.append(_back(job, policy, f"not running: {why}"))
+            settlements.append(_give_back(job, policy, f"not running: {why}"))
             continue
         run_ms = max(0, int((died_at - mark.started) * 1000))
         started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
         if mark.timed_out or (not planned and mark.limit_at < died_at):
-            settlements.append(decision.overran(job, policy, started_ms, run_ms))
+            settlements.append(crash.overran(job, policy, started_ms, run_ms))
         elif planned:
-            settlements.append(_back(job, policy, f"interrupted: {why}", began=True))
+            settlements.append(_give_back(job, policy, f"interrupted: {why}", began=True))
         else:
-            settlements.append(decision.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
+            settlements.append(crash.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
     return settlements
 
 
-def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
+def _count_begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
     """Return the number of jobs under which the process may have died: those that ran, and of those whose handler was
     back, the ones whose end was not stored. Jobs that were acked when they began are among them."""
     held = {place_of(job) for job in jobs}
@@ -63,7 +64,7 @@ def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
     return sum(1 + len(mark.others) for mark in begun)
 
 
-def _back(job: Job, policy: decision.Policy, reason: str, *, began: bool = False) -> Settlement:
+def _give_back(job: Job, policy: Policy, reason: str, *, began: bool = False) -> Settlement:
     return decision.give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
@@ -78,7 +79,7 @@ class Salvage:
         marks: what its board says it was running.
         orphans: notifies of the ends.
         why: how it died.
-        planned: see :func:`verdicts`.
+        planned: see :func:`decide`.
         died_at: monotonic time of the death.
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
@@ -103,13 +104,13 @@ class Salvage:
         self._expect = expect
         self._seed = new_request()
         #: by queue: the settlements that nothing is called for; none any more once they are stored
-        self._quiet: dict[str, list[Settlement]] = {}
-        self._heard: deque[End] = deque()
+        self._unnotified: dict[str, list[Settlement]] = {}
+        self._notified: deque[End] = deque()
 
     @property
     def held_since(self) -> float:
         """Latest moment (monotonic) at which the lease of the next job began: it may have been taken over by now."""
-        return max(self._died_at, *[end.taken_at for end in self._heard]) if self._heard else self._died_at
+        return max(self._died_at, *[end.taken_at for end in self._notified]) if self._notified else self._died_at
 
     def run(self, queues: Sequence[Queue]) -> None:
         """Settle the jobs for whose ends nothing is called first: what is called for the others may take its time.
@@ -118,20 +119,20 @@ class Salvage:
             QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
         """
         for queue in queues:
-            self._settle_quiet(queue)
-        if self._heard:
+            self._settle_unnotified(queue)
+        if self._notified:
             with self._orphans.listening():
-                while self._heard:
-                    end = self._heard[0]
+                while self._notified:
+                    end = self._notified[0]
                     counted = self._orphans.finish(end)
-                    self._heard.popleft()
+                    self._notified.popleft()
                     self._account(end.queue, [end.settlement], [counted])
         for queue in queues:
             self._orphans.settle_begun(queue, self._worker, self._why)
 
-    def _settle_quiet(self, queue: Queue) -> None:
-        if queue.name not in self._quiet:
-            settlements = verdicts(
+    def _settle_unnotified(self, queue: Queue) -> None:
+        if queue.name not in self._unnotified:
+            settlements = decide(
                 list(queue.held_by(self._worker)),
                 self._marks,
                 self._orphans.registry,
@@ -139,16 +140,16 @@ class Salvage:
                 planned=self._planned,
                 died_at=self._died_at,
             )
-            quiet = self._quiet[queue.name] = []
+            unnotified = self._unnotified[queue.name] = []
             for one in settlements:
-                if self._orphans.is_heard(one):
-                    self._heard.append(End(queue, one))
+                if self._orphans.has_listeners(one):
+                    self._notified.append(End(queue, one))
                 else:
-                    quiet.append(one)
-        if quiet := self._quiet[queue.name]:
-            counted = queue.settle(quiet, seed=self._seed)
-            self._quiet[queue.name] = []
-            self._account(queue, quiet, counted)
+                    unnotified.append(one)
+        if unnotified := self._unnotified[queue.name]:
+            counted = queue.settle(unnotified, seed=self._seed)
+            self._unnotified[queue.name] = []
+            self._account(queue, unnotified, counted)
 
     def _account(self, queue: Queue, settlements: list[Settlement], ends: list[bool]) -> None:
         queue.broker.tally.ended(queue.name, settlements)

@@ -115,7 +115,7 @@ class Scope:
                 self._wanted, self._ignored = before
                 raise
 
-    def heed(self) -> None:
+    def refresh_if_changed(self) -> None:
         """Read the registry if the last announcement reported a change."""
         if self._broker.changes != self._seen:
             self.refresh()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from .run import NEVER, Run
+from .attempt import NEVER, Attempt
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -45,12 +45,12 @@ _DIGEST_BYTES: Final = 8
 _MOST_OTHERS: Final = 250
 _RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
 _LEAVING_AT: Final = 16
-_WISH_AT: Final = 17
+_END_AT: Final = 17
 _CALL_AT: Final = 18
 _OVERDUE_AT: Final = 24
 _DOUBLE: Final = Struct("<d")
 #: ends that an operator requested from a child through Redis and its supervisor has to carry out, by byte value
-_WISHES: Final = ("", "drain", "stop")
+_ENDS: Final = ("", "drain", "stop")
 
 
 def digest_of(ident: str) -> bytes:
@@ -114,14 +114,14 @@ class Scoreboard:
 
     # --- the child's side
 
-    def mark(self, run: Run, parts: Sequence[Run] = ()) -> None:
-        """Record that slot ``run.slot`` begins ``run``.
+    def mark(self, attempt: Attempt, parts: Sequence[Attempt] = ()) -> None:
+        """Record that slot ``attempt.slot`` begins ``attempt``.
 
         Args:
-            run: the attempt.
+            attempt: the attempt.
             parts: the attempts of a batch, that of its first job first; empty for a single job.
         """
-        job, shared, start = run.job, self._map, self._starts[run.slot]
+        job, shared, start = attempt.job, self._map, self._starts[attempt.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
         shared[start] = IDLE
         _RECORD.pack_into(
@@ -132,7 +132,7 @@ class Scoreboard:
             len(parts) - 1 if parts else 0,
             job.shard,
             job.token,
-            run.started,
+            attempt.started,
             NEVER,
         )
         if parts:
@@ -168,9 +168,9 @@ class Scoreboard:
         """Record that the child ends on purpose, so that the jobs it still runs are not blamed for its end."""
         self._map[_LEAVING_AT] = 1
 
-    def set_wish(self, wish: str) -> None:
+    def request_end(self, requested_end: str) -> None:
         """Request "drain" or "stop" of the whole program, on behalf of an operator. "stop" takes precedence."""
-        self._map[_WISH_AT] = max(self._map[_WISH_AT], _WISHES.index(wish))
+        self._map[_END_AT] = max(self._map[_END_AT], _ENDS.index(requested_end))
 
     def report_overdue(self, now: float) -> None:
         """Record that quarantined jobs are due that this child cannot take."""
@@ -199,9 +199,9 @@ class Scoreboard:
         return bool(self._map[_LEAVING_AT])
 
     @property
-    def wish(self) -> str:
+    def requested_end(self) -> str:
         """The end that was requested from the child for the whole program: "", "drain" or "stop"."""
-        return _WISHES[self._map[_WISH_AT]]
+        return _ENDS[self._map[_END_AT]]
 
     @property
     def overdue_at(self) -> float:

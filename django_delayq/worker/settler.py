@@ -10,9 +10,9 @@ from typing import Final, TypeAlias, TypeVar
 from ..core.job import DURABLE, Settlement
 from ..core.records.settle_frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
+from .attempt import NEVER, Attempt
 from .changes import Changes
 from .redis_health import RedisHealth
-from .run import NEVER, Run
 from .shard_selector import ShardSelector, Source
 
 logger = logging.getLogger(__name__)
@@ -42,12 +42,12 @@ class Settler:
         ended: Ended = lambda queue, settlements: None,
     ) -> None:
         #: all attempts that this process has not settled yet; the heartbeat reads it too
-        self.held: set[Run] = set()
+        self.held: set[Attempt] = set()
         #: number of settled attempts
         self.settled = 0
         #: (queue, id, token) → when storing the end was given up, although it may be stored: these leases are not
         #: orphaned
-        self.left: dict[tuple[str, str, int], float] = {}
+        self.abandoned: dict[tuple[str, str, int], float] = {}
         #: when the oldest unsettled end arrived
         self.since = NEVER
         #: stop retrying calls that settle nothing / any call
@@ -58,75 +58,83 @@ class Settler:
         self._lease = lease
         self._changes = changes or Changes()
         self._ended = ended
-        self._unsettled: dict[Source, list[Run]] = {}
+        self._unsettled: dict[Source, list[Attempt]] = {}
 
     def __bool__(self) -> bool:
         """Return True if an attempt has ended that is not settled yet."""
         return bool(self._unsettled)
 
-    def add(self, source: Source, runs: list[Run]) -> None:
+    def add(self, source: Source, attempts: list[Attempt]) -> None:
         """Add attempts that have ended."""
         if not self._unsettled:
             self.since = time.monotonic()
-        self._unsettled.setdefault(source, []).extend(runs)
+        self._unsettled.setdefault(source, []).extend(attempts)
 
-    def take_acks(self, source: Source) -> list[Run]:
+    def take_acks(self, source: Source) -> list[Attempt]:
         """Remove and return the attempts of this shard that the next reserve can ack; settle its others now."""
-        runs = self._unsettled.pop(source, [])
+        attempts = self._unsettled.pop(source, [])
         if not self._unsettled:
             self.since = NEVER
-        acks = [run for run in runs if run.settlement is not None and run.settlement.verb == "ack"][:_BATCH]
-        if len(acks) < len(runs):
+        acks = [attempt for attempt in attempts if attempt.settlement is not None and attempt.settlement.verb == "ack"][
+            :_BATCH
+        ]
+        if len(acks) < len(attempts):
             chosen = set(acks)
-            self.settle([run for run in runs if run not in chosen])
+            self.settle([attempt for attempt in attempts if attempt not in chosen])
         return acks
 
     def settle_all(self) -> None:
         """Settle all ended attempts."""
         unsettled, self._unsettled = self._unsettled, {}
         self.since = NEVER
-        by_queue: dict[str, list[Run]] = {}
-        for source, runs in unsettled.items():
-            by_queue.setdefault(source.queue.name, []).extend(runs)
-        for runs in by_queue.values():
-            for start in range(0, len(runs), _BATCH):
-                self.settle(runs[start : start + _BATCH])
+        by_queue: dict[str, list[Attempt]] = {}
+        for source, attempts in unsettled.items():
+            by_queue.setdefault(source.queue.name, []).extend(attempts)
+        for attempts in by_queue.values():
+            for start in range(0, len(attempts), _BATCH):
+                self.settle(attempts[start : start + _BATCH])
 
-    def settle(self, runs: list[Run]) -> None:
+    def settle(self, attempts: list[Attempt]) -> None:
         """Settle these attempts, which belong to one queue."""
-        queue = runs[0].source.queue
-        settlements = settlements_of(runs)
+        queue = attempts[0].source.queue
+        settlements = settlements_of(attempts)
         also = [one.also for one in settlements if one.also is not None]
-        counted = self.patiently(lambda: queue.settle([*settlements, *also])[: len(settlements)], runs)
+        counted = self.call_with_retries(lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts)
         if counted is None:
             return
-        self.account(runs, counted)
+        self.account(attempts, counted)
         now = time.monotonic()
-        for run, settlement in zip(runs, settlements, strict=True):
+        for attempt, settlement in zip(attempts, settlements, strict=True):
             if settlement.verb not in ("ack", "record"):
-                self._tell(run)
-                self._selector.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
+                self._note_changes(attempt)
+                self._selector.expect(attempt.source, now + (settlement.delay_ms or 0) / 1000)
 
-    def account(self, runs: list[Run], counted: list[bool]) -> None:
+    def account(self, attempts: list[Attempt], counted: list[bool]) -> None:
         """Record that Redis replied to the settlements of these attempts, which are not held any more."""
-        self.held.difference_update(runs)
-        self.settled += len(runs)
-        if runs:
-            self._ended(runs[0].job.queue, settlements_of(runs))
-        for run in [run for run in runs if run.job.failures or run.job.key >= DURABLE or run.job.merged]:
-            self._tell(run)
+        self.held.difference_update(attempts)
+        self.settled += len(attempts)
+        if attempts:
+            self._ended(attempts[0].job.queue, settlements_of(attempts))
+        for attempt in [
+            attempt for attempt in attempts if attempt.job.failures or attempt.job.key >= DURABLE or attempt.job.merged
+        ]:
+            self._note_changes(attempt)
         if not all(counted):
-            for run, good in zip(runs, counted, strict=True):
-                if not good and not run.lost:
+            for attempt, good in zip(attempts, counted, strict=True):
+                if not good and not attempt.lost:
                     logger.warning(
-                        "%s: the end of a run (%s) came too late, the lease was lost or the answer was",
-                        run.job.id,
-                        _outcome(run),
+                        "%s: the end of the attempt (%s) came too late: its lease or the reply was lost",
+                        attempt.job.id,
+                        _outcome(attempt),
                     )
 
-    def _tell(self, run: Run) -> None:
+    def _note_changes(self, attempt: Attempt) -> None:
         """Note what has to be updated outside Redis because of this end."""
-        job, changes, verb = run.job, self._changes, run.settlement.verb if run.settlement is not None else ""
+        job, changes, verb = (
+            attempt.job,
+            self._changes,
+            attempt.settlement.verb if attempt.settlement is not None else "",
+        )
         if verb != "release" and waits_for_end(job):  # a record belongs to a job that was acked when its attempt began
             changes.note(job.queue, job.shard, "settled")
         if verb == "fail" or job.failures:
@@ -134,16 +142,16 @@ class Settler:
         if verb == "bury":
             changes.note(job.queue, job.shard, "morgue")
 
-    def patiently(self, call: Callable[[], T], runs: list[Run]) -> T | None:
+    def call_with_retries(self, call: Callable[[], T], attempts: list[Attempt]) -> T | None:
         """Call ``call()`` and retry it until it succeeds.
 
         Args:
             call: the call to Redis.
-            runs: the attempts that it settles.
+            attempts: the attempts that it settles.
 
         Returns:
-            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of ``runs``
-                ended so long ago that the reaper has surely taken them.
+            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
+                ``attempts`` ended so long ago that the reaper has surely taken them.
         """
         pause = Backoff()
         while True:
@@ -153,37 +161,39 @@ class Settler:
                 return answer
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
-            hopeless = max((run.deadline for run in runs), default=NEVER) + self._lease < time.monotonic()
-            if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not runs):
-                self._give_up(runs, one_by_one=fault is Fault.BUG)
+            hopeless = max((attempt.deadline for attempt in attempts), default=NEVER) + self._lease < time.monotonic()
+            if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not attempts):
+                self._give_up(attempts, one_by_one=fault is Fault.BUG)
                 return None
             until = time.monotonic() + pause.next(fault)
             while not self.halted and (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, 0.2))
 
-    def _give_up(self, runs: list[Run], *, one_by_one: bool) -> None:
+    def _give_up(self, attempts: list[Attempt], *, one_by_one: bool) -> None:
         """Drop attempts that could not be settled together. If one of them may be the cause, first retry each alone."""
-        if one_by_one and len(runs) > 1:
-            for run in runs:
-                self.settle([run])
+        if one_by_one and len(attempts) > 1:
+            for attempt in attempts:
+                self.settle([attempt])
             return
-        for run in runs:
+        for attempt in attempts:
             logger.error(
-                "%s: the end of a run (%s) could not be stored; %s",
-                run.job.id,
-                _outcome(run),
-                "it was acked before" if run.acked else "its lease will run out",
+                "%s: the end of the attempt (%s) could not be stored; %s",
+                attempt.job.id,
+                _outcome(attempt),
+                "it was acked before" if attempt.acked else "its lease will run out",
             )
-        self.held.difference_update(runs)
+        self.held.difference_update(attempts)
         now = time.monotonic()
-        self.left = {place: since for place, since in self.left.items() if now - since < _REMEMBERED * self._lease}
-        self.left.update(((run.job.queue, run.job.id, run.job.token), now) for run in runs)
+        self.abandoned = {
+            place: since for place, since in self.abandoned.items() if now - since < _REMEMBERED * self._lease
+        }
+        self.abandoned.update(((attempt.job.queue, attempt.job.id, attempt.job.token), now) for attempt in attempts)
 
 
-def settlements_of(runs: list[Run]) -> list[Settlement]:
+def settlements_of(attempts: list[Attempt]) -> list[Settlement]:
     """Return the settlements of these attempts."""
-    return [run.settlement for run in runs if run.settlement is not None]
+    return [attempt.settlement for attempt in attempts if attempt.settlement is not None]
 
 
-def _outcome(run: Run) -> str:
-    return run.settlement.outcome if run.settlement is not None else "?"
+def _outcome(attempt: Attempt) -> str:
+    return attempt.settlement.outcome if attempt.settlement is not None else "?"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .attempt import NEVER
 from .pace import Pace
-from .run import NEVER
 from .shard_state import ShardState
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("pace", "passed", "question", "stride")
+    __slots__ = ("pace", "passed", "reserve_number", "stride")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -32,7 +32,7 @@ class Source(ShardState):
         self.stride = 1.0 / weight
         self.passed = 0.0
         #: number of the last reserve
-        self.question = 0
+        self.reserve_number = 0
 
 
 class ShardSelector:
@@ -47,7 +47,7 @@ class ShardSelector:
         sources: Sequence[Source],
         *,
         scheduler: str = "weighted",
-        strangers: Callable[[], None] = lambda: None,
+        on_unknown: Callable[[], None] = lambda: None,
     ) -> None:
         self.sources = list(sources)
         self.lock = threading.RLock()
@@ -59,12 +59,12 @@ class ShardSelector:
         self.by_place = _by_place(self.sources)
         #: the queues
         self.names = _names_of(self.sources)
-        self._strangers = strangers
+        self._on_unknown = on_unknown
         self._welcome: Callable[[Source], None] = lambda _: None
         self._lag = scheduler == "lag"
         self._virtual = 0.0
 
-    def welcome(self, call: Callable[[Source], None]) -> None:
+    def on_new_source(self, call: Callable[[Source], None]) -> None:
         """Call ``call`` with every shard now, and with each one that is added later."""
         self._welcome = call
         for source in self.sources:
@@ -100,16 +100,16 @@ class ShardSelector:
         """Return the nearest due time of all shards."""
         return min((source.due_at for source in self.sources), default=NEVER)
 
-    def asking(self, source: Source, now: float) -> None:
+    def begin_reserve(self, source: Source, now: float) -> None:
         """Record that a reserve is about to be sent."""
         with self.condition:
-            source.question = source.ask(now)
+            source.reserve_number = source.begin_reserve(now)
 
-    def answered(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
+    def apply_reply(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
-            if not source.answered(source.question, now, next_due_ms, got):
-                source.due_at = now  # a token came after the question
+            if not source.apply_reply(source.reserve_number, now, next_due_ms, got):
+                source.due_at = now  # a token came after the reserve was sent
 
     def expect(self, source: Source, at: float) -> None:
         """Record that work which this process put back falls due at ``at``."""
@@ -124,7 +124,7 @@ class ShardSelector:
         """Handle wake tokens. See :class:`~.wake_listener.Audience`."""
         self.waiting = False  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
-            self._strangers()
+            self._on_unknown()
         self.wake(hints)
         return [hint for hint in hints if hint[0] not in self.names]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .run import NEVER
+from .attempt import NEVER
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -23,7 +23,7 @@ _LONGEST_DOUBT: Final = 1.0
 class ShardState:
     """State of one shard of one queue. Times are of ``time.monotonic()``. Callers hold the lock of its owner."""
 
-    __slots__ = ("_asked", "_oldest", "asked_at", "due_at", "empties", "queue", "shard")
+    __slots__ = ("_oldest", "_reserves", "due_at", "empties", "queue", "sent_at", "shard")
 
     def __init__(self, queue: Queue, shard: int) -> None:
         self.queue = queue
@@ -31,21 +31,21 @@ class ShardState:
         #: when the next job can be reserved; NEVER = the shard was empty, or a reserve is running
         self.due_at = 0.0
         #: when the last reserve was sent
-        self.asked_at = 0.0
+        self.sent_at = 0.0
         self.empties = 0
         #: number of reserves, and the first one whose reply is not outdated
-        self._asked = self._oldest = 0
+        self._reserves = self._oldest = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue.name}.{self.shard}>"
 
-    def ask(self, now: float) -> int:
+    def begin_reserve(self, now: float) -> int:
         """Record that a reserve is about to be sent. Return its number."""
-        self.asked_at, self.due_at = now, NEVER
-        self._asked += 1
-        return self._asked
+        self.sent_at, self.due_at = now, NEVER
+        self._reserves += 1
+        return self._reserves
 
-    def answered(self, number: int, now: float, next_due_ms: float | None, got: int) -> bool:
+    def apply_reply(self, number: int, now: float, next_due_ms: float | None, got: int) -> bool:
         """Apply the reply of a reserve: ``got`` jobs, and the time until the next due one (None = empty shard).
 
         Returns:
@@ -70,9 +70,9 @@ class ShardState:
 
     def wake(self) -> None:
         """Make the shard due: a wake token has arrived, or one may have been lost."""
-        self.due_at, self._oldest = 0.0, self._asked + 1
+        self.due_at, self._oldest = 0.0, self._reserves + 1
 
 
 def stalest(states: Iterable[State]) -> State | None:
     """Return the shard whose last reserve is the longest ago: the next one to check for work without a token."""
-    return min(states, key=lambda state: state.asked_at, default=None)
+    return min(states, key=lambda state: state.sent_at, default=None)

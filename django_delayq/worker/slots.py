@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from .attempt import Attempt
 from .hooks import Hooks
-from .run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +26,13 @@ class Slots:
     first.
     """
 
-    def __init__(self, count: int, execute: Callable[[Run], None], hooks: Hooks, ended: Callable[[], None]) -> None:
+    def __init__(self, count: int, execute: Callable[[Attempt], None], hooks: Hooks, ended: Callable[[], None]) -> None:
         self.count = count
-        self.inbox: deque[Run] = deque()
+        self.inbox: deque[Attempt] = deque()
         #: finished attempts, for the fetch loop to collect
-        self.done: deque[Run] = deque()
+        self.done: deque[Attempt] = deque()
         #: attempt in each slot
-        self.running: list[Run | None] = [None] * count
+        self.running: list[Attempt | None] = [None] * count
         #: wake one more slot before each attempt
         self.spread = True
         self._execute = execute
@@ -42,7 +42,7 @@ class Slots:
         self._bells = [threading.Lock() for _ in range(count)]
         self._closing = False
         self._threads = [
-            threading.Thread(target=self._live, args=(slot,), name=f"delayq-slot-{slot}", daemon=True)
+            threading.Thread(target=self._run_thread, args=(slot,), name=f"delayq-slot-{slot}", daemon=True)
             for slot in range(count)
         ]
 
@@ -61,24 +61,24 @@ class Slots:
     def jobs(self) -> list[dict[str, Any]]:
         """Return what the slots run now, for display (:meth:`Broker.workers`). The attempts may end meanwhile."""
         found = []
-        for slot, run in enumerate(self.running[:MOST_SHOWN]):
-            if run is not None:
-                began = run.started or time.monotonic()  # it was taken, and is about to begin
+        for slot, attempt in enumerate(self.running[:MOST_SHOWN]):
+            if attempt is not None:
+                began = attempt.started or time.monotonic()  # it was taken, and is about to begin
                 found.append(
                     {
                         "slot": slot,
-                        "queue": run.job.queue,
-                        "id": run.job.id,
-                        "task": run.job.task,
-                        "started_ms": int(began * 1000 + run.offset_ms),
-                        "ids": len(run.parts),
+                        "queue": attempt.job.queue,
+                        "id": attempt.job.id,
+                        "task": attempt.job.task,
+                        "started_ms": int(began * 1000 + attempt.offset_ms),
+                        "ids": len(attempt.parts),
                     }
                 )
         return found
 
-    def put(self, runs: list[Run], wake: int) -> None:
+    def put(self, attempts: list[Attempt], wake: int) -> None:
         """Add attempts to the inbox, and wake up to ``wake`` idle slots for them."""
-        self.inbox.extend(runs)
+        self.inbox.extend(attempts)
         self.wake(wake)
 
     def wake(self, slots: int) -> None:
@@ -90,14 +90,14 @@ class Slots:
                 return
             self._bells[slot].release()
 
-    def take_back(self) -> list[Run]:
+    def take_back(self) -> list[Attempt]:
         """Remove and return everything in the inbox that no slot has taken."""
-        runs: list[Run] = []
+        attempts: list[Attempt] = []
         try:
             while True:
-                runs.append(self.inbox.popleft())
+                attempts.append(self.inbox.popleft())
         except IndexError:
-            return runs
+            return attempts
 
     def close(self, timeout: float) -> bool:
         """End the threads. Return False if one of them still runs a job ``timeout`` seconds later."""
@@ -107,7 +107,7 @@ class Slots:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _live(self, slot: int) -> None:
+    def _run_thread(self, slot: int) -> None:
         try:
             self._hooks.thread_start()
         except Exception:
@@ -125,19 +125,19 @@ class Slots:
         inbox, idle, running, execute, ended = self.inbox, self._idle, self.running, self._execute, self._ended
         while True:
             try:
-                run = take()
+                attempt = take()
             except IndexError:
                 if self._closing:
                     return
                 self._rest(slot)
                 continue
-            running[slot] = run
+            running[slot] = attempt
             if self.spread and inbox and idle:
                 self.wake(1)
-            run.slot = slot
-            execute(run)  # never raises
+            attempt.slot = slot
+            execute(attempt)  # never raises
             running[slot] = None
-            finish(run)
+            finish(attempt)
             ended()
 
     def _rest(self, slot: int) -> None:

@@ -12,20 +12,18 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
-from .salvage import Salvage
-from .scoreboard import Mark, Scoreboard
+from .salvage_threads import SalvageThreads
+from .scoreboard import Scoreboard
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: seconds that a child gets beyond the grace period before it is killed
-_STRAGGLE: Final = 0.5
-_TURN: Final = 1.0
-_SALVAGE_AT_END: Final = 2.0
+_KILL_AFTER_SECONDS: Final = 0.5
+_TURN_SECONDS: Final = 1.0
+_SALVAGE_AT_END_SECONDS: Final = 2.0
 
 
 class Supervisor:
@@ -69,13 +67,12 @@ class Supervisor:
         self._broker = broker
         self._reload_on = reload_on
         self._base = config.name or new_name()
-        self._orphans = Orphans(registry, hooks, self._base)
-        self._births = 0
+        self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
+        self._children_started = 0
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         self._suspects = Suspects()
         self._signals: Signals | None = None
-        self._salvagers: list[threading.Thread] = []
         self._stop_by: float | None = None
         self._draining = False
         self._awake_at = time.monotonic()
@@ -99,64 +96,64 @@ class Supervisor:
             try:
                 while True:
                     now = time.monotonic()
-                    self._hear()  # first, because a child that is dead by now may have left a request
+                    self._carry_out_requests()  # first, because a child that is dead by now may have left a request
                     self._reap(now)
                     if self._is_over():
                         break
                     self._start_missing(now)
-                    self._attend_suspects(now)
+                    self._serve_quarantine(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):
-                        self._heed(number)
+                        self._handle_signal(number)
             finally:
                 self._kill_all("the supervisor ends", blame=False)
                 self._reap(time.monotonic(), wait=True)
                 self._signals = None
-                self._finish_salvage()
+                self._salvage.join(_SALVAGE_AT_END_SECONDS)
         logger.info("supervisor %s stopped", self._base)
         return 0
 
     # --- signals
 
-    def _heed(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number in STOP:
             if self._stop_by is not None:
                 logger.warning("supervisor %s stops at once", self._base)
-                self._stop_by = time.monotonic() - _STRAGGLE
+                self._stop_by = time.monotonic() - _KILL_AFTER_SECONDS
                 return
             self._stop()
         elif number == DRAIN:
             self._drain()
         elif number == DUMP:
             log_stacks()
-            self._tell(DUMP)
+            self._send_signal(DUMP)
         elif number in self._reload_on:
-            self._tell(signal.SIGTERM)
+            self._send_signal(signal.SIGTERM)
             for place in self._all_places:  # the cause of fast deaths may be fixed now
                 place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
         logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)
         self._stop_by = time.monotonic() + self._config.grace
-        self._tell(signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
 
     def _drain(self) -> None:
         self._draining = True
-        self._tell(DRAIN)
+        self._send_signal(DRAIN)
 
-    def _hear(self) -> None:
+    def _carry_out_requests(self) -> None:
         """Carry out ends that were requested from the children.
 
         They do not use signals: several children may get the same request, and a second SIGTERM would end the program
         at once.
         """
-        wishes = {child.board.wish for child in self._children()}
-        if "stop" in wishes and self._stop_by is None:
+        requests = {child.board.requested_end for child in self._children()}
+        if "stop" in requests and self._stop_by is None:
             self._stop()
-        elif "drain" in wishes and self._stop_by is None and not self._draining:
+        elif "drain" in requests and self._stop_by is None and not self._draining:
             self._drain()
 
-    def _tell(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         for child in self._children():
             child.told = child.told or number == signal.SIGTERM
             with contextlib.suppress(ProcessLookupError):
@@ -177,9 +174,9 @@ class Supervisor:
         return self._stop_by is not None or self._draining
 
     def _next_turn(self, now: float) -> float:
-        moments = [now + _TURN]
+        moments = [now + _TURN_SECONDS]
         if self._stop_by is not None:
-            moments.append(self._stop_by + _STRAGGLE)
+            moments.append(self._stop_by + _KILL_AFTER_SECONDS)
         elif not self._draining:
             moments += [place.start_at for place in self._places if place.child is None]
             if not any(now < place.start_at for place in self._quarantine):
@@ -195,11 +192,11 @@ class Supervisor:
             if place.child is None and place.start_at <= now:
                 place.child = self._start(place)
 
-    def _attend_suspects(self, now: float) -> None:
-        """Make an idle quarantine child look for jobs that are due in quarantine, or start one more child."""
+    def _serve_quarantine(self, now: float) -> None:
+        """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
         if self._is_ending:
             return
-        if any(child.board.overdue_at > self._suspects.attended_at for child in self._children()):
+        if any(child.board.overdue_at > self._suspects.served_at for child in self._children()):
             self._suspects.expect(now)
         if self._suspects.next_at > now:
             return
@@ -213,14 +210,14 @@ class Supervisor:
             place.child = self._start(place)
         for child in idle:
             child.board.call()
-        self._suspects.attended(now)  # if all are busy, each looks again after its job
+        self._suspects.served(now)  # if all are busy, each checks again after its job
 
     def _start(self, place: Place) -> Child:
-        self._births += 1
+        self._children_started += 1
         slots = 1 if place.quarantine else self._config.threads
         board = Scoreboard.create(slots)
         child_spec = ChildSpec(
-            f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine
+            f"{self._base}.{self._children_started}", place.index, board.fd, slots, os.getpid(), place.quarantine
         )
         process = subprocess.Popen(self._command, env=child_spec.environment(), pass_fds=(board.fd,))
         logger.info(
@@ -232,11 +229,11 @@ class Supervisor:
 
     def _watch(self, now: float) -> None:
         gap, self._awake_at = now - self._awake_at, now
-        if gap > 2 * _TURN:
+        if gap > 2 * _TURN_SECONDS:
             # This process itself was stopped, and its children may have been too. They get time to refresh their
             # stamps.
             self._stale_after = now + 5.0
-        if self._stop_by is not None and now >= self._stop_by + _STRAGGLE:
+        if self._stop_by is not None and now >= self._stop_by + _KILL_AFTER_SECONDS:
             self._kill_all("it did not end within the grace period", blame=False)
             return
         if now < self._stale_after:
@@ -274,7 +271,7 @@ class Supervisor:
 
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:
-            _reap_strangers({child.process.pid for child in self._children()})
+            _reap_adopted({child.process.pid for child in self._children()})
         for place in self._all_places:
             child = place.child
             if child is None:
@@ -284,9 +281,9 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 place.child = None
-                self._bury(place, child, code, now)
+                self._handle_death(place, child, code, now)
 
-    def _bury(self, place: Place, child: Child, code: int, now: float) -> None:
+    def _handle_death(self, place: Place, child: Child, code: int, now: float) -> None:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
@@ -299,29 +296,7 @@ class Supervisor:
         marks, served = board.marks(), bool(board.ready)
         board.close()
         if served:
-            thread = threading.Thread(
-                target=self._salvage, args=(child.name, marks, why, planned, now), name="delayq-salvage", daemon=True
-            )
-            self._salvagers = [other for other in self._salvagers if other.is_alive()] + [thread]
-            thread.start()
-
-    def _salvage(self, name: str, marks: list[Mark], why: str, planned: bool, died_at: float) -> None:
-        """Settle the jobs of a dead child. Retried for one lease; after that the reaper of any dispatcher does it."""
-        pause = Backoff()
-        salvage = Salvage(name, marks, self._orphans, why, planned=planned, died_at=died_at, expect=self._expect)
-        while True:
-            try:
-                broker = self._broker()
-                queues = broker.served(self._config.queues, every=self._config.all_queues, awaited=self._config.awaited)
-                salvage.run(queues)
-                broker.forget(name)
-                broker.tally.flush()
-                return
-            except Exception as error:
-                if time.monotonic() - salvage.held_since > self._lease():
-                    logger.warning("jobs of child %s are left to the reaper: %s", name, error)
-                    return
-                time.sleep(pause.next())
+            self._salvage.start(child.name, marks, why, planned=planned, died_at=now)
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""
@@ -329,13 +304,8 @@ class Supervisor:
         if self._signals is not None:
             self._signals.poke()
 
-    def _finish_salvage(self) -> None:
-        until = time.monotonic() + _SALVAGE_AT_END
-        for thread in self._salvagers:
-            thread.join(max(0.0, until - time.monotonic()))
 
-
-def _reap_strangers(own: set[int]) -> None:
+def _reap_adopted(own: set[int]) -> None:
     """Collect the exit codes of adopted processes.
 
     As PID 1 of a container, this process adopts the orphans of its children.

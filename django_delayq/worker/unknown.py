@@ -11,8 +11,8 @@ from typing import Final
 
 from ..core.job import Settlement
 from . import decision
-from .decision import Policy
-from .run import Run
+from .attempt import Attempt
+from .policy import Policy
 
 logger: Final = logging.getLogger(__name__)
 
@@ -38,9 +38,9 @@ class UnknownTasks:
         self._answers: dict[tuple[str, str], tuple[float, bool]] = {}
         self._logged: dict[str, float] = {}
 
-    def settle(self, run: Run, policy: Policy) -> Settlement:
+    def settle(self, attempt: Attempt, policy: Policy) -> Settlement:
         """Return the settlement of the job."""
-        job, now_ms = run.job, run.now_ms
+        job, now_ms = attempt.job, attempt.now_ms
         elsewhere = self._is_known(job.queue, job.task, now_ms)
         self._log(job.task, elsewhere=elsewhere)
         return decision.unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())

@@ -67,7 +67,7 @@ class WakeListener:
         self._strays: set[str] = set()
         self._closing = threading.Event()
 
-    def hears(self, names: frozenset[str]) -> bool:
+    def listens_to(self, names: frozenset[str]) -> bool:
         """Return True if the thread listens to these queues."""
         return not self._idle and self._covers(names)
 
@@ -76,10 +76,10 @@ class WakeListener:
         return self._waker is not None and not self._outgrown and names <= self._names
 
     def call(self, names: frozenset[str]) -> None:
-        """Make the thread listen to these queues. The call may be missed: repeat it until :meth:`hears` is true."""
+        """Make the thread listen to these queues. A call may be missed: repeat it until :meth:`listens_to` is true."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._live, name="delayq-waker", daemon=True)
+                self._thread = threading.Thread(target=self._run_thread, name="delayq-waker", daemon=True)
                 self._thread.start()
             self._called.notify()
             waker = self._waker
@@ -111,7 +111,7 @@ class WakeListener:
                     waker.close()
             thread.join(0.1)  # a read that began just after the close needs a second one
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         pause = Backoff(cap=1.0)
         while names := self._wait_for_demand():
             try:

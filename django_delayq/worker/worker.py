@@ -14,25 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
+from .attempt import Attempt
 from .changes import Changes
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
-from .dispatcher import EpochCleanup, ShardPoller, WorkerPruning
+from .duties import dispatcher_duties
 from .eventloop import EventLoop
 from .execution import Execution
 from .heartbeat import Heartbeat
 from .hooks import Hooks
-from .limits import PATIENCE, TimeoutMonitor, resident_mib
+from .limits import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .loop import Duty, Loop
 from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
-from .orphans import Orphans
-from .reaper import LeaseReaper
-from .recurring import RecurringTicker
 from .redis_health import RedisHealth
-from .run import Run
 from .scope import Scope
 from .scoreboard import Scoreboard
 from .shard_selector import ShardSelector, build_sources
@@ -76,7 +73,7 @@ class Worker:
         changes: Changes | None = None,
         child_spec: ChildSpec | None = None,
         board: Scoreboard | None = None,
-        patience: float = PATIENCE,
+        reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
         self._which = served_by(child_spec)
         if self._which == "quarantined":
@@ -94,7 +91,7 @@ class Worker:
         self._changes = changes or Changes()
         self._child_spec = child_spec
         self._board = board
-        self._patience = patience
+        self._reaction_seconds = reaction_seconds
         self._exit_code = EXIT_OK
         self._signals: Signals | None = None
         self._stop_by: float | None = None
@@ -102,9 +99,9 @@ class Worker:
         self._warning: threading.Timer | None = None
         self._ending = threading.Lock()
         self._clean = False
-        self._born = time.time()
+        self._started_at = time.time()
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
-        self._scope = Scope(broker, config, self._serve)
+        self._scope = Scope(broker, config, self._set_queues)
         self.consumer: Consumer | None = None
         self._selector: ShardSelector | None = None
         self._slots: Slots | None = None
@@ -129,16 +126,16 @@ class Worker:
             try:
                 self.start()
                 while not self.done.is_set():
-                    for number in signals.wait(None if self._stop_by is None else self._left()):
-                        self._heed(number)
-                    if self._stop_by is not None and self._left() <= 0:
+                    for number in signals.wait(None if self._stop_by is None else self._seconds_left()):
+                        self._handle_signal(number)
+                    if self._stop_by is not None and self._seconds_left() <= 0:
                         break
-                self.stop(max(0.0, self._left()) if self._stop_by is not None else self.config.grace)
+                self.stop(max(0.0, self._seconds_left()) if self._stop_by is not None else self.config.grace)
             finally:
                 self._signals = None
         return self._exit_code
 
-    def _heed(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == DUMP:
             log_stacks()
         elif number == DRAIN:
@@ -156,7 +153,7 @@ class Worker:
                 self._begin_stop(self.config.grace)
                 logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return (self._stop_by or 0.0) - time.monotonic()
 
     # --- inside another program
@@ -180,8 +177,8 @@ class Worker:
             self.describe,
             self.consumer,
             self._slots,
-            self._scope.heed,
-            WorkerCommands(self._broker, self.name, self._end_as_told),
+            self._scope.refresh_if_changed,
+            WorkerCommands(self._broker, self.name, self._end_by_command),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
         duties = {
@@ -205,19 +202,19 @@ class Worker:
 
         None if the worker was stopped before, so that nothing may begin.
         """
-        selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, strangers=self._scope.refresh)
+        selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, on_unknown=self._scope.refresh)
         pause = Backoff()
         while True:
             try:
                 self._scope.refresh()
             except Exception as error:
-                if self._told_to_stop(pause.next(self.health.failed("start", error))):
+                if self._wait_for_stop(pause.next(self.health.failed("start", error))):
                     return None
             else:
                 self.health.recovered()
                 return selector
 
-    def _serve(self, queues: Sequence[Queue]) -> None:
+    def _set_queues(self, queues: Sequence[Queue]) -> None:
         """Replace the queues and shards that this process reserves from."""
         selector = self._selector
         if selector is not None:
@@ -245,12 +242,12 @@ class Worker:
         """Every queue that this process serves, as of the last read of the registry."""
         return self._scope.queues
 
-    def _told_to_stop(self, seconds: float) -> bool:
+    def _wait_for_stop(self, seconds: float) -> bool:
         """Wait this long, while no other part handles signals yet. Return True if the worker is to stop."""
         if self._signals is None:
             return self.done.wait(seconds)
         for number in self._signals.wait(seconds):
-            self._heed(number)
+            self._handle_signal(number)
         return self.done.is_set()
 
     def _build_consumer(self, selector: ShardSelector) -> None:
@@ -264,7 +261,7 @@ class Worker:
 
         self._slots = Slots(config.threads, execution, self._hooks, ended)
         self._timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
-            self._slots.running, self._board, self._overran, self._beat, patience=self._patience
+            self._slots.running, self._board, self._overran, self._beat, reaction_seconds=self._reaction_seconds
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
             self._waker = WakeListener(self._broker, selector, self.health, selector.lock)
@@ -286,31 +283,18 @@ class Worker:
         )
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
-        lease = self._broker.lease_ms / 1000
-        selector = self._selector if self.config.consumer else None
-        scope = self._scope
-        reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
-        poller = ShardPoller(
-            lambda: scope.queues,
-            lease,
-            self.config.heartbeat,
-            self.health,
-            selector,
-            reaper=reaper,
+        duties = dispatcher_duties(
+            self._broker,
+            self._registry,
+            self.config,
+            self._hooks,
+            name=self.name,
+            scope=self._scope,
+            health=self.health,
+            selector=self._selector if self.config.consumer else None,
             changes=self._changes,
         )
-        cleanup = EpochCleanup(self._broker, lambda: scope.queues)
-        duties: dict[str, Duty] = {
-            "shard-poller": poller,
-            "reaper": reaper,
-            "worker-pruning": WorkerPruning(self._broker, self.name),
-            "epoch-cleanup": cleanup,
-            **self._extra,
-        }
-        ticker = RecurringTicker(self._broker, self._registry, self.config.timezone)
-        if ticker.works:
-            duties["recurring-ticker"] = ticker
-        return duties
+        return {**duties, **self._extra}
 
     def _start_parts(self) -> None:
         """Start the parts from the inside out: each part is started before its callers."""
@@ -324,11 +308,11 @@ class Worker:
             self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
-            threading.Thread(target=self._await, args=(self.consumer,), name="delayq-end", daemon=True).start()
+            threading.Thread(target=self._await_consumer, args=(self.consumer,), name="delayq-end", daemon=True).start()
         for loop in self._loops:
             loop.start()
 
-    def _await(self, consumer: Consumer) -> None:
+    def _await_consumer(self, consumer: Consumer) -> None:
         consumer.finished.wait()
         self._finish()
 
@@ -351,7 +335,7 @@ class Worker:
             "dispatcher": self.config.dispatcher,
             "heartbeat_ms": round(self.config.heartbeat * 1000),
             "quarantine": self._which == "quarantined",
-            "started": int(self._born * 1000),
+            "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self._stop_by is not None,
             "jobs": slots.jobs() if slots else [],
@@ -376,12 +360,12 @@ class Worker:
         else:
             self._finish()
 
-    def _end_as_told(self, word: str) -> None:
+    def _end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
         if self._child_spec is not None and self._board is not None and not is_orphan(self._child_spec):
-            self._board.set_wish(word)  # its supervisor sees it within a second
+            self._board.request_end(command)  # its supervisor sees it within a second
             return
-        if word == "drain":
+        if command == "drain":
             self.drain()
         elif self._stop_by is None:
             self._begin_stop(self.config.grace)
@@ -398,8 +382,8 @@ class Worker:
 
     def _warn_handlers(self) -> None:
         if self.consumer is not None:
-            for run in list(self.consumer.held):
-                run.should_stop = True
+            for attempt in list(self.consumer.held):
+                attempt.should_stop = True
 
     def stop(self, grace: float | None = None) -> bool:
         """End the worker: running jobs get ``grace`` seconds (default: the configuration's).
@@ -425,7 +409,7 @@ class Worker:
             loop.close()
         clean = True
         if self.consumer is not None and self._slots is not None:
-            if not self.consumer.join(max(0.0, self._left())):
+            if not self.consumer.join(max(0.0, self._seconds_left())):
                 self.consumer.halt()
                 self.consumer.join(1.0)
             if self._exit_code == EXIT_OK:
@@ -439,10 +423,10 @@ class Worker:
             self._timeout_monitor.close()
         if clean:
             self._event_loop.close()
-        self._say_goodbye(clean)
+        self._unregister(clean)
         return clean
 
-    def _say_goodbye(self, clean: bool) -> None:
+    def _unregister(self, clean: bool) -> None:
         try:
             self._broker.forget(self.name)
             self._broker.tally.flush()
@@ -460,15 +444,15 @@ class Worker:
 
     # --- called by the timeout monitor
 
-    def _overran(self, run: Run) -> None:
+    def _overran(self, attempt: Attempt) -> None:
         logger.error(
             "%s: task %s ignores its time limit; this process finishes its other jobs and ends",
-            run.job.id,
-            run.job.task,
+            attempt.job.id,
+            attempt.job.task,
         )
         self._exit_code = EXIT_STUCK
         if self.consumer is not None:
-            self.consumer.overran(run)
+            self.consumer.overran(attempt)
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self.config.grace
             if self._signals is not None:
@@ -491,4 +475,4 @@ class Worker:
 
 
 def _exit_code_of(consumer: Consumer) -> int:
-    return EXIT_RECYCLE if consumer.worked_off else EXIT_DRY if consumer.dry else EXIT_OK
+    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK

@@ -15,8 +15,8 @@ from django.contrib.staticfiles import finders
 from django.template.loader import render_to_string
 
 from django_delayq.admin.charts import Chart, Row, number
+from django_delayq.admin.formatting import grouped, millis
 from django_delayq.admin.history_charts import charts, heat_map
-from django_delayq.admin.numbers import grouped, millis
 from django_delayq.history import histograms
 from django_delayq.history.series import Summary
 

@@ -24,7 +24,8 @@ from django_delayq.core.job import Job, NewJob, Payload, Undecodable, ack, fail,
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.times import due_of
-from django_delayq.worker.decision import Policy, raised
+from django_delayq.worker.decision import raised
+from django_delayq.worker.policy import Policy
 from tests.core.stage import LEASE, T0, Stage
 from tests.core.world import unchanged
 from tests.support.redis_box import RedisBox

@@ -2,7 +2,9 @@
 
     browser      a real browser, logged out, on the live site with its static files; see tests/support/browser.py.
                  After the test its console has to be empty (``browser.forgive(pattern)`` for what is meant to fail)
+    operator     the same, logged in as a user who may do everything
     staff        ``staff("view_livejob", "cancel_livejob")``: a user of the admin with just these permissions
+    onlooker, dashboard_user    clients of users who may see the dashboard, or also queues and jobs, and pause
 
 Without Chromium the tests that use ``browser`` are skipped, with ``CI=true`` they fail. On PostgreSQL they are left
 out: the pages are the same.
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 from tests.support.browser import Browser, BrowserBox, find_programs
@@ -67,6 +70,35 @@ def staff(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return user
 
     return make
+
+
+@pytest.fixture
+def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
+    """The browser of a user who may do everything."""
+    browser.login(staff(superuser=True))
+    return browser
+
+
+@pytest.fixture
+def unshared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes a snapshot of its own."""
+    from django_delayq.admin import dashboard_snapshots
+
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
+
+
+@pytest.fixture
+def onlooker(client: Client, staff: Callable[..., Any]) -> Client:
+    """A person who may see the dashboard, and nothing else."""
+    client.force_login(staff("view_dashboard"))
+    return client
+
+
+@pytest.fixture
+def dashboard_user(client: Client, staff: Callable[..., Any]) -> Client:
+    """A person who may also see queues and jobs, and pause."""
+    client.force_login(staff("view_dashboard", "view_queueentry", "pause_queueentry", "view_livejob"))
+    return client
 
 
 @pytest.hookimpl(trylast=True)

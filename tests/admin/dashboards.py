@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from typing import Any
 
 from django_delayq.core.broker import Broker
@@ -83,3 +84,24 @@ def lively(broker: Broker) -> dict[str, Yard]:
     broker.pause("mail", "out")
     broker.queue("uploads", kind="pull", shards=2)
     return {"orders": orders, "crm": crm, "mail": mail}
+
+
+class _Tiles(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._key = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._key = dict(attrs).get("data-total") or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._key:
+            self.found[self._key] = data
+            self._key = ""
+
+
+def tiles(html: bytes) -> dict[str, str]:
+    parser = _Tiles()
+    parser.feed(html.decode())
+    return parser.found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.core.rules import orders_of
+from tests.admin.browser_scripts import CUT, STYLED
 from tests.admin.dashboards import lively, settle
 from tests.admin.support import Yard, every_place
 from tests.support.browser import Browser
@@ -42,25 +42,10 @@ HUGE = """const original = window.fetch;
     }"""
 #: of a chart, the texts at an axis
 TICKS = "return Array.from(document.getElementById(arguments[0]).chart.plot.axes[arguments[1]]._values)"
-#: texts at an axis that are wider than their room
-CUT = """return Array.from(document.querySelectorAll('[data-chart]')).flatMap(({ chart: { plot } }) => {
-      const [below, beside] = plot.axes;
-      plot.ctx.font = beside.font[0];
-      const width = text => plot.ctx.measureText(text).width;
-      const room = plot.bbox.width / below._splits.length;
-      return [...below._values.filter(text => width(text) > room),
-              ...beside._values.filter(text => width(text) > plot.bbox.left)];
-    })"""
 #: the drawing of the throughput
 DRAWN = "return document.querySelector('#dq-throughput canvas').toDataURL()"
 #: bars of the backlog that are drawn
 BARS = "return document.getElementById('dq-backlog').chart.plot.data[1].length"
-#: of a page as the server sends it, the elements with a style of their own
-STYLED = """const request = new XMLHttpRequest();
-    request.open('GET', window.location.href, false);
-    request.send();
-    const page = new DOMParser().parseFromString(request.responseText, 'text/html');
-    return Array.from(page.querySelectorAll('[style], style, script:not([src])'), one => one.outerHTML)"""
 HIDE = """const hidden = arguments[0];
     Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
     document.dispatchEvent(new Event('visibilitychange'))"""
@@ -70,13 +55,6 @@ HIDE = """const hidden = arguments[0];
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests does not slow the page down."""
     monkeypatch.setattr(dashboard_snapshots, "PAUSE", 0)
-
-
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
 
 
 def number(text: str) -> int:

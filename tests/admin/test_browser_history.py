@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,40 +12,19 @@ from django_delayq import connections
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import PipelineRun
+from tests.admin.browser_scripts import CUT, STYLED
 from tests.admin.pasts import lively_past
 from tests.admin.support import Yard
 from tests.support.browser import Browser
 
 PAGE = "/admin/django_delayq/hourlystat/"
 RUNS = "/admin/django_delayq/pipelinerun/"
-#: texts at an axis that are wider than their room
-CUT = """return Array.from(document.querySelectorAll('[data-chart]')).flatMap(({ chart: { plot } }) => {
-      const [below, beside] = plot.axes;
-      plot.ctx.font = beside.font[0];
-      const width = text => plot.ctx.measureText(text).width;
-      const room = plot.bbox.width / below._splits.length;
-      return [...below._values.filter(text => width(text) > room),
-              ...beside._values.filter(text => width(text) > plot.bbox.left)];
-    })"""
 #: colours of the drawing of a chart, without transparent ones
 COLOURS = """const canvas = document.querySelector(`#${arguments[0]} canvas`);
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     const found = new Set();
     for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join(' '));
     return Array.from(found)"""
-#: of a page as the server sends it, the elements with a style or script of their own
-STYLED = """const request = new XMLHttpRequest();
-    request.open('GET', window.location.href, false);
-    request.send();
-    const page = new DOMParser().parseFromString(request.responseText, 'text/html');
-    return Array.from(page.querySelectorAll('[style], style, script:not([src])'), one => one.outerHTML)"""
-
-
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
 
 
 def ahead(broker: Broker) -> None:
@@ -165,11 +143,11 @@ def test_a_run_that_goes_on_is_followed_and_its_end_is_told(operator: Browser, d
     assert [row[1] for row in operator.rows()] == ["failed", "running", "died"]
     operator.screenshot("history-runs")
     operator.open(f"{RUNS}{run.pk}/change/")
-    assert "250 of 1,000" in operator.text("#delayq-progress")
+    assert "250 of 1\u202f000" in operator.text("#delayq-progress")
     assert operator.attribute("#delayq-progress progress", "value") == "25"
     operator.screenshot("history-run")
     PipelineRun.objects.filter(pk=run.pk).update(rows=1000, state="finished", ended_at=timezone.now())
-    operator.until(lambda: "1,000 of 1,000" in operator.text("#delayq-progress"), what="the end of the run")
+    operator.until(lambda: "1\u202f000 of 1\u202f000" in operator.text("#delayq-progress"), what="the end of the run")
     operator.until(lambda: operator.all("#delayq-progress [data-ended]"), what="the word of it")
     operator.open(f"{RUNS}{failed.pk}/change/")
     assert "EventsLost: a gap" in operator.text("#delayq-progress")

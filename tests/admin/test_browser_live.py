@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
 from tests.admin.support import TRACEBACK, Yard, every_place
@@ -15,13 +13,6 @@ from tests.support.browser import Browser
 JOBS = "/admin/django_delayq/livejob/"
 QUEUES = "/admin/django_delayq/queueentry/"
 TASKS = ("shop.cancel_order", "shop.remind", "shop.send_newsletter", "shop.check_payment")
-
-
-@pytest.fixture
-def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
-    """The browser of a person who may do everything."""
-    browser.login(staff(superuser=True))
-    return browser
 
 
 def lively(broker: Broker) -> Yard:
@@ -103,7 +94,7 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.open(f"{JOBS}orders_2Forder-1002/change/")
     operator.click("Reschedule…")
     operator.fill("delay", "2")
-    operator.fill("unit", "h")
+    operator.fill("unit", "hours")
     both_looks(operator, "live-reschedule")
     operator.click("Reschedule")
     assert "The job was rescheduled." in operator.text(".messagelist")
@@ -113,7 +104,7 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.click("Cancel…")
     both_looks(operator, "live-cancel")
     operator.forgive("404")  # the page of the job that is gone
-    operator.click("Yes, cancel it")
+    operator.click("Cancel the job")
     assert "The waiting job was cancelled." in operator.text(".messagelist")
     assert "Queue orders has no live job with this id." in operator.text()
     assert yard.queue.broker.inspector.get("orders", "order-1002") is None
@@ -213,15 +204,15 @@ def test_a_queue_is_paused_resumed_and_purged_by_its_buttons(operator: Browser, 
     assert "paused" not in operator.text("h1")
     operator.click("Run all now…")
     both_looks(operator, "queue-run")
-    operator.click("Yes, run all now")
+    operator.click("Run all now")
     assert "jobs are due now." in operator.text(".messagelist")
     operator.click("Purge…")
     operator.fill("typed", "ordners")
-    operator.click("Yes, purge it")
+    operator.click("Purge the queue")
     assert "This is not the name of the queue." in operator.text(".errorlist")
     both_looks(operator, "queue-purge")
     operator.fill("typed", "orders")
-    operator.click("Yes, purge it")
+    operator.click("Purge the queue")
     assert "waiting jobs were cancelled." in operator.text(".messagelist")
     assert delayq.inspector.counts("orders").delayed == 0
 

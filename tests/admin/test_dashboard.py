@@ -6,34 +6,29 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 import redis.connection
 from django.test import Client
 
-from django_delayq import connections
 from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.charts import level
 from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.admin.dashboard_rates import HEADER, change_since, counters_of
-from django_delayq.admin.dashboard_snapshots import SNAPSHOTS, DashboardSnapshot
 from django_delayq.admin.dashboard_view import MOST_QUEUES
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.operations.counts import Counts
 from django_delayq.core.records.layout import encode, new_layout
 from django_delayq.core.records.packed import pack_job
-from django_delayq.core.rules import orders_of
 from django_delayq.models import OutboxJob
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot
-from tests.admin.dashboards import lively, say, settle
-from tests.admin.support import Yard, cells, every_place, tags_of
+from tests.admin.dashboards import lively, say, settle, tiles
+from tests.admin.support import Yard, cells, tags_of
 from tests.support.redis_box import RedisBox
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("unshared")]
 
 PAGE = "/admin/django_delayq/dashboard/"
 PARTS = f"{PAGE}parts/"
@@ -51,47 +46,6 @@ EXPENSIVE = {
     "dq-outbox",
 }
 EVIL = "<script>evil()</script>'\"{{ evil }}"
-
-
-@pytest.fixture(autouse=True)
-def unshared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request looks anew."""
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
-
-
-@pytest.fixture
-def viewer(client: Client, staff: Callable[..., Any]) -> Client:
-    """A person who may see the dashboard, and nothing else."""
-    client.force_login(staff("view_dashboard"))
-    return client
-
-
-@pytest.fixture
-def operator(client: Client, staff: Callable[..., Any]) -> Client:
-    """A person who may also see queues and jobs, and pause."""
-    client.force_login(staff("view_dashboard", "view_queueentry", "pause_queueentry", "view_livejob"))
-    return client
-
-
-class _Tiles(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, str] = {}
-        self._key = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._key = dict(attrs).get("data-total") or ""
-
-    def handle_data(self, data: str) -> None:
-        if self._key:
-            self.found[self._key] = data
-            self._key = ""
-
-
-def tiles(html: bytes) -> dict[str, str]:
-    parser = _Tiles()
-    parser.feed(html.decode())
-    return parser.found
 
 
 def names(response: Any) -> set[str]:
@@ -121,9 +75,9 @@ def places(counts: Any) -> list[int]:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_numbers_of_the_page_are_those_of_the_inspector(delayq: Broker, operator: Client) -> None:
+def test_the_numbers_of_the_page_are_those_of_the_inspector(delayq: Broker, dashboard_user: Client) -> None:
     lively(delayq)
-    page = operator.get(PAGE)
+    page = dashboard_user.get(PAGE)
     assert page.status_code == 200
     tags_of(page.content)
     counts = delayq.inspector.all_counts()
@@ -139,12 +93,12 @@ def test_the_numbers_of_the_page_are_those_of_the_inspector(delayq: Broker, oper
     }
 
 
-def test_the_parts_for_the_script_are_those_of_the_page(delayq: Broker, viewer: Client) -> None:
+def test_the_parts_for_the_script_are_those_of_the_page(delayq: Broker, onlooker: Client) -> None:
     lively(delayq)
-    page, parts = viewer.get(PAGE), viewer.get(PARTS, {"all": "1"})
+    page, parts = onlooker.get(PAGE), onlooker.get(PARTS, {"all": "1"})
     tags_of(parts.content)
     assert names(parts) == names(page) - {"dq-live"}
-    assert names(viewer.get(PARTS)) == names(parts) - EXPENSIVE
+    assert names(onlooker.get(PARTS)) == names(parts) - EXPENSIVE
     for table in ("dq-queues", "dq-heat", "dq-backlog-table"):
         assert cells(parts.content, table) == cells(page.content, table)
     first = {key: text for key, text in tiles(page.content).items() if key in PLACES}
@@ -152,11 +106,11 @@ def test_the_parts_for_the_script_are_those_of_the_page(delayq: Broker, viewer: 
     assert b"<body" not in parts.content
 
 
-def test_the_shards_are_coloured_by_the_chosen_number_and_name_all_of_them(delayq: Broker, viewer: Client) -> None:
+def test_the_shards_are_coloured_by_the_chosen_number_and_name_all_of_them(delayq: Broker, onlooker: Client) -> None:
     lively(delayq)
     counts = {one.queue: [shard for _, shard in one.shards] for one in delayq.inspector.all_counts(by_shard=True)}
     for place in ("ready", "delayed", "reserved"):
-        page = viewer.get(PAGE, {"heat": place}).content
+        page = onlooker.get(PAGE, {"heat": place}).content
         numbers = {name: [str(getattr(shard, place)) for shard in shards] for name, shards in counts.items()}
         assert {row[0]: row[1:] for row in cells(page, "dq-heat")} == numbers
     first = counts["orders"][0]
@@ -164,14 +118,14 @@ def test_the_shards_are_coloured_by_the_chosen_number_and_name_all_of_them(delay
     assert f'title="{title}"' in page.decode()
 
 
-def test_the_backlog_tells_in_which_minute_or_hour_a_job_falls_due(delayq: Broker, viewer: Client) -> None:
+def test_the_backlog_tells_in_which_minute_or_hour_a_job_falls_due(delayq: Broker, onlooker: Client) -> None:
     yard = Yard(delayq)
     for name, delay_s in (("a", 90), ("b", 100), ("c", 2 * 3600 + 90), ("d", 30 * 3600)):
         yard.put(name, delay_ms=delay_s * 1000)
     yard.put("due")
 
     def told(span: str, bars: int) -> tuple[str, dict[str, str]]:
-        page = viewer.get(PARTS, {"all": "1", "span": span}).content
+        page = onlooker.get(PARTS, {"all": "1", "span": span}).content
         rows = cells(page, "dq-backlog-table")
         assert len(rows) == bars
         found = re.search(r'id="dq-backlog-summary"[^>]*>(.*?) · as of [\d:]{8}<', page.decode())
@@ -183,28 +137,28 @@ def test_the_backlog_tells_in_which_minute_or_hour_a_job_falls_due(delayq: Broke
 
 
 def test_rates_and_lateness_are_known_from_the_second_look_on(
-    delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
+    delayq: Broker, onlooker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard_snapshots, "_RATE_SECONDS", (0.0, 120.0))
     yard = Yard(delayq)
     yard.put("a")
-    first = tiles(viewer.get(PAGE).content)
+    first = tiles(onlooker.get(PAGE).content)
     settle(yard, yard.take(), late_ms=40)
-    second = tiles(viewer.get(PAGE).content)
+    second = tiles(onlooker.get(PAGE).content)
     assert [first[key] for key in ("done_rate", "p50", "p99")] == ["–", "–", "–"]
     assert float(plain(second["done_rate"])) > 0
     assert 25 < int(second["p50"].split()[0]) <= 50
 
 
-def test_rates_are_exact_whichever_process_answered_before(delayq: Broker, viewer: Client) -> None:
+def test_rates_are_exact_whichever_process_answered_before(delayq: Broker, onlooker: Client) -> None:
     yard = Yard(delayq)
     yard.put("a")
-    since = counters(viewer.get(PARTS))
-    assert chart_rows(viewer.get(PARTS), "dq-throughput") == [], "this process knows of no earlier snapshot"
+    since = counters(onlooker.get(PARTS))
+    assert chart_rows(onlooker.get(PARTS), "dq-throughput") == [], "this process knows of no earlier snapshot"
     began = time.monotonic()
     settle(yard, yard.take(), late_ms=40)
     time.sleep(0.3)
-    response = viewer.get(PARTS, headers={HEADER: since})
+    response = onlooker.get(PARTS, headers={HEADER: since})
     longest = time.monotonic() - began + 0.5
     ((_, done, failing, scheduled),) = chart_rows(response, "dq-throughput")
     assert 1 / longest <= float(done) <= 1 / 0.3
@@ -214,11 +168,11 @@ def test_rates_are_exact_whichever_process_answered_before(delayq: Broker, viewe
     assert tiles(response.content)["done_rate"] == done == cells(response.content, "dq-queues")[0][8]
 
 
-def test_counters_that_are_damaged_or_of_the_future_are_ignored(delayq: Broker, viewer: Client) -> None:
+def test_counters_that_are_damaged_or_of_the_future_are_ignored(delayq: Broker, onlooker: Client) -> None:
     Yard(delayq).put("a")
-    good = counters(viewer.get(PARTS))
+    good = counters(onlooker.get(PARTS))
     for text in ("", "x", "1.2.3", good.replace(".", ".-1", 1), "9" * 5000, f"9{good}", good + ".x=y", good + "\xff"):
-        response = viewer.get(PARTS, headers={HEADER: text})
+        response = onlooker.get(PARTS, headers={HEADER: text})
         assert response.status_code == 200
         assert chart_rows(response, "dq-throughput") == []
     snapshot = Snapshot(5_000.0)
@@ -236,12 +190,12 @@ def test_the_counters_of_a_full_page_fit_into_a_header() -> None:
     assert len(counters_of(Snapshot(1e12, tuple(queues)), queues)) < 4_000
 
 
-def test_what_threads_run_is_shown_with_the_ends_of_their_leases(delayq: Broker, operator: Client) -> None:
+def test_what_threads_run_is_shown_with_the_ends_of_their_leases(delayq: Broker, dashboard_user: Client) -> None:
     yard = Yard(delayq)
     yard.put("order_1/x")
     (job,) = yard.take()
     say(delayq, "w@host:1", [job])
-    page = operator.get(PARTS).content.decode()
+    page = dashboard_user.get(PARTS).content.decode()
     assert 'href="/admin/django_delayq/livejob/orders_2Forder_5F1_2Fx/change/">order_1/x</a>' in page
     assert "shop.cancel_order" in page
     found = re.search(r"lease: ([\d.]+) s<", page)
@@ -250,10 +204,10 @@ def test_what_threads_run_is_shown_with_the_ends_of_their_leases(delayq: Broker,
     assert 0 <= float(found[1]) - (view.deadline_ms - delayq.now_ms()) / 1000 < 5
 
 
-def test_a_worker_that_speaks_of_a_queue_that_is_gone_does_not_bring_it_back(delayq: Broker, viewer: Client) -> None:
+def test_a_worker_that_speaks_of_a_queue_that_is_gone_does_not_bring_it_back(delayq: Broker, onlooker: Client) -> None:
     gone = {"slot": 0, "queue": "gone", "id": "a", "task": "t", "started_ms": 1, "ids": 1}
     delayq.announce("w@host:1", {"host": "host", "threads": 1, "running": 1, "jobs": [gone]})
-    page = viewer.get(PARTS).content
+    page = onlooker.get(PARTS).content
     assert b'class="dq-task">t<' in page
     assert b"lease: " not in page
     assert delayq.queue_names() == []
@@ -269,11 +223,11 @@ def test_what_no_text_is_in_an_announcement_breaks_no_page(delayq: Broker, clien
     assert all(b"a?b +2</a>" in page.content for page in pages[:3])
 
 
-def test_the_outbox_is_shown_when_there_is_something_in_it(delayq: Broker, viewer: Client) -> None:
-    assert b'id="dq-outbox" data-part hidden' in viewer.get(PARTS, {"all": "1"}).content
+def test_the_outbox_is_shown_when_there_is_something_in_it(delayq: Broker, onlooker: Client) -> None:
+    assert b'id="dq-outbox" data-part hidden' in onlooker.get(PARTS, {"all": "1"}).content
     record = pack_job(NewJob("a", "t"))
     OutboxJob(queue="orders", job_id="a", task="t", key=uuid.uuid4(), due_ms=5, record=record).save()
-    for page in (viewer.get(PARTS, {"all": "1"}), viewer.get(PAGE)):
+    for page in (onlooker.get(PARTS, {"all": "1"}), onlooker.get(PAGE)):
         assert b'id="dq-outbox" data-part>' in page.content
         assert b"<dt>To be sent</dt>" in page.content
 
@@ -304,10 +258,10 @@ def test_a_warning_says_why_jobs_wait_for_quarantine() -> None:
     ]
 
 
-def test_the_shards_of_an_old_epoch_are_told_apart(delayq: Broker, viewer: Client) -> None:
+def test_the_shards_of_an_old_epoch_are_told_apart(delayq: Broker, onlooker: Client) -> None:
     Yard(delayq).put("a", delay_ms=60_000)
     delayq.reshard("orders", 2)
-    page = viewer.get(PAGE, {"heat": "delayed"}).content
+    page = onlooker.get(PAGE, {"heat": "delayed"}).content
     assert sorted(cells(page, "dq-heat")) == [["orders, epoch 0", "1"], ["orders, epoch 1", "0", "0"]]
 
 
@@ -329,35 +283,35 @@ def shown(client: Client, **asked: str) -> list[str]:
     return [row[0].split()[0] for row in cells(client.get(PARTS, asked).content, "dq-queues") if row[0]]
 
 
-def test_of_a_thousand_queues_those_that_lag_most_come_first(delayq: Broker, viewer: Client) -> None:
+def test_of_a_thousand_queues_those_that_lag_most_come_first(delayq: Broker, onlooker: Client) -> None:
     many(delayq, 1_000)
     now_ms = int(delayq.now_ms())
     for name, late_s in (("q0500", 50), ("q0900", 90), ("q0100", 10)):
         Yard(delayq, name).put("late", due_ms=now_ms - late_s * 1000, delay_ms=None)
     Yard(delayq, "q0700").put("later", delay_ms=60_000)
-    found = shown(viewer)
+    found = shown(onlooker)
     assert found[:5] == ["q0900", "q0500", "q0100", "q0700", "q0000"]
     assert len(found) == MOST_QUEUES
-    page = plain(viewer.get(PARTS).content.decode())
+    page = plain(onlooker.get(PARTS).content.decode())
     assert ">100 of 1000; type a part of a name to find others<" in page
-    assert shown(viewer, q="Q099") == [f"q099{digit}" for digit in range(10)]
-    assert tiles(viewer.get(PARTS, {"q": "q099"}).content)["ready"] == "3", "totals are of all"
-    assert shown(viewer, q="nobody") == []
+    assert shown(onlooker, q="Q099") == [f"q099{digit}" for digit in range(10)]
+    assert tiles(onlooker.get(PARTS, {"q": "q099"}).content)["ready"] == "3", "totals are of all"
+    assert shown(onlooker, q="nobody") == []
     delayq.client.delete(delayq.queues_key)  # the check of 1,000 queues afterwards would take long
 
 
-def test_queues_are_sorted_by_any_column(delayq: Broker, viewer: Client) -> None:
+def test_queues_are_sorted_by_any_column(delayq: Broker, onlooker: Client) -> None:
     for name, number in (("a", 2), ("b", 3), ("c", 1)):
         yard = Yard(delayq, name)
         for place in range(number):
             yard.put(f"{place}", delay_ms=60_000)
     settle(Yard(delayq, "c"), [])
-    assert shown(viewer, sort="delayed", down="1") == ["b", "a", "c"]
-    assert shown(viewer, sort="delayed", down="0") == ["c", "a", "b"]
-    assert shown(viewer, sort="name") == ["a", "b", "c"]
-    assert shown(viewer, sort="name", down="1") == ["c", "b", "a"]
-    assert shown(viewer, sort="nonsense", span="year", heat="cold") == ["b", "a", "c"]
-    page = viewer.get(PAGE, {"sort": "delayed", "down": "1"}).content.decode()
+    assert shown(onlooker, sort="delayed", down="1") == ["b", "a", "c"]
+    assert shown(onlooker, sort="delayed", down="0") == ["c", "a", "b"]
+    assert shown(onlooker, sort="name") == ["a", "b", "c"]
+    assert shown(onlooker, sort="name", down="1") == ["c", "b", "a"]
+    assert shown(onlooker, sort="nonsense", span="year", heat="cold") == ["b", "a", "c"]
+    page = onlooker.get(PAGE, {"sort": "delayed", "down": "1"}).content.decode()
     assert 'aria-sort="descending"><a href="?sort=delayed&amp;down=0" data-query' in page
 
 
@@ -379,7 +333,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.one_server("counts round trips")
 def test_a_page_costs_no_more_than_ten_calls_and_that_is_so_for_many_queues(
-    delayq: Broker, viewer: Client, trips: list[int]
+    delayq: Broker, onlooker: Client, trips: list[int]
 ) -> None:
     yard = Yard(delayq)
     for number in range(20):
@@ -387,11 +341,11 @@ def test_a_page_costs_no_more_than_ten_calls_and_that_is_so_for_many_queues(
     yard.put("now")
     say(delayq, "w@host:1", yard.take()[:3])
     for _ in range(2):
-        viewer.get(PAGE)  # the scripts are known from here on, and each line is made
+        onlooker.get(PAGE)  # the scripts are known from here on, and each line is made
 
     def price(address: str) -> int:
         trips.clear()
-        assert viewer.get(address).status_code == 200
+        assert onlooker.get(address).status_code == 200
         return len(trips)
 
     few = [price(PAGE), price(PARTS), price(f"{PARTS}?all=1")]
@@ -403,15 +357,15 @@ def test_a_page_costs_no_more_than_ten_calls_and_that_is_so_for_many_queues(
 
 @pytest.mark.one_server("listens to one server")
 def test_a_page_of_one_shard_sends_no_more_than_ten_commands(
-    delayq: Broker, viewer: Client, redis_box: RedisBox
+    delayq: Broker, onlooker: Client, redis_box: RedisBox
 ) -> None:
     yard = Yard(delayq)
     yard.put("now")
     say(delayq, "w@host:1", yard.take())
-    viewer.get(PAGE)  # the scripts are known from here on
+    onlooker.get(PAGE)  # the scripts are known from here on
     sent = []
     with redis_box.client().monitor() as monitor:
-        viewer.get(PAGE)
+        onlooker.get(PAGE)
         delayq.client.echo("that was it")
         for said in monitor.listen():
             if "that was it" in said["command"]:
@@ -420,154 +374,3 @@ def test_a_page_of_one_shard_sends_no_more_than_ten_commands(
                 sent.append(said["command"].split()[0].upper())
     assert len(sent) <= 10, sent
     assert sent.count("EVALSHA") == 2, "the counts of the shard, and the lease of its job"
-
-
-# -- looks -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_look_is_shared_by_those_who_ask_at_the_same_moment(
-    delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
-    yard = Yard(delayq)
-    first = viewer.get(PAGE).content
-    yard.put("a")
-    assert tiles(viewer.get(PARTS).content)["ready"] == "0"
-    assert tiles(viewer.get(PAGE).content)["ready"] == tiles(first)["ready"] == "0"
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
-    assert tiles(viewer.get(PARTS).content)["ready"] == "1"
-
-
-def test_many_threads_are_answered_by_one_look(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
-    broker, found = connections.broker(), []
-    gate = threading.Barrier(8)
-
-    def ask() -> None:
-        gate.wait(10)
-        found.append(SNAPSHOTS.latest(broker))
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(found) == 8
-    assert len({id(look) for look in found}) == 1
-
-
-def test_the_next_look_waits_a_hundred_times_as_long_as_this_one_took(
-    delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=3.0).next_ms == 1_000
-    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=250.0).next_ms == 25_000
-    for cost_ms, state in ((3.0, "live"), (250.0, "live, every 25 s, because a snapshot takes 250 ms")):
-        look = DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms)
-        monkeypatch.setattr(SNAPSHOTS, "latest", lambda *_, look=look: look)
-        page = viewer.get(PARTS).content.decode()
-        assert f'data-next="{look.next_ms}"' in page
-        assert f'<strong id="dq-state" role="status">{state}</strong>' in page
-
-
-def test_redis_is_gone_is_said_kindly_and_in_the_place_of_the_numbers(
-    delayq: Broker, viewer: Client, settings: Any
-) -> None:
-    connections.close_broker()
-    here = settings.DELAYQ
-    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
-    page, parts = viewer.get(PAGE), viewer.get(PARTS)
-    for response in (page, parts):
-        assert (response.status_code, response["Retry-After"]) == (503, "5")
-        tags_of(response.content)
-        assert b"Redis cannot be reached just now." in response.content
-        assert re.search(rb'id="dq-trouble" data-part class="[^"]*" role="alert">', response.content), "it is shown"
-    assert b"<code></code>" not in parts.content
-    assert b"The last values that were received stay on the page." in parts.content
-    connections.close_broker()
-    settings.DELAYQ = here
-    assert viewer.get(PAGE).status_code == 200
-
-
-@pytest.mark.broken_on_purpose
-@pytest.mark.one_server("stops one server")
-def test_a_redis_that_stands_still_holds_no_request_for_long(
-    delayq: Broker,
-    viewer: Client,
-    settings: Any,
-    redis_factory: Callable[..., RedisBox],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    box = redis_factory()
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
-    connections.close_broker()
-    monkeypatch.setattr(connections, "PATIENCE", 0.3)
-    yard = Yard(connections.broker())
-    yard.put("a")
-    say(connections.broker(), "w@host:1", yard.take())
-    assert viewer.get(PAGE).status_code == 200
-    box.pause()
-    for address in (PAGE, PARTS, f"{PARTS}?all=1"):
-        began = time.monotonic()
-        assert viewer.get(address).status_code == 503
-        assert time.monotonic() - began < 0.3 * 8, "a few answers waited for, and a line that was made anew"
-
-
-# -- who may ----------------------------------------------------------------------------------------------------------
-
-
-def test_only_those_who_may_see_it_do(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
-    assert client.get(PAGE).status_code == client.get(PARTS).status_code == 302
-    client.force_login(staff("view_queueentry", "view_livejob", "pause_queueentry"))
-    assert client.get(PAGE).status_code == client.get(PARTS).status_code == 403
-    assert b"dashboard/" not in client.get("/admin/").content
-
-
-def test_it_is_linked_from_the_index_and_asks_nothing_but_get(delayq: Broker, viewer: Client) -> None:
-    assert b'href="/admin/django_delayq/dashboard/"' in viewer.get("/admin/").content
-    assert viewer.post(PAGE).status_code == viewer.post(PARTS).status_code == 405
-
-
-def test_who_may_not_pause_has_no_button_and_is_refused(delayq: Broker, viewer: Client) -> None:
-    every_place(delayq)
-    page = viewer.get(PAGE).content
-    assert b'"dq-pause"' not in page
-    assert b"formaction" not in page
-    assert b"/pause/" not in page
-    assert b"livejob" not in page, "nor links to pages that would refuse"
-    assert viewer.post(f"{QUEUES}orders/pause/", {"direction": "out"}).status_code == 403
-    assert orders_of(delayq.queue("orders").layout)["paused"] == ""
-
-
-def test_who_may_not_see_jobs_is_not_told_their_ids(delayq: Broker, viewer: Client) -> None:
-    yard = Yard(delayq)
-    yard.put("ada@example.org")
-    say(delayq, "w@host:1", yard.take())
-    for address in (PAGE, PARTS, f"{PARTS}?all=1"):
-        page = viewer.get(address).content
-        assert b"shop.cancel_order" in page
-        assert b"lease: " in page
-        assert b"ada@example.org" not in page
-
-
-def test_the_buttons_work_as_forms(delayq: Broker, operator: Client) -> None:
-    every_place(delayq)
-    page = operator.get(PAGE).content
-    assert b'formaction="/admin/django_delayq/queueentry/orders/pause/"' in page
-    operator.post(f"{QUEUES}orders/pause/", {"direction": "out"})
-    page = operator.get(PAGE).content
-    assert b'formaction="/admin/django_delayq/queueentry/orders/resume/"' in page
-    assert b"paused for workers" in page
-
-
-def test_nothing_that_is_stored_becomes_html(delayq: Broker, operator: Client) -> None:
-    yard = Yard(delayq, worker=EVIL)
-    yard.put(f"a{EVIL}", task=EVIL)
-    (job,) = yard.take()
-    runs = {"slot": 0, "queue": "orders", "id": job.id, "task": EVIL, "started_ms": 1}
-    delayq.announce(EVIL, {"host": EVIL, "pid": 1, "queues": [EVIL], "threads": 1, "running": 1, "jobs": [runs]})
-    page = operator.get(PAGE, {"q": EVIL, "sort": EVIL})
-    tags_of(page.content)
-    assert b"<script>evil" not in page.content
-    page = operator.get(PAGE)
-    assert b"&lt;script&gt;evil" in page.content
-    tags_of(page.content)

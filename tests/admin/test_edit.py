@@ -214,7 +214,7 @@ def test_there_is_no_form_for_what_runs_is_gone_or_is_no_json(delayq: Broker, ed
 def test_a_large_job_is_not_for_a_form(delayq: Broker, editor: Client) -> None:
     address = put(delayq, raw=encode_args(("x" * 250_000,), {}))
     ((level, text),) = messages_of(editor.get(address, follow=True))
-    assert (level, "too many for this form" in text) == ("error", True)
+    assert (level, "too much for this form" in text) == ("error", True)
 
 
 def test_a_row_that_is_not_there_has_no_form(editor: Client) -> None:

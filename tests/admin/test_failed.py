@@ -15,7 +15,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.models import FailedJob
 from tests.admin.mirrors import FAILED, failed_jobs, failed_row, ids
-from tests.admin.support import Yard, cells, tags_of
+from tests.admin.support import Yard, cells, tags_of, without_seconds
 from tests.app import deeds  # noqa: F401  # registers its tasks
 
 pytestmark = pytest.mark.django_db
@@ -33,11 +33,11 @@ def test_the_list_says_what_failed_why_and_when_it_is_tried_again(viewer: Client
         ago=timedelta(minutes=3),
         task="deeds.rest",
         options=b'{"max_attempts":7}',
-        due_at=timezone.now() + timedelta(hours=2, minutes=1),
+        due_at=timezone.now() + timedelta(hours=2, seconds=30),
     ).save()
     answer = viewer.get(FAILED)
-    assert cells(answer.content) == [
-        ["order-5", "orders", "deeds.rest GatewayDown gateway answered 503", "3 of 7", "3 minutes ago in 2 hours"]
+    assert list(map(without_seconds, cells(answer.content))) == [
+        ["order-5", "orders", "deeds.rest GatewayDown gateway answered 503", "3 of 7", "3 min ago in 2 h"]
     ]
     assert b'title="shop.gateway.GatewayDown: gateway answered 503\nsecond line"' in answer.content
     assert f'datetime="{FailedJob.objects.get().due_at.isoformat()}"'.encode() in answer.content
@@ -60,9 +60,9 @@ def test_attempts_are_those_of_the_job_else_of_its_task_else_unknown(viewer: Cli
 def test_what_waits_too_long_is_late(viewer: Client) -> None:
     failed_row("soon", due_at=timezone.now() - timedelta(seconds=20)).save()
     failed_row("late", due_at=timezone.now() - timedelta(minutes=9), ago=timedelta(hours=1)).save()
-    assert [row[4] for row in cells(viewer.get(FAILED).content)] == [
-        "0 seconds ago due for 20 seconds",
-        "1 hour ago due for 9 minutes late",
+    assert [without_seconds(row)[4] for row in cells(viewer.get(FAILED).content)] == [
+        "now 20 s ago",
+        "1 h ago 9 min ago late",
     ]
 
 

@@ -214,7 +214,7 @@ def test_a_search_asks_only_queues_and_places_that_hold_something(delayq: Broker
 
 def test_of_large_arguments_a_list_says_how_large_they_are(delayq: Broker, viewer: Client) -> None:
     Yard(delayq).put("large", "x" * 50_000)
-    assert cells(viewer.get(LIST).content)[0][-1] == "50,004 bytes"
+    assert cells(viewer.get(LIST).content)[0][-1] == "48.8 KiB"
 
 
 def test_a_damaged_error_has_its_pages_too(delayq: Broker, viewer: Client) -> None:

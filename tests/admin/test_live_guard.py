@@ -33,7 +33,7 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
 }
 PERMISSIONS = sorted({one for _, needed in PAGES.values() for one in needed})
-SAID = {"direction": "both", "typed": "orders", "delay": "1", "unit": "h"}
+SAID = {"direction": "both", "typed": "orders", "delay": "1", "unit": "hours"}
 
 
 def world(broker: Broker) -> Any:

@@ -195,7 +195,7 @@ def test_cancel_asks_first(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     before = picture(delayq)
     answer = operator.get(url("delayed", "cancel"))
-    assert "Yes, cancel it" in answer.content.decode()
+    assert "Cancel the job" in answer.content.decode()
     tags_of(answer.content)
     assert picture(delayq) == before
     assert press(operator, "delayed", "cancel") == ["The waiting job was cancelled."]
@@ -204,7 +204,7 @@ def test_cancel_asks_first(delayq: Broker, operator: Client) -> None:
 
 def test_cancel_of_a_running_job_says_that_it_is_marked_to_stop(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
-    assert "Yes, stop it" in operator.get(url("gated", "cancel")).content.decode()
+    assert "Stop the job" in operator.get(url("gated", "cancel")).content.decode()
     (said,) = press(operator, "gated", "cancel")
     assert said.startswith("The job is running and was marked to stop.")
     found = delayq.inspector.get("orders", "gated")
@@ -223,7 +223,7 @@ def test_cancel_of_what_is_gone_is_truthful(delayq: Broker, operator: Client) ->
 def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     assert "Or at" in operator.get(url("ready", "reschedule")).content.decode()
-    assert press(operator, "ready", "reschedule", delay="2", unit="h") == ["The job was rescheduled."]
+    assert press(operator, "ready", "reschedule", delay="2", unit="hours") == ["The job was rescheduled."]
     found = delayq.inspector.get("orders", "ready")
     assert found is not None
     assert 7_190_000 < found.due_ms - delayq.now_ms() <= 7_200_000
@@ -237,13 +237,13 @@ def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Cl
     ("said", "complaint"),
     [
         ({}, "Give either a delay or a moment."),
-        ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Give either a delay or a moment."),
-        ({"delay": "-1", "unit": "h"}, "greater than or equal to 0"),
-        ({"delay": "nan", "unit": "h"}, "Enter a number."),
+        ({"delay": "1", "unit": "hours", "at": "2031-05-06T07:08:09"}, "Give either a delay or a moment."),
+        ({"delay": "-1", "unit": "hours"}, "greater than or equal to 0"),
+        ({"delay": "nan", "unit": "hours"}, "Enter a number."),
         ({"delay": "1", "unit": "years"}, "not one of the available choices"),
         ({"at": "yesterday"}, "Enter a valid date/time."),
-        ({"delay": "99999", "unit": "d"}, "more than ten years"),
-        ({"delay": "1e308", "unit": "d"}, "is inf; give"),
+        ({"delay": "99999", "unit": "days"}, "more than ten years"),
+        ({"delay": "1e308", "unit": "days"}, "is inf; give"),
     ],
 )
 def test_reschedule_to_nowhere_is_refused(

@@ -125,7 +125,7 @@ def test_counts_stop_at_the_cap_and_say_so(viewer: Client, settings: Any) -> Non
 
 
 def test_numbers_are_written_with_their_thousands_apart() -> None:
-    assert (str(CappedCount.of(10_001, 10_000)), str(CappedCount.of(10_000, 10_000))) == ("10,000+", "10,000")
+    assert (str(CappedCount.of(10_001, 10_000)), str(CappedCount.of(10_000, 10_000))) == ("10\u202f000+", "10\u202f000")
     assert CappedCount.of(10_001, 10_000) == 10_000
 
 

@@ -18,7 +18,7 @@ from django_delayq.models import InboxEntry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Hooks
-from django_delayq.worker.run import Run
+from django_delayq.worker.attempt import Attempt
 from tests.support.postgres_box import PostgresBox, PostgresDatabase
 from tests.worker.support import config, eventually, execute, make_job, put, registry_of, working
 
@@ -68,7 +68,7 @@ class Slot:
         return said
 
 
-def told(run: Run) -> str:
+def told(run: Attempt) -> str:
     assert run.settlement is not None
     error = f" {type(run.error).__name__}" if run.error is not None else ""
     return f"{run.settlement.verb}{error}"
@@ -204,7 +204,7 @@ def test_g4_a_deadlock_is_tried_again_after_a_short_pause_of_random_length(
 ) -> None:
     Group.objects.using("postgres").bulk_create([Group(name="a"), Group(name="b")])
     both = threading.Barrier(2)
-    runs: list[Run] = []
+    runs: list[Attempt] = []
 
     def crosswise(first: str, second: str) -> Callable[[], None]:
         def handler() -> None:
@@ -237,7 +237,7 @@ def test_g4_a_deadlock_is_tried_again_after_a_short_pause_of_random_length(
     assert all(pause is not None and 0.05 <= pause <= 5 for pause in pauses)
 
 
-def victim_error(runs: list[Run]) -> BaseException:
+def victim_error(runs: list[Attempt]) -> BaseException:
     (error,) = [run.error for run in runs if run.error is not None]
     assert isinstance(error, OperationalError)
     return error

@@ -18,7 +18,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import Job, new_key
 from django_delayq.models import InboxEntry, OutboxJob
 from django_delayq.outbox import inbox
-from django_delayq.worker.run import Run
+from django_delayq.worker.attempt import Attempt
 from tests.worker.support import execute, execute_batch, make_job, payloads_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,7 +34,7 @@ def write(name: str) -> str:
     return name
 
 
-def outcome(run: Run) -> str:
+def outcome(run: Attempt) -> str:
     assert run.settlement is not None
     return run.settlement.verb if run.error is None else f"{run.settlement.verb}: {run.error}"
 
@@ -94,7 +94,7 @@ def test_two_runs_at_the_same_moment_have_one_effect() -> None:
         inside.set()
         assert go_on.wait(10)
 
-    runs: list[Run] = []
+    runs: list[Attempt] = []
 
     def live(handler: Callable[[], Any]) -> None:
         runs.append(execute(handler, job=job))

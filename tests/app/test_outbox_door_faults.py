@@ -17,8 +17,8 @@ from django_delayq.models import OutboxJob
 from django_delayq.outbox import fast_path, producer, rows
 from django_delayq.outbox.breaker import FIRST, LONGEST, Breaker
 from django_delayq.settings.conf import conf
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.current import running
-from django_delayq.worker.run import Run
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
@@ -179,7 +179,7 @@ def test_a_job_that_runs_has_time_for_what_would_be_lost_otherwise(
 ) -> None:
     """A request is not to wait, but a handler need not lose a job because Redis hesitates."""
     schedule(note, "x")
-    token = running.set(cast(Run, object()))
+    token = running.set(cast(Attempt, object()))
     try:
         site.proxy.delay(0.12)  # in each direction: longer than a request would wait
         with transaction.atomic():

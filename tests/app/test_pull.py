@@ -35,7 +35,7 @@ from django_delayq.core.records.keys import wake_key
 from django_delayq.core.sending.sender import Sender
 from django_delayq.core.task import Task, registry
 from django_delayq.pull import HeldJob, coordinator
-from django_delayq.pull.coordinator import Question, hub
+from django_delayq.pull.coordinator import ReserveCall, coordinator_of
 from django_delayq.pull.search import Search, Terms
 from django_delayq.worker import wake_listener
 from tests.support.processes import wait_until
@@ -82,7 +82,7 @@ def waiting(threads: int = 1) -> None:
     """Until so many threads of this process sleep until they are woken."""
 
     def asleep() -> bool:
-        return sum(waiter.sleeping for waiter in list(hub()._waiters)) == threads
+        return sum(waiter.sleeping for waiter in list(coordinator_of()._waiters)) == threads
 
     wait_until(asleep, PATIENCE, f"{threads} waiting threads")
 
@@ -724,14 +724,14 @@ class TestAnOutage:
 # --- in the middle of a call
 
 
-def interrupted(error: BaseException) -> tuple[Search, Iterator[Question]]:
+def interrupted(error: BaseException) -> tuple[Search, Iterator[ReserveCall]]:
     """A call that takes two jobs of a shard and meets ``error`` at the next one."""
     live = connections.queue("wide")
     live.schedule_many(NewJob(f"j{number}", "raw") for number in range(40))
-    search = Search(hub(), ("wide",), Terms(250, 60_000, "w"))
+    search = Search(coordinator_of(), ("wide",), Terms(250, 60_000, "w"))
 
-    def questions() -> Iterator[Question]:
-        yield hub().ask(hub().places([live], 0)[0])
+    def questions() -> Iterator[ReserveCall]:
+        yield coordinator_of().begin_reserve(coordinator_of().places([live], 0)[0])
         raise error
 
     return search, questions()

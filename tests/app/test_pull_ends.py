@@ -76,7 +76,7 @@ def test_an_ack_and_a_release_are_no_ends_to_hear_of(ears: Ears, parcel: Any) ->
 def test_who_lost_the_lease_calls_nobody(ears: Ears, parcel: Any) -> None:
     schedule(parcel, 7)
     job = one(Queue("default"))
-    assert job._live.settle([_given_back(job)]) == [True]
+    assert job._core_queue.settle([_given_back(job)]) == [True]
     assert not job.fail("no")
     assert job.lost and ears.heard == []
 
@@ -99,4 +99,4 @@ def test_a_lease_that_ran_out_is_heard_of_where_it_is_taken_back(ears: Ears, par
         ("on_exhausted", "Crashed", 2),
         ("job_buried", "Crashed", "poison"),
     ]
-    assert "ran out during the run" in ears.heard[0][4]
+    assert "ran out during the attempt" in ears.heard[0][4]

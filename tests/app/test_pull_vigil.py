@@ -14,7 +14,7 @@ from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.pull import HeldJob
 from django_delayq.pull.async_wait import AsyncWait
-from django_delayq.pull.coordinator import hub
+from django_delayq.pull.coordinator import coordinator_of
 from django_delayq.pull.search import Search, Terms
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
@@ -41,7 +41,7 @@ def _feed(delayq: Broker, settings: Any) -> None:
 
 async def kept(*, limit: int = 1, wait: float = PATIENCE) -> list[HeldJob]:
     """Return the jobs that an async wait reserves."""
-    return await AsyncWait(Search(hub(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
+    return await AsyncWait(Search(coordinator_of(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def asleep() -> int:
-    return sum(waiter.sleeping for waiter in list(hub()._waiters))
+    return sum(waiter.sleeping for waiter in list(coordinator_of()._waiters))
 
 
 def test_coroutines_and_threads_share_what_comes() -> None:
@@ -73,7 +73,7 @@ def test_a_vigil_that_is_over_brings_nothing() -> None:
     began = time.monotonic()
     assert asyncio.run(kept(wait=0.3)) == []
     assert 0.29 < time.monotonic() - began < PATIENCE
-    assert hub()._waiters == []
+    assert coordinator_of()._waiters == []
 
 
 def test_a_vigil_that_is_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
@@ -85,7 +85,7 @@ def test_a_vigil_that_is_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
             await vigil
 
     asyncio.run(scenario())
-    assert hub()._waiters == []
+    assert coordinator_of()._waiters == []
 
 
 def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBox) -> None:
@@ -94,11 +94,11 @@ def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBo
     assert all(job.release() for job in feed.reserve())  # loads the scripts
 
     async def scenario() -> None:
-        hub()._refresh_at = time.monotonic() + PATIENCE  # a look at the queues would stand still before it
+        coordinator_of()._refresh_at = time.monotonic() + PATIENCE  # a look at the queues would stand still before it
         box.pause()
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         vigil = asyncio.ensure_future(kept())
-        await until(lambda: any(place.asked_at > asked_at for place in hub()._places.values()))
+        await until(lambda: any(place.sent_at > sent_at for place in coordinator_of()._places.values()))
         vigil.cancel()
         with pytest.raises(asyncio.CancelledError):
             await vigil

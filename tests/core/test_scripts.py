@@ -14,6 +14,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, new_id
 from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import DUE_KEYS, SHARD_KEYS, make_shard
+from django_delayq.core.records.settle_frames import Mark
 from django_delayq.core.redis import scripts
 from django_delayq.core.redis.scripts import NAMES, compose
 
@@ -36,6 +37,14 @@ def test_every_file_is_a_script_or_a_piece_of_one() -> None:
         for piece in line.split()
     }
     assert used | {"test_clock"} == pieces
+
+
+def test_the_marks_of_settlements_are_the_same_in_scripts_and_frames() -> None:
+    table = re.search(r"local MARK = \{(.*?)\}", (LUA / "lib" / "settle.lua").read_text(), re.DOTALL)
+    assert table is not None
+    assert {name: int(bit) for name, bit in re.findall(r"(\w+) = (\d+)", table[1])} == {
+        name: bit for name, bit in vars(Mark).items() if name.isupper()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

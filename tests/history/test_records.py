@@ -125,7 +125,7 @@ def test_a_database_that_refuses_stops_no_run_and_is_told_later(caplog: pytest.L
         started.__exit__(None, None, None)
     assert PipelineRun.objects.get().state == "finished"
     assert [one.getMessage() for one in caplog.records] == [
-        "run b: its row could not be written, the run goes on: away"
+        "run b: its row could not be written, but the run continues: away"
     ] * 2
 
 

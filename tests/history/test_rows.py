@@ -104,7 +104,7 @@ def test_without_a_value_a_column_has_its_usual_one(way: None) -> None:
     [
         ({"hour": NOON.replace(tzinfo=None)}, "an aware datetime"),
         ({"hour": "2026-11-20"}, "an aware datetime"),
-        ({"hour": NOON + timedelta(days=1)}, "lies in none of the days"),
+        ({"hour": NOON + timedelta(days=1)}, "belongs to none of the days"),
         ({"runz": 1}, "no column 'runz'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_what_is_no_row_of_these_days_is_refused_and_nothing_is_changed(
 def test_a_row_that_comes_twice_is_refused_and_nothing_is_changed(way: None) -> None:
     replace_days([hour_of(queue="mail")], [DAY])
     before = everything()
-    with pytest.raises(ValueError, match="in queue 'orders' comes twice"):
+    with pytest.raises(ValueError, match="in queue 'orders' occurs twice"):
         replace_days([hour_of(), hour_of(late=(1,))], [DAY])
     assert everything() == before
 

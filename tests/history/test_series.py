@@ -227,7 +227,7 @@ def test_named_periods_end_with_the_hour_that_goes_on(settings: Any) -> None:
         assert named("today", now).start == (NOON - timedelta(days=1)).replace(hour=18)
     with timezone.override(ZoneInfo("America/Chicago")):
         assert named("today", now).start == NOON.replace(hour=6)
-    with pytest.raises(ValueError, match="no period 'ever'; known are: today, 24h, 7d, 30d"):
+    with pytest.raises(ValueError, match="no period 'ever'; choose one of: today, 24h, 7d, 30d"):
         named("ever", now)
 
 

@@ -17,9 +17,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq.history import csvfile, retention
-from django_delayq.history.paging import page, pages
 from django_delayq.history.retention import forget_hours
-from django_delayq.history.rows import FIELDS
+from django_delayq.history.rows import FIELDS, HOURS
 from django_delayq.models.history import HourlyStat, PipelineRun
 
 from .past import HOUR, NOON, histogram, hour_of, seed
@@ -30,17 +29,17 @@ pytestmark = pytest.mark.django_db
 def test_pages_follow_each_other_in_both_directions() -> None:
     seed(*(hour_of(NOON + HOUR * (more // 3), task=f"t{more % 3}") for more in range(10)))
     rows = HourlyStat.objects.all()
-    first = page(rows, 4)
-    second = page(rows, 4, after=first.older)
-    third = page(rows, 4, after=second.older)
+    first = HOURS.page(rows, 4)
+    second = HOURS.page(rows, 4, after=first.after)
+    third = HOURS.page(rows, 4, after=second.after)
     keys = [(row.hour, row.pk) for one in (first, second, third) for row in one.rows]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 10
-    assert (first.newer, third.older) == ("", "")
-    back = page(rows, 4, before=third.newer)
+    assert (first.before, third.after) == ("", "")
+    back = HOURS.page(rows, 4, before=third.before)
     assert [row.pk for row in back.rows] == [row.pk for row in second.rows]
-    assert [row.pk for row in page(rows, 4, before=back.newer).rows] == [row.pk for row in first.rows]
-    assert page(rows, 4, before=second.newer).newer == ""
+    assert [row.pk for row in HOURS.page(rows, 4, before=back.before).rows] == [row.pk for row in first.rows]
+    assert HOURS.page(rows, 4, before=second.before).before == ""
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_pages_follow_each_other_in_both_directions() -> None:
 )
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="is no cursor; start again without one"):
-        page(HourlyStat.objects.all(), 5, after=cursor)
+        HOURS.page(HourlyStat.objects.all(), 5, after=cursor)
 
 
 def test_a_file_has_every_row_and_column_and_no_formula() -> None:
@@ -88,7 +87,7 @@ def test_a_file_is_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(seen) == 1
         assert len(list(text)) == 2
     assert len(seen) == 3
-    assert [len(some) for some in pages(HourlyStat.objects.all(), 25)] == [25]
+    assert [len(some) for some in csvfile.chunks(HourlyStat.objects.all(), 25)] == [25]
 
 
 def test_without_rows_a_file_has_a_head() -> None:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
+from django_delayq.core.attempt_outcome import COUNTED, IN_MORGUE
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.schemas import EVENTS
 from django_delayq.pipeline.store import Store
-from django_delayq.pipeline.transforms import BURIED, COUNTED, HOURS
+from django_delayq.pipeline.transforms import HOURS
 from django_delayq.pipeline.versions import Versions, partition_values
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _figures(group: tuple[datetime, str, str], rows: list[Row], sla: float | Non
     found["runs"] = len(rows)
     for name in COUNTED:
         found[name] = sum(row["outcome"] == name for row in rows)
-    found["buried"] = sum(row["outcome"] in BURIED for row in rows)
+    found["buried"] = sum(row["outcome"] in IN_MORGUE for row in rows)
     found["retries"] = sum((row["attempt"] or 0) > 1 for row in rows)
     found["sla_missed"] = sum(sla is not None and (row["lateness_ms"] or 0) > sla * 1000 for row in rows)
     timed = [row for row in rows if row["lateness_ms"] is not None and row["duration_ms"] is not None]

@@ -17,7 +17,8 @@ from django_delayq.backends.errors import Crashed, Gone
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Settlement, ack, bury, fail
 from django_delayq.core.results import Results
-from django_delayq.worker import decision
+from django_delayq.worker.crash import crashed
+from django_delayq.worker.policy import policy_of
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
 
@@ -45,7 +46,7 @@ def crash(broker: Broker, job: Any) -> None:
     """As the reaper does it: the process is gone, nothing of it is left."""
     from django_delayq.core.task import registry
 
-    settle(broker, decision.crashed(job, decision.policy_of(registry.get(job.task), job), "killed by signal 9"))
+    settle(broker, crashed(job, policy_of(registry.get(job.task), job), "killed by signal 9"))
 
 
 @pytest.fixture

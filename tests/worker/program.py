@@ -170,7 +170,7 @@ def main(role: str) -> None:
     BROKER.append(make_broker())
     patience = float(os.environ.get("DQ_PATIENCE", "5"))
     consumer.QUARANTINE_IDLE = float(os.environ.get("DQ_IDLE", "30"))  # type: ignore[misc]
-    leave(Worker(BROKER[0], registry(), config, hooks(), child_spec=made, board=board, patience=patience).run())
+    leave(Worker(BROKER[0], registry(), config, hooks(), child_spec=made, board=board, reaction_seconds=patience).run())
 
 
 if __name__ == "__main__":

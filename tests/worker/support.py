@@ -14,9 +14,9 @@ from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, Worker, WorkerConfig
+from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.run import BatchRun, Run
 from django_delayq.worker.shard_selector import Source
 
 DEADLINE = 15.0
@@ -49,15 +49,15 @@ def make_job(**changes: Any) -> Job:
     return Job(**{**values, **changes})
 
 
-def make_run(job: Job | None = None, **changes: Any) -> Run:
+def make_attempt(job: Job | None = None, **changes: Any) -> Attempt:
     """A run of a job that no Redis knows."""
     source = Source(SimpleNamespace(name="default", shards=1), 0, Pace())  # type: ignore[arg-type]
     now = time.monotonic()
-    run = Run(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)
-    run.slot = 0
+    attempt = Attempt(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)
+    attempt.slot = 0
     for name, value in changes.items():
-        setattr(run, name, value)
-    return run
+        setattr(attempt, name, value)
+    return attempt
 
 
 def execute(
@@ -67,13 +67,13 @@ def execute(
     middlewares: Any = (),
     job: Job | None = None,
     **options: Any,
-) -> Run:
+) -> Attempt:
     """Run ``function`` as the handler of a job, without any Redis."""
     registry = Registry()
     registry.add(Task(function, name="work", options=TaskOptions(**options)))
-    run = make_run(job or make_job(args=encode_args(args, {})))
-    Execution(registry, hooks or Hooks(), middlewares)(run)
-    return run
+    attempt = make_attempt(job or make_job(args=encode_args(args, {})))
+    Execution(registry, hooks or Hooks(), middlewares)(attempt)
+    return attempt
 
 
 def put(
@@ -113,15 +113,15 @@ def payloads_of(*values: Any) -> tuple[Payload, ...]:
 
 def execute_batch(
     function: Callable[..., Any], jobs: list[Job], hooks: Hooks | None = None, **options: Any
-) -> BatchRun:
+) -> BatchAttempt:
     """Run ``function`` as the handler of several merged jobs, without any Redis."""
-    run = BatchRun([make_run(job) for job in jobs])
-    run.slot = 0
+    attempt = BatchAttempt([make_attempt(job) for job in jobs])
+    attempt.slot = 0
     registry = registry_of(function, **{"merge": True, "batch_size": 100, **options})
-    for member in run.members:
+    for member in attempt.members:
         member.job.task = function.__name__
-    Execution(registry, hooks or Hooks())(run)
-    return run
+    Execution(registry, hooks or Hooks())(attempt)
+    return attempt
 
 
 def config(**changes: Any) -> WorkerConfig:

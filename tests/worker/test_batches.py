@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, Release, Retry
-from django_delayq.core.job import Job, Payload, Settlement, release
+from django_delayq.core.job import Job, Payload, Settlement
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
+from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.batch import Batcher
-from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.execution import Execution
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.run import BatchRun, Run
-from django_delayq.worker.shard_selector import ShardSelector
-from django_delayq.worker.slots import Slots
 
 from .support import (
-    DEADLINE,
-    config,
-    eventually,
     execute_batch,
+    make_attempt,
     make_job,
-    make_run,
     payloads_of,
-    put,
-    put_payload,
     registry_of,
-    run_dry,
-    working,
 )
-from .test_worker import places
 
 # --- which jobs share a run
 
@@ -46,8 +31,8 @@ def merged(ident: str, task: str = "work", **changes: Any) -> Job:
     return make_job(id=ident, task=task, merged=True, payloads=payloads_of(ident), **changes)
 
 
-def ids(run: Run) -> list[str]:
-    return [part.job.id for part in run.parts]
+def ids(attempt: Attempt) -> list[str]:
+    return [part.job.id for part in attempt.parts]
 
 
 def test_runs_are_united_by_task_up_to_the_batch_size_in_the_order_they_came() -> None:
@@ -57,9 +42,27 @@ def test_runs_are_united_by_task_up_to_the_batch_size_in_the_order_they_came() -
     registry.add(Task(lambda: None, name="plain"))
     wanted = ["three", "plain", "two", "three", "one", "unknown", "three", "three", "two", "two", "one"]
     jobs = [make_job(id=str(n), task=task, merged=task != "plain") for n, task in enumerate(wanted)]
-    arranged = Batcher(registry).arrange([make_run(job) for job in jobs])
-    assert [ids(run) for run in arranged] == [["0", "3", "6"], ["1"], ["2", "8"], ["4"], ["5"], ["7"], ["9"], ["10"]]
-    assert [isinstance(run, BatchRun) for run in arranged] == [True, False, True, False, False, False, False, False]
+    arranged = Batcher(registry).arrange([make_attempt(job) for job in jobs])
+    assert [ids(attempt) for attempt in arranged] == [
+        ["0", "3", "6"],
+        ["1"],
+        ["2", "8"],
+        ["4"],
+        ["5"],
+        ["7"],
+        ["9"],
+        ["10"],
+    ]
+    assert [isinstance(attempt, BatchAttempt) for attempt in arranged] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
     assert arranged[0].jobs == (jobs[0], jobs[3], jobs[6]) and arranged[1].jobs == (jobs[1],)
 
 
@@ -81,10 +84,10 @@ def test_the_expected_size_is_what_every_task_of_the_queue_can_take() -> None:
 # --- one batch, without a queue
 
 
-def fates(run: BatchRun) -> dict[str, tuple[str, str, str]]:
+def fates(attempt: BatchAttempt) -> dict[str, tuple[str, str, str]]:
     """id -> verb, outcome, reason of each member."""
     found: dict[str, tuple[str, str, str]] = {}
-    for member in run.members:
+    for member in attempt.members:
         settlement = member.settlement
         assert isinstance(settlement, Settlement) and settlement.job is member.job
         found[member.job.id] = (settlement.verb, settlement.outcome, settlement.reason)
@@ -102,19 +105,19 @@ def test_the_handler_gets_all_ids_with_their_payloads_and_all_are_acked() -> Non
     def work(batch: dict[str, list[Any]]) -> None:
         seen.append(batch)
 
-    run = execute_batch(work, jobs)
+    attempt = execute_batch(work, jobs)
     assert seen == [{"a": [1, "a"], "b": [1, "b"], "c": [1, "c"]}]
-    assert fates(run) == dict.fromkeys("abc", ACKED)
-    assert all(member.ended and member.started for member in run.members)
+    assert fates(attempt) == dict.fromkeys("abc", ACKED)
+    assert all(member.ended and member.started for member in attempt.members)
 
 
 def test_t20_of_a_hundred_ids_the_one_that_failed_is_tried_again_and_the_rest_is_done() -> None:
     def work(batch: dict[str, list[Any]]) -> None:
         raise PartialFailure({ident: ValueError("no") for ident in batch if ident == "57"})
 
-    run = execute_batch(work, [merged(str(n)) for n in range(100)])
-    assert fates(run) == {str(n): FAILED if n == 57 else ACKED for n in range(100)}
-    assert json.loads(run.members[57].settlement.error)["class"] == "ValueError"  # type: ignore[union-attr]
+    attempt = execute_batch(work, [merged(str(n)) for n in range(100)])
+    assert fates(attempt) == {str(n): FAILED if n == 57 else ACKED for n in range(100)}
+    assert json.loads(attempt.members[57].settlement.error)["class"] == "ValueError"  # type: ignore[union-attr]
 
 
 def test_each_id_is_decided_by_its_own_exception() -> None:
@@ -132,10 +135,10 @@ def test_each_id_is_decided_by_its_own_exception() -> None:
         )  # type: ignore[dict-item]
 
     names = ("retry", "bury", "release", "text", "fail", "last", "7", "good")
-    run = execute_batch(
+    attempt = execute_batch(
         work, [merged(name, failures=2 * (name == "last")) for name in names], max_attempts=3, retry_in=lambda n: 9.0
     )
-    assert fates(run) == {
+    assert fates(attempt) == {
         "retry": FAILED,
         "bury": ("bury", "buried", "no such order"),
         "release": ("release", "released", "later"),
@@ -145,9 +148,9 @@ def test_each_id_is_decided_by_its_own_exception() -> None:
         "7": FAILED,
         "good": ACKED,
     }
-    delays = {member.job.id: member.settlement.delay_ms for member in run.members if member.settlement}
+    delays = {member.job.id: member.settlement.delay_ms for member in attempt.members if member.settlement}
     assert (delays["retry"], delays["release"], delays["fail"]) == (3000, 1000, 9000)
-    text = next(member.settlement for member in run.members if member.job.id == "text")
+    text = next(member.settlement for member in attempt.members if member.job.id == "text")
     assert text and json.loads(text.error)["message"] == "went wrong"
 
 
@@ -155,9 +158,9 @@ def test_a_partial_failure_with_an_unknown_id_fails_them_all_and_says_so() -> No
     def work(batch: dict[str, list[Any]]) -> None:
         raise PartialFailure({"a": ValueError(), "order-99": ValueError()})
 
-    run = execute_batch(work, [merged("a"), merged("b")])
-    assert fates(run) == {"a": FAILED, "b": FAILED}
-    record = json.loads(run.members[1].settlement.error)  # type: ignore[union-attr]
+    attempt = execute_batch(work, [merged("a"), merged("b")])
+    assert fates(attempt) == {"a": FAILED, "b": FAILED}
+    record = json.loads(attempt.members[1].settlement.error)  # type: ignore[union-attr]
     assert "'order-99'" in record["message"] and "all ids of the batch count as failed" in record["message"]
 
 
@@ -191,10 +194,10 @@ def test_every_id_fails_by_its_own_counters_and_options() -> None:
         raise ValueError
 
     jobs = [merged("fresh"), merged("third", failures=2), merged("own", options_json=b'{"max_attempts":1}')]
-    run = execute_batch(work, jobs, max_attempts=3)
+    attempt = execute_batch(work, jobs, max_attempts=3)
     exhausted = ("bury", "exhausted", "exhausted")
-    assert fates(run) == {"fresh": FAILED, "third": exhausted, "own": exhausted}
-    assert [member.settlement.oldest for member in run.members] == [False, True, True]  # type: ignore[union-attr]
+    assert fates(attempt) == {"fresh": FAILED, "third": exhausted, "own": exhausted}
+    assert [member.settlement.oldest for member in attempt.members] == [False, True, True]  # type: ignore[union-attr]
 
 
 def test_a_payload_that_cannot_be_decoded_buries_its_id_only() -> None:
@@ -207,9 +210,9 @@ def test_a_payload_that_cannot_be_decoded_buries_its_id_only() -> None:
 
     bad = merged("bad")
     bad.payloads = (*bad.payloads, Payload(b"\xff\xfe", "2", b"k" * 16))
-    run = execute_batch(work, [bad, merged("a"), merged("b")])
+    attempt = execute_batch(work, [bad, merged("a"), merged("b")])
     assert seen == [({"a": ["a"], "b": ["b"]}, "a", ["a", "b"])]
-    assert fates(run) == {"bad": ("bury", "undecodable", "undecodable"), "a": ACKED, "b": ACKED}
+    assert fates(attempt) == {"bad": ("bury", "undecodable", "undecodable"), "a": ACKED, "b": ACKED}
     assert fates(execute_batch(work, [bad])) == {"bad": ("bury", "undecodable", "undecodable")} and len(seen) == 1
 
 
@@ -220,11 +223,15 @@ def test_ids_whose_lease_is_over_do_not_start_and_take_nobody_with_them() -> Non
         seen.append(list(batch))
 
     registry = registry_of(work, merge=True, batch_size=3)
-    members = [make_run(merged("lost"), lost=True), make_run(merged("over"), deadline=0.0), make_run(merged("good"))]
-    run = BatchRun(members)
-    Execution(registry, Hooks())(run)
-    reason = ("release", "released", "the lease ended before the run could start")
-    assert seen == [["good"]] and fates(run) == {"lost": reason, "over": reason, "good": ACKED}
+    members = [
+        make_attempt(merged("lost"), lost=True),
+        make_attempt(merged("over"), deadline=0.0),
+        make_attempt(merged("good")),
+    ]
+    attempt = BatchAttempt(members)
+    Execution(registry, Hooks())(attempt)
+    reason = ("release", "released", "the lease ended before the attempt could begin")
+    assert seen == [["good"]] and fates(attempt) == {"lost": reason, "over": reason, "good": ACKED}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -233,8 +240,8 @@ def test_what_comes_back_unbegun_is_united_by_the_rules_of_its_task(jobs: int) -
         raise AssertionError("not to be called")
 
     registry = registry_of(work, merge=True, batch_size=2, score_policy="max", due_policy="inherit")
-    members = [make_run(merged(str(number)), deadline=0.0) for number in range(jobs)]
-    Execution(registry, Hooks())(BatchRun(members) if jobs > 1 else members[0])
+    members = [make_attempt(merged(str(number)), deadline=0.0) for number in range(jobs)]
+    Execution(registry, Hooks())(BatchAttempt(members) if jobs > 1 else members[0])
     rules = [
         (one.settlement.verb, one.settlement.score_policy, one.settlement.inherit) for one in members if one.settlement
     ]
@@ -248,9 +255,9 @@ def test_a_leak_found_after_a_partial_failure_is_that_of_every_id() -> None:
     def leak(job: Job) -> None:
         raise LeakedTransaction("atomic is open")
 
-    run = execute_batch(work, [merged("a"), merged("b")], Hooks(after_job=leak))
-    assert fates(run) == {"a": FAILED, "b": FAILED}
-    assert {member.settlement.error_class for member in run.members if member.settlement} == {
+    attempt = execute_batch(work, [merged("a"), merged("b")], Hooks(after_job=leak))
+    assert fates(attempt) == {"a": FAILED, "b": FAILED}
+    assert {member.settlement.error_class for member in attempt.members if member.settlement} == {
         "django_delayq.core.errors.LeakedTransaction"
     }
 
@@ -262,8 +269,8 @@ def test_what_fails_before_the_handler_costs_no_id_an_attempt() -> None:
     def broken(job: Job) -> None:
         raise OSError
 
-    run = execute_batch(work, [merged("a"), merged("b")], Hooks(before_job=broken))
-    assert fates(run) == dict.fromkeys("ab", ("release", "released", "not prepared: OSError"))
+    attempt = execute_batch(work, [merged("a"), merged("b")], Hooks(before_job=broken))
+    assert fates(attempt) == dict.fromkeys("ab", ("release", "released", "not prepared: OSError"))
 
 
 def test_hooks_surround_a_batch_once_and_events_tell_of_every_job() -> None:
@@ -332,18 +339,18 @@ def test_the_current_job_of_a_batch_has_a_view_of_each_id() -> None:
 
 
 def test_a_batch_should_stop_when_all_its_jobs_should() -> None:
-    run = BatchRun([make_run(merged("a")), make_run(merged("b"))])
+    attempt = BatchAttempt([make_attempt(merged("a")), make_attempt(merged("b"))])
     from django_delayq.worker.current import view_of
 
-    view = view_of(run)
+    view = view_of(attempt)
     told = []
     for flag in (None, 0, 1):
         if flag is not None:
-            run.members[flag].should_stop = run.members[flag].lost = True
+            attempt.members[flag].should_stop = attempt.members[flag].lost = True
         told.append((view.should_stop, view.lost, [one.should_stop for one in view.jobs]))
     assert told == [(False, False, [False, False]), (False, False, [True, False]), (True, True, [True, True])]
-    run.members[1].should_stop = False
-    run.should_stop = True  # its time is over
+    attempt.members[1].should_stop = False
+    attempt.should_stop = True  # its time is over
     assert view.should_stop
 
 
@@ -353,239 +360,19 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
     def work(batch: dict[str, list[Any]]) -> None: ...
 
     class Watch:
-        def arm(self, run: Run, seconds: float) -> None:
+        def arm(self, attempt: Attempt, seconds: float) -> None:
             limits.append(seconds)
 
-        def disarm(self, run: Run) -> None: ...
+        def disarm(self, attempt: Attempt) -> None: ...
 
     execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
     execution.timeout_monitor = Watch()  # type: ignore[assignment]
     execution(
-        BatchRun(
+        BatchAttempt(
             [
-                make_run(merged(name, options_json=own))
+                make_attempt(merged(name, options_json=own))
                 for name, own in (("a", b""), ("b", b'{"timeout":4}'), ("c", b'{"timeout":null}'))
             ]
         )
     )
     assert limits == [4]
-
-
-# --- with a queue
-
-
-def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
-    """Else the fetch loop, which has a free slot and a due shard, would turn round and round."""
-
-    def work(batch: dict[str, list[Any]]) -> None: ...
-
-    source = make_run().source
-    selector = ShardSelector([source])
-    slots = Slots(5, lambda run: None, Hooks(), lambda: None)
-    registry = registry_of(work, merge=True, batch_size=2)
-    consumer = Consumer(config(threads=5), "w", selector, slots, RedisHealth(), None, 15.0, registry)
-    source.pace.size = 2
-    slots.running[:4] = [make_run()] * 4
-    consumer._accepted = 4 * 250
-    assert consumer._room(source) == 1
-    slots.running[4] = make_run()
-    assert consumer._room(source) <= 0
-
-
-def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:
-    sizes: list[int] = []
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        sizes.append(len(batch))
-
-    for n in range(25):
-        put_payload(broker, "work", str(n), n)
-    run_dry(broker, registry_of(work, merge=True, batch_size=10), threads=1)
-    assert sizes == [10, 10, 5] and places(broker) == {}
-
-
-def test_a_batch_runs_all_payloads_of_all_ids_in_score_order_once(broker: Broker) -> None:
-    ran: dict[str, list[int]] = {}
-    lock = threading.Lock()
-
-    def work(batch: dict[str, list[int]]) -> None:
-        with lock:
-            for ident, payloads in batch.items():
-                ran.setdefault(ident, []).extend(payloads)
-
-    broker.queue("default", shards=3)
-    for score in (3, 1, 2):
-        for n in range(50):
-            put_payload(broker, "work", str(n), score, score=score)
-    worker = run_dry(broker, registry_of(work, merge=True, batch_size=20))
-    assert ran == {str(n): [1, 2, 3] for n in range(50)} and places(broker) == {}
-    assert worker.consumer is not None and worker.consumer.settled == 50
-
-
-def test_t20_in_a_batch_of_a_hundred_only_the_failed_id_comes_back(broker: Broker) -> None:
-    calls: list[list[str]] = []
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        calls.append(sorted(batch, key=int))
-        if len(batch) > 1:
-            raise PartialFailure({"57": ValueError("no")})
-
-    for n in range(100):
-        put_payload(broker, "work", str(n), n)
-    with working(broker, registry_of(work, merge=True, batch_size=100, retry_in=lambda n: 0.0), config(threads=1)):
-        eventually(lambda: places(broker) == {})
-    assert calls == [[str(n) for n in range(100)], ["57"]]
-
-
-def test_one_lost_id_does_not_cost_the_others_their_end(broker: Broker) -> None:
-    calls: list[list[str]] = []
-    answers: list[Any] = []
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        job = current_job()
-        assert job is not None
-        calls.append(sorted(batch))
-        if len(calls) == 1:
-            queue = broker.queue("default")
-            lost = next(held for held in queue.leases(0) if held.id == "b")
-            queue.settle([release(lost)])  # as the supervisor of another machine would
-            answers.extend([job.touch(), [one.lost for one in job.jobs], job.should_stop, job.lost])
-
-    for ident in "abc":
-        put_payload(broker, "work", ident, ident)
-    with working(broker, registry_of(work, merge=True, batch_size=3), config(threads=1)):
-        eventually(lambda: places(broker) == {})
-    assert answers == [True, [False, True, False], False, False]
-    assert calls == [["a", "b", "c"], ["b"]]
-
-
-def test_the_heartbeat_keeps_all_jobs_of_a_long_batch(connection: Any, prefix: str) -> None:
-    broker = Broker(connection, prefix=prefix, lease_ms=1000)
-    calls: list[list[str]] = []
-    started: list[set[bool]] = []
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        calls.append(sorted(batch))
-        eventually(lambda: {bool(job.flags & 1) for job in broker.queue("default").leases(0)} == {True}, "all started")
-        threading.Event().wait(2.0)
-        started.append({bool(job.flags & 1) for job in broker.queue("default").leases(0)})
-
-    for ident in "abc":
-        put_payload(broker, "work", ident, ident)
-    run_dry(broker, registry_of(work, merge=True, batch_size=3), heartbeat=0.2)
-    assert calls == [["a", "b", "c"]] and started == [{True}] and places(broker) == {}
-
-
-def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker) -> None:
-    gate, begun = threading.Event(), threading.Event()
-    ran: Counter[str] = Counter()
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        ran.update(list(batch))
-        begun.set()
-        if "slow" in batch:
-            gate.wait(DEADLINE)
-
-    with working(broker, registry_of(work, merge=True, batch_size=5), config(threads=1)) as worker:
-        for n in range(20):  # so quick that the worker holds more than it has slots for
-            put_payload(broker, "work", f"quick-{n}", n)
-        eventually(lambda: sum(ran.values()) == 20)
-        put_payload(broker, "work", "slow", 1)
-        eventually(lambda: ran["slow"])
-        assert worker.consumer is not None and worker._slots is not None
-        for n in range(12):
-            put_payload(broker, "work", f"waits-{n}", n)
-        stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
-        stopper.start()
-        eventually(lambda: worker._stop_by)
-        gate.set()
-        stopper.join(DEADLINE)
-    assert places(broker) == {"ready": 12}
-    assert {job.failures for job in broker.queue("default").reserve(0, 50, worker="look").jobs} == {0}
-
-
-def test_slow_batches_are_not_held_beyond_the_free_slots(broker: Broker) -> None:
-    gate = threading.Event()
-    running = threading.Semaphore(0)
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        running.release()
-        gate.wait(DEADLINE)
-
-    for n in range(50):
-        put_payload(broker, "work", str(n), n)
-    with working(broker, registry_of(work, merge=True, batch_size=5), config(threads=3)):
-        for _ in range(3):
-            assert running.acquire(timeout=DEADLINE)
-        assert eventually(lambda: places(broker) == {"ready": 35, "reserved": 15})
-        gate.set()
-        eventually(lambda: places(broker) == {})
-
-
-def test_a_worker_takes_no_more_jobs_than_its_maximum_also_in_batches(broker: Broker) -> None:
-    ran: Counter[str] = Counter()
-    for n in range(10):
-        put_payload(broker, "work", str(n), n)
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        ran.update(list(batch))
-
-    with working(broker, registry_of(work, merge=True, batch_size=4), config(max_jobs=6)) as worker:
-        assert worker.done.wait(DEADLINE)
-        worker.stop()
-    assert sum(ran.values()) == 6 and places(broker) == {"ready": 4}
-
-
-def test_plain_and_merged_tasks_may_share_a_queue(broker: Broker) -> None:
-    ran: Counter[str] = Counter()
-    registry = Registry()
-    registry.add(
-        Task(lambda batch: ran.update(list(batch)), name="merged", options=TaskOptions(merge=True, batch_size=7))
-    )
-    registry.add(Task(lambda name: ran.update([name]), name="plain"))
-    for n in range(60):
-        if n % 3:
-            put_payload(broker, "merged", f"m{n}", n)
-        else:
-            put(broker, "plain", f"p{n}")
-    run_dry(broker, registry)
-    assert ran == Counter({f"{'m' if n % 3 else 'p'}{n}": 1 for n in range(60)}) and places(broker) == {}
-
-
-# --- the end of attempts
-
-
-@pytest.mark.parametrize("max_attempts", [1, 2, 3])
-def test_t30_each_payload_of_a_merged_job_gets_exactly_its_attempts(broker: Broker, max_attempts: int) -> None:
-    seen: list[tuple[list[str], int]] = []
-
-    def work(batch: dict[str, list[str]]) -> None:
-        job = current_job()
-        assert job is not None
-        seen.append((batch["x"], job.attempt))
-        raise ValueError("no")
-
-    put_payload(broker, "work", "x", "old", score=1)
-    put_payload(broker, "work", "x", "new", score=2)
-    registry = registry_of(work, merge=True, max_attempts=max_attempts, retry_in=lambda n: 0.0)
-    with working(broker, registry):
-        eventually(lambda: places(broker) == {"morgue": 2})
-    attempts = range(1, max_attempts + 1)
-    assert seen == [*((["old", "new"], n) for n in attempts), *((["new"], n) for n in attempts)]
-
-
-def test_only_the_oldest_payload_is_buried_when_the_attempts_are_used_up(broker: Broker) -> None:
-    done: list[list[str]] = []
-
-    def work(batch: dict[str, list[str]]) -> None:
-        if "bad" in batch.get("x", ()):
-            raise ValueError("no")
-        done.extend(batch.values())
-
-    for score, payload in enumerate(("bad", "good", "better")):
-        put_payload(broker, "work", "x", payload, score=score)
-    put_payload(broker, "work", "y", "fine")
-    registry = registry_of(work, merge=True, batch_size=1, max_attempts=2, retry_in=lambda n: 0.0)
-    with working(broker, registry):
-        eventually(lambda: places(broker) == {"morgue": 1} and len(done) == 2, "the rest runs at once")
-    assert sorted(done) == [["fine"], ["good", "better"]]

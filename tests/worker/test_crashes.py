@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker.run import NEVER
-from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark, digest_of
 
 from .support import eventually, make_job, put, put_payload, registry_of
@@ -70,7 +70,7 @@ def test_what_a_dead_child_held_is_settled_by_the_batch_that_it_ran() -> None:
     registry = registry_of()
 
     def said(planned: bool, mark: Mark) -> list[str]:
-        settlements = verdicts([*jobs, *others], [mark], registry, "died", planned=planned, died_at=9.0)
+        settlements = decide([*jobs, *others], [mark], registry, "died", planned=planned, died_at=9.0)
         return [settlement.outcome for settlement in settlements]
 
     stuck = Mark("default", 0, "first", 7, 1.0, 2.0, timed_out=True, others=(digest_of("second"),))

@@ -14,8 +14,9 @@ from django_delayq.core.errors import Bury, JobTimeout, Release, Retry
 from django_delayq.core.job import STARTED, UNRENEWED, Job, Settlement
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.core.task import Task, TaskOptions
-from django_delayq.worker import decision
-from django_delayq.worker.decision import Policy, error_record
+from django_delayq.worker import crash, decision
+from django_delayq.worker.policy import Policy, policy_of
+from django_delayq.worker.record import error_record
 
 from .support import make_job
 
@@ -72,40 +73,40 @@ def test_max_attempts_is_exact(max_attempts: int) -> None:
 )
 def test_a_crash_is_tried_again_at_once_then_later_then_never(crashes: int, failures: int, expected: object) -> None:
     job = make_job(crashes=crashes, own_crashes=crashes, failures=failures)
-    assert said(decision.crashed(job, policy(crash_limit=4), "died of signal 9")) == expected
+    assert said(crash.crashed(job, policy(crash_limit=4), "died of signal 9")) == expected
 
 
 @pytest.mark.parametrize("beside", [0, 1, 5])
 def test_a_job_whose_process_died_runs_in_quarantine_next(beside: int) -> None:
-    settlement = decision.crashed(make_job(), policy(), "died of signal 9", beside=beside)
+    settlement = crash.crashed(make_job(), policy(), "died of signal 9", beside=beside)
     assert (settlement.quarantine, settlement.own_crash) == (True, beside == 0)
 
 
 def test_a_crash_beside_other_jobs_never_buries_whatever_the_limits_say() -> None:
     job = make_job(failures=30, crashes=30, own_crashes=2)
-    settlement = decision.crashed(job, policy(crash_limit=1, max_attempts=1), "died of signal 9", beside=2)
+    settlement = crash.crashed(job, policy(crash_limit=1, max_attempts=1), "died of signal 9", beside=2)
     assert (settlement.verb, settlement.outcome, settlement.delay_ms) == ("fail", "crashed", 3_600_000)
     assert json.loads(settlement.error)["message"] == "died of signal 9; 2 other jobs ran in the same process"
 
 
 def test_crashes_beside_others_do_not_count_towards_the_crash_limit() -> None:
     job = make_job(failures=7, crashes=7, own_crashes=1)
-    assert decision.crashed(job, policy(crash_limit=3), "").verb == "fail"
-    assert decision.crashed(job, policy(crash_limit=2), "").verb == "bury"
+    assert crash.crashed(job, policy(crash_limit=3), "").verb == "fail"
+    assert crash.crashed(job, policy(crash_limit=2), "").verb == "bury"
 
 
 def test_the_loss_of_a_host_is_counted_but_neither_proves_nor_suspects_anything() -> None:
     for quarantined in (False, True):
         job = make_job(flags=STARTED, failures=5, crashes=5, own_crashes=2, quarantined=quarantined)
-        settlement = decision.lost(job, policy(crash_limit=3))
+        settlement = crash.lost(job, policy(crash_limit=3))
         assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", False, quarantined)
-    assert decision.lost(make_job(flags=STARTED, failures=2), policy(max_attempts=3)).outcome == "poison"
+    assert crash.lost(make_job(flags=STARTED, failures=2), policy(max_attempts=3)).outcome == "poison"
 
 
 def test_a_lease_that_a_holder_without_heartbeat_lost_counts_towards_the_crash_limit() -> None:
     job = make_job(flags=STARTED | UNRENEWED, failures=1, crashes=1, own_crashes=1)
-    assert decision.lost(job, policy(crash_limit=2)).outcome == "poison"
-    settlement = decision.lost(job, policy(crash_limit=3))
+    assert crash.lost(job, policy(crash_limit=2)).outcome == "poison"
+    settlement = crash.lost(job, policy(crash_limit=3))
     assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", True, False)
 
 
@@ -119,7 +120,7 @@ def test_a_job_that_is_given_back_before_it_ran_stays_in_quarantine() -> None:
     assert decision.give_back(job, policy()).quarantine
     assert decision.not_prepared(job, policy(), OSError(), 0.0).quarantine
     assert decision.unknown_task(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
-    assert decision.lost(job, policy()).quarantine
+    assert crash.lost(job, policy()).quarantine
 
 
 class Declined(ValueError):
@@ -157,7 +158,7 @@ RULES: dict[str, Any] = {
 def test_the_nearest_class_of_the_exception_decides(error: BaseException, failures: int, expected: object) -> None:
     task = Task(lambda: None, name="work", options=TaskOptions(max_attempts=3, **RULES))
     job = make_job(failures=failures)
-    assert said(decision.raised(job, decision.policy_of(task), error, 0, 0)) == expected
+    assert said(decision.raised(job, policy_of(task), error, 0, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_the_nearest_class_of_the_exception_decides(error: BaseException, failur
 )
 def test_only_the_classes_of_a_tuple_are_tried_again(error: BaseException, expected: object) -> None:
     options = TaskOptions(retry_for=(OSError,), give_up_on=(ConnectionRefusedError,), retry_in=lambda n: 7.0)
-    policy = decision.policy_of(Task(lambda: None, name="work", options=options))
+    policy = policy_of(Task(lambda: None, name="work", options=options))
     assert said(decision.raised(make_job(), policy, error, 0, 0)) == expected
 
 
@@ -181,8 +182,8 @@ def test_a_cancelled_coroutine_whose_time_was_over_counts_as_a_timeout_for_the_r
     timed_out = policy(give_up_on=(JobTimeout,))
     settlement = decision.raised(make_job(), timed_out, asyncio.CancelledError(), 0, 0, timed_out=True)
     assert said(settlement) == ("bury", "buried", "gave up: django_delayq.core.errors.JobTimeout", None)
-    assert decision.overran(make_job(), timed_out, 0, 0).verb == "bury"
-    assert decision.overran(make_job(), policy(), 0, 0).outcome == "timeout"
+    assert crash.overran(make_job(), timed_out, 0, 0).verb == "bury"
+    assert crash.overran(make_job(), policy(), 0, 0).outcome == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -205,14 +206,14 @@ def test_a_job_may_have_a_back_off_of_its_own_and_an_unusable_one_counts_for_not
 ) -> None:
     task = Task(lambda: None, name="work", options=TaskOptions(retry_in=lambda n: 7.0))
     jobs = [make_job(failures=n, options_json=own) for n in range(2)]
-    settlements = [decision.raised(job, decision.policy_of(task, job), KeyError(), 0, 0) for job in jobs]
+    settlements = [decision.raised(job, policy_of(task, job), KeyError(), 0, 0) for job in jobs]
     assert [settlement.delay_ms for settlement in settlements] == delays
 
 
 def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None:
     task = Task(lambda: None, name="work", options=TaskOptions(**RULES))
     job = make_job(options_json=b'{"retry_in":3}')
-    policy = decision.policy_of(task, job)
+    policy = policy_of(task, job)
     assert [decision.raised(job, policy, error, 0, 0).delay_ms for error in (OSError(), KeyError())] == [40_000, 3_000]
 
 
@@ -237,7 +238,7 @@ def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | N
 
 def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
     options = TaskOptions(merge=True, due_policy="inherit", score_policy="max", max_attempts=3, crash_limit=2)
-    rules = decision.policy_of(Task(lambda batch: None, name="work", options=options))
+    rules = policy_of(Task(lambda batch: None, name="work", options=options))
 
     def carried(settlement: Settlement) -> tuple[str, str, bool, bool, str]:
         return (settlement.verb, settlement.outcome, settlement.oldest, settlement.inherit, settlement.score_policy)
@@ -245,19 +246,19 @@ def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
     job, last = make_job(merged=True), make_job(merged=True, failures=2, crashes=1, own_crashes=1)
     assert carried(decision.raised(job, rules, ValueError(), 0, 0)) == ("fail", "failed", False, True, "max")
     assert carried(decision.raised(last, rules, ValueError(), 0, 0)) == ("bury", "exhausted", True, True, "max")
-    assert carried(decision.overran(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
+    assert carried(crash.overran(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
     assert carried(decision.raised(job, rules, Release(), 0, 0)) == ("release", "released", False, True, "max")
-    assert carried(decision.crashed(job, rules, "")) == ("fail", "crashed", False, True, "max")
-    assert decision.crashed(last, rules, "").outcome == "poison" and not decision.crashed(last, rules, "").oldest
+    assert carried(crash.crashed(job, rules, "")) == ("fail", "crashed", False, True, "max")
+    assert crash.crashed(last, rules, "").outcome == "poison" and not crash.crashed(last, rules, "").oldest
     assert not decision.raised(job, rules, Bury(), 0, 0).oldest
-    assert carried(decision.lost(job, rules)) == ("release", "released", False, True, "max")
+    assert carried(crash.lost(job, rules)) == ("release", "released", False, True, "max")
     plain = decision.raised(make_job(failures=2), rules, ValueError(), 0, 0)
     assert carried(plain) == ("bury", "exhausted", False, False, "min")
 
 
 def test_a_lost_lease_costs_an_attempt_only_after_a_known_start() -> None:
     quiet, begun = make_job(), make_job(flags=STARTED)
-    released, failed = decision.lost(quiet, policy()), decision.lost(begun, policy())
+    released, failed = crash.lost(quiet, policy()), crash.lost(begun, policy())
     assert (released.verb, released.unclear, released.guard) == ("release", True, "expired")
     assert (failed.verb, failed.outcome, failed.guard) == ("fail", "crashed", "expired")
 

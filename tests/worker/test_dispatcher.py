@@ -94,12 +94,12 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
         (job,) = queue.reserve(0, 1, worker=name).jobs
         assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
     broker.announce("here", {})
-    LeaseReaper(Orphans(registry_of(work))).reap_runs(queue, 0, broker.now_ms())
+    LeaseReaper(Orphans(registry_of(work))).reap_early_acked(queue, 0, broker.now_ms())
     assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
     key = queue.shard(0).names["begun"]
     for field, value in broker.client.hgetall(key).items():
         broker.client.hset(key, field, struct.pack("<d", broker.now_ms() - SILENT_MS - 1) + value[8:])
-    LeaseReaper(Orphans(registry_of(work))).reap_runs(queue, 0, broker.now_ms())
+    LeaseReaper(Orphans(registry_of(work))).reap_early_acked(queue, 0, broker.now_ms())
     assert [job.id for job in queue.begun(0)] == ["here"]
 
 
@@ -118,7 +118,7 @@ def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -
     old = {field: long_ago + value[8:] for field, value in broker.client.hgetall(key).items() if field[8:] != b"young"}
     broker.client.hset(key, mapping=old)
     reaper = LeaseReaper(Orphans(registry_of(work)))
-    reaper.reap_runs(queue, 0, broker.now_ms())
+    reaper.reap_early_acked(queue, 0, broker.now_ms())
     assert {field[8:].decode() for field in broker.client.hkeys(key)} == {*map(str, range(300)), "young"}
 
 

@@ -18,14 +18,14 @@ from django_delayq.core.events import read as read_events
 from django_delayq.core.job import Settlement, release
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.execution import Execution
-from django_delayq.worker.run import NEVER, BatchRun, Run
 
 from .support import (
     config,
     eventually,
+    make_attempt,
     make_job,
-    make_run,
     payloads_of,
     put,
     put_payload,
@@ -128,9 +128,9 @@ class Unreachable:
         raise QueueUnavailable("no route")
 
 
-def fate(run: Run) -> tuple[str, str]:
-    assert run.settlement is not None
-    return run.settlement.verb, run.settlement.reason
+def fate(attempt: Attempt) -> tuple[str, str]:
+    assert attempt.settlement is not None
+    return attempt.settlement.verb, attempt.settlement.reason
 
 
 def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
@@ -139,11 +139,11 @@ def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
     def work() -> None:
         ran.append(1)
 
-    run = make_run(make_job(), source=SimpleNamespace(queue=Unreachable()))
-    deadline = run.deadline
-    Execution(registry_of(work, ack="early"), Hooks())(run)
-    assert ran == [] and fate(run) == ("release", "its early ack could not be made")
-    assert run.deadline == deadline and not run.acked and not run.lost
+    attempt = make_attempt(make_job(), source=SimpleNamespace(queue=Unreachable()))
+    deadline = attempt.deadline
+    Execution(registry_of(work, ack="early"), Hooks())(attempt)
+    assert ran == [] and fate(attempt) == ("release", "its early ack failed")
+    assert attempt.deadline == deadline and not attempt.acked and not attempt.lost
 
 
 def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +193,11 @@ def test_of_a_batch_those_begin_whose_lease_still_stood() -> None:
 
     queue = Answering(False, True, True)
     members = [
-        make_run(make_job(id=ident, merged=True, payloads=payloads_of(ident)), source=SimpleNamespace(queue=queue))
+        make_attempt(make_job(id=ident, merged=True, payloads=payloads_of(ident)), source=SimpleNamespace(queue=queue))
         for ident in "abc"
     ]
     hooks = Hooks(before_job=lambda job: seen.append(len(current_job().jobs)))  # type: ignore[union-attr]
-    Execution(registry_of(work, merge=True, batch_size=3, ack="early"), hooks)(BatchRun(members))
+    Execution(registry_of(work, merge=True, batch_size=3, ack="early"), hooks)(BatchAttempt(members))
     assert queue.asked == [("ack_early", ident, False) for ident in "abc"]
     assert seen == [3, ({"b": ["b"], "c": ["c"]}, ["b", "c"])]
     assert [fate(member)[0] for member in members] == ["release", "record", "record"]

@@ -15,15 +15,15 @@ import pytest
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import Bury, JobTimeout, LeakedTransaction, Release, Retry
 from django_delayq.core.job import Job, Payload
-from django_delayq.worker import Hooks, Run, current_job
+from django_delayq.worker import Attempt, Hooks, current_job
 
-from .support import execute, make_job, make_run, registry_of
+from .support import execute, make_attempt, make_job, registry_of
 
 
 def test_a_handler_that_returns_is_acked_whatever_it_returns() -> None:
     for result in (None, 0, False, object(), threading.Lock(), float("nan")):
-        run = execute(lambda result=result: result)
-        assert run.settlement and run.settlement.verb == "ack"
+        attempt = execute(lambda result=result: result)
+        assert attempt.settlement and attempt.settlement.verb == "ack"
 
 
 def test_arguments_arrive() -> None:
@@ -64,8 +64,8 @@ def raising(error: BaseException) -> Callable[[], None]:
     ],
 )
 def test_no_exception_leaves_the_job_boundary(error: BaseException) -> None:
-    run = execute(raising(error))
-    assert run.settlement and run.settlement.verb == "fail" and run.settlement.error
+    attempt = execute(raising(error))
+    assert attempt.settlement and attempt.settlement.verb == "fail" and attempt.settlement.error
 
 
 def test_stop_iteration_out_of_a_coroutine_is_a_failure_too() -> None:
@@ -79,23 +79,23 @@ def test_stop_iteration_out_of_a_coroutine_is_a_failure_too() -> None:
     ("error", "verb"), [(Retry(delay=1), "fail"), (Bury("no"), "bury"), (Release(delay=1), "release")]
 )
 def test_a_handler_decides_by_verdict(error: Exception, verb: str) -> None:
-    run = execute(raising(error))
-    assert run.settlement and run.settlement.verb == verb
+    attempt = execute(raising(error))
+    assert attempt.settlement and attempt.settlement.verb == verb
 
 
 def test_a_wrong_signature_is_an_ordinary_failure() -> None:
-    run = execute(lambda: None, "one too many")
-    assert run.settlement and (run.settlement.verb, run.settlement.error_class) == ("fail", "TypeError")
+    attempt = execute(lambda: None, "one too many")
+    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.error_class) == ("fail", "TypeError")
 
 
 def test_undecodable_arguments_bury_only_that_job() -> None:
-    run = execute(lambda: None, job=make_job(args=b"\xff\xfe not ours"))
-    assert run.settlement and (run.settlement.verb, run.settlement.reason) == ("bury", "undecodable")
+    attempt = execute(lambda: None, job=make_job(args=b"\xff\xfe not ours"))
+    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.reason) == ("bury", "undecodable")
 
 
 def test_an_unknown_task_is_given_back() -> None:
-    run = execute(lambda: None, job=make_job(task="shop.later"))
-    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 2_000)
+    attempt = execute(lambda: None, job=make_job(task="shop.later"))
+    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.delay_ms) == ("release", 2_000)
 
 
 def test_a_run_whose_lease_is_over_does_not_start() -> None:
@@ -106,9 +106,9 @@ def test_a_run_whose_lease_is_over_does_not_start() -> None:
     def work() -> None:
         started.append(1)
 
-    run = make_run(deadline=0.0)
-    Execution(registry_of(work), Hooks())(run)
-    assert not started and run.settlement and run.settlement.verb == "release"
+    attempt = make_attempt(deadline=0.0)
+    Execution(registry_of(work), Hooks())(attempt)
+    assert not started and attempt.settlement and attempt.settlement.verb == "release"
 
 
 def test_async_handlers_run_on_the_event_loop() -> None:
@@ -121,8 +121,8 @@ def test_async_handlers_run_on_the_event_loop() -> None:
         assert job is not None and job.id == "job-1"
         return n
 
-    run = execute(handler, 3)
-    assert run.settlement and run.settlement.verb == "ack" and where == ["delayq-async"]
+    attempt = execute(handler, 3)
+    assert attempt.settlement and attempt.settlement.verb == "ack" and where == ["delayq-async"]
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
@@ -152,8 +152,8 @@ def test_the_current_job_is_there_during_the_run_only() -> None:
 
 
 def test_the_jobs_own_options_override_the_tasks() -> None:
-    run = execute(raising(ValueError()), job=make_job(options_json=b'{"max_attempts":1}'))
-    assert run.settlement and run.settlement.verb == "bury"
+    attempt = execute(raising(ValueError()), job=make_job(options_json=b'{"max_attempts":1}'))
+    assert attempt.settlement and attempt.settlement.verb == "bury"
 
 
 LEFT: contextvars.ContextVar[str] = contextvars.ContextVar("left", default="clean")
@@ -189,21 +189,25 @@ def fail_with(error: BaseException) -> Callable[[Job], None]:
 
 
 def test_a_leak_found_after_the_handler_is_a_failure() -> None:
-    run = execute(lambda: None, hooks=Hooks(after_job=fail_with(LeakedTransaction("atomic is open"))))
-    assert run.settlement and run.settlement.verb == "fail"
-    assert json.loads(run.settlement.error)["class"].endswith("LeakedTransaction")
+    attempt = execute(lambda: None, hooks=Hooks(after_job=fail_with(LeakedTransaction("atomic is open"))))
+    assert attempt.settlement and attempt.settlement.verb == "fail"
+    assert json.loads(attempt.settlement.error)["class"].endswith("LeakedTransaction")
 
 
 def test_the_handlers_own_error_counts_more_than_the_hooks() -> None:
-    run = execute(raising(KeyError("mine")), hooks=Hooks(after_job=fail_with(RuntimeError("hook"))))
-    assert run.settlement and run.settlement.error_class == "KeyError"
+    attempt = execute(raising(KeyError("mine")), hooks=Hooks(after_job=fail_with(RuntimeError("hook"))))
+    assert attempt.settlement and attempt.settlement.error_class == "KeyError"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no database"), SystemExit()])
 def test_what_fails_before_the_handler_costs_no_attempt(error: BaseException) -> None:
     called: list[int] = []
-    run = execute(lambda: called.append(1), hooks=Hooks(before_job=fail_with(error)))
-    assert not called and run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 1000)
+    attempt = execute(lambda: called.append(1), hooks=Hooks(before_job=fail_with(error)))
+    assert (
+        not called
+        and attempt.settlement
+        and (attempt.settlement.verb, attempt.settlement.delay_ms) == ("release", 1000)
+    )
 
 
 def test_middlewares_surround_the_handler_in_their_order() -> None:
@@ -211,10 +215,10 @@ def test_middlewares_surround_the_handler_in_their_order() -> None:
 
     def named(name: str) -> Any:
         def middleware(following: Any) -> Any:
-            def call(run: Run) -> Any:
-                order.append(f"{name} in {run.job.task}")
+            def call(attempt: Attempt) -> Any:
+                order.append(f"{name} in {attempt.job.task}")
                 try:
-                    return following(run)
+                    return following(attempt)
                 finally:
                     order.append(f"{name} out")
 
@@ -230,8 +234,8 @@ def test_a_middleware_that_raises_is_a_failed_attempt() -> None:
     def middleware(following: Any) -> Any:
         return fail_with(OSError("disk"))
 
-    run = execute(lambda: None, middlewares=[middleware])
-    assert run.settlement and (run.settlement.verb, run.settlement.error_class) == ("fail", "OSError")
+    attempt = execute(lambda: None, middlewares=[middleware])
+    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.error_class) == ("fail", "OSError")
 
 
 def test_events_are_prepared_only_for_listeners_and_may_fail() -> None:
@@ -270,7 +274,7 @@ def test_a_forked_copy_of_a_handler_settles_nothing() -> None:
         if pid:
             children.append(pid)
 
-    run = execute(handler)
-    assert run.settlement and run.settlement.verb == "ack"
+    attempt = execute(handler)
+    assert attempt.settlement and attempt.settlement.verb == "ack"
     _, status = os.waitpid(children[0], 0)
     assert os.waitstatus_to_exitcode(status) == 0

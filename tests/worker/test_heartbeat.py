@@ -11,31 +11,31 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.decision import Policy
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.run import Run, trusted
+from django_delayq.worker.policy import Policy
 from django_delayq.worker.shard_selector import Source
 
 #: seconds by which a lease was shorter before it was renewed
 AGE = 5.0
 
 
-def hold(broker: Broker, count: int) -> list[Run]:
+def hold(broker: Broker, count: int) -> list[Attempt]:
     """Runs of so many jobs, reserved under leases that are partly over."""
     queue = broker.queue("default", shards=1)
     queue.schedule_many(NewJob(f"j{number}", "work") for number in range(count))
-    source, runs, now = Source(queue, 0, Pace()), [], time.monotonic()
+    source, attempts, now = Source(queue, 0, Pace()), [], time.monotonic()
     while batch := queue.reserve(0, 250, worker="w", ttr_ms=int((broker.lease_ms / 1000 - AGE) * 1000)).jobs:
-        runs += [Run(job, source, now, now + AGE, time.time() * 1000 - now * 1000) for job in batch]
-    assert len(runs) == count
-    return runs
+        attempts += [Attempt(job, source, now, now + AGE, time.time() * 1000 - now * 1000) for job in batch]
+    assert len(attempts) == count
+    return attempts
 
 
-def beat(broker: Broker, runs: list[Run], *, rest: float = 5.0) -> float:
+def beat(broker: Broker, attempts: list[Attempt], *, rest: float = 5.0) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
-    consumer: Any = SimpleNamespace(held=set(runs), tasks=None)
+    consumer: Any = SimpleNamespace(held=set(attempts), tasks=None)
     words = WorkerCommands(broker, "w", lambda word: None)
     return Heartbeat(broker, "w", rest, dict, consumer, None, lambda: None, words).run()
 
@@ -59,8 +59,8 @@ def seconds_left(broker: Broker) -> list[float]:
 
 
 def test_every_lease_is_renewed_however_many_there_are(broker: Broker) -> None:
-    runs = hold(broker, 600)
-    beat(broker, runs)
+    attempts = hold(broker, 600)
+    beat(broker, attempts)
     left = seconds_left(broker)
     assert len(left) == 600
     assert min(left) > broker.lease_ms / 1000 - 2
@@ -70,11 +70,11 @@ def test_a_lease_is_trusted_from_the_moment_at_which_its_renewal_was_asked_for(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began when Redis heard of it, not when the answer came, which may have been much later."""
-    (run,) = hold(broker, 1)
-    monkeypatch.setattr(type(run.queue), "touch", slow(type(run.queue).touch, 0.3))
-    asked_at = time.monotonic()
-    beat(broker, [run])
-    assert run.deadline <= asked_at + trusted(broker.lease_ms / 1000) + 0.1
+    (attempt,) = hold(broker, 1)
+    monkeypatch.setattr(type(attempt.queue), "touch", slow(type(attempt.queue).touch, 0.3))
+    sent_at = time.monotonic()
+    beat(broker, [attempt])
+    assert attempt.deadline <= sent_at + trusted(broker.lease_ms / 1000) + 0.1
 
 
 def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,11 @@ def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker, monkeypatch: 
 def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
     broker: Broker, received: float, started: float, ended: float, is_renewed: bool
 ) -> None:
-    (run,) = hold(broker, 1)
+    (attempt,) = hold(broker, 1)
     now = time.monotonic()
-    run.policy, run.received = Policy(max_lease=10.0), now - received
-    run.started, run.ended = (now - started if started else 0.0), (now - ended if ended else 0.0)
-    beat(broker, [run])
+    attempt.policy, attempt.received = Policy(max_lease=10.0), now - received
+    attempt.started, attempt.ended = (now - started if started else 0.0), (now - ended if ended else 0.0)
+    beat(broker, [attempt])
     (left,) = seconds_left(broker)
     assert (left > broker.lease_ms / 1000 - 2) is is_renewed
-    assert run.should_stop is not is_renewed
+    assert attempt.should_stop is not is_renewed

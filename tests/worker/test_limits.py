@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from django_delayq.core.errors import JobTimeout
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.limits import TimeoutMonitor
-from django_delayq.worker.run import Run
 
-from .support import make_run
+from .support import make_attempt
 
 PROGRAM = """
 import sys, threading
@@ -26,20 +26,20 @@ print("went on")
 """
 
 
-def overrun(*, raises: bool) -> Run:
+def overrun(*, raises: bool) -> Attempt:
     """A run in this thread whose limit struck; the exception of it was raised, or is still to be."""
-    run = make_run()
-    timeout_monitor = TimeoutMonitor([run], None, lambda _: None, lambda: None)
-    timeout_monitor.arm(run, 0)
+    attempt = make_attempt()
+    timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
+    timeout_monitor.arm(attempt, 0)
     try:
-        timeout_monitor._look(run.limit_at)
+        timeout_monitor._check(attempt.limit_at)
         while raises:
             pass
     except JobTimeout:
         pass
     finally:
-        timeout_monitor.disarm(run)
-    return run
+        timeout_monitor.disarm(attempt)
+    return attempt
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -63,29 +63,29 @@ def test_a_limit_that_struck_too_late_does_not_strike_later() -> None:
 
 
 def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
-    run = make_run()
-    timeout_monitor = TimeoutMonitor([run], None, lambda _: None, lambda: None)
-    timeout_monitor.arm(run, 60)
-    timeout_monitor.disarm(run)
-    assert (run.limited_by, run.should_stop) == (0.0, False)
+    attempt = make_attempt()
+    timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
+    timeout_monitor.arm(attempt, 60)
+    timeout_monitor.disarm(attempt)
+    assert (attempt.limited_by, attempt.should_stop) == (0.0, False)
 
 
 def test_a_limit_strikes_when_it_ends_and_not_with_the_next_look_around() -> None:
     """The monitor sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
     beats = threading.Semaphore(0)
-    running: list[Run | None] = [None]
+    running: list[Attempt | None] = [None]
     timeout_monitor = TimeoutMonitor(running, None, lambda _: None, lambda: beats.release())
     timeout_monitor.start()
     try:
         beats.acquire(timeout=5)
         time.sleep(0.05)  # it looks around once, and then sleeps for a second
-        running[0] = run = make_run()
+        running[0] = attempt = make_attempt()
         began = time.monotonic()
         with pytest.raises(JobTimeout):
-            timeout_monitor.arm(run, 0.1)
+            timeout_monitor.arm(attempt, 0.1)
             while time.monotonic() < began + 5:
                 pass
         assert time.monotonic() - began < 0.5
-        timeout_monitor.disarm(run)
+        timeout_monitor.disarm(attempt)
     finally:
         timeout_monitor.close()

@@ -15,15 +15,15 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.workers import Heard, WorkerCommand
+from django_delayq.worker.attempt import BatchAttempt
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dispatcher import WorkerPruning
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.run import BatchRun
 from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
 
-from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
+from .support import DEADLINE, config, eventually, make_attempt, make_job, put, put_payload, registry_of, working
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 from .test_worker import places
 
@@ -118,15 +118,15 @@ def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Bro
     done: list[str] = []
     words = WorkerCommands(broker, "w", done.append)
     assert words.done is None, "what was told before its first announcement was not for it"
-    words.heed(Heard(1.0))
+    words.carry_out(Heard(1.0))
     assert words.done == []
     stop, drain = WorkerCommand("stop", "1"), WorkerCommand("drain", "2")
-    words.heed(Heard(2.0, (stop,)))
-    words.heed(Heard(3.0, (stop, drain)))
-    words.heed(Heard(3.0, (stop, drain)))
+    words.carry_out(Heard(2.0, (stop,)))
+    words.carry_out(Heard(3.0, (stop, drain)))
+    words.carry_out(Heard(3.0, (stop, drain)))
     assert done == ["stop", "drain"]
     assert words.done == ["1", "2"]
-    words.heed(Heard(4.0))
+    words.carry_out(Heard(4.0))
     assert words.done == []
 
 
@@ -137,7 +137,7 @@ def test_stacks_that_redis_does_not_take_are_in_the_log(
         raise ConnectionError("gone")
 
     monkeypatch.setattr(broker, "keep_dump", refuse)
-    WorkerCommands(broker, "w", lambda word: None).heed(Heard(1.0, (WorkerCommand("dump", "1"),)))
+    WorkerCommands(broker, "w", lambda word: None).carry_out(Heard(1.0, (WorkerCommand("dump", "1"),)))
     assert "stacks of process" in caplog.text
     assert "could not put its stacks into Redis" in caplog.text
 
@@ -155,10 +155,10 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
     board = Scoreboard.create(1)
     try:
-        seen = [board.wish]
-        for wish in ("drain", "stop", "drain"):
-            board.set_wish(wish)
-            seen.append(board.wish)
+        seen = [board.requested_end]
+        for requested_end in ("drain", "stop", "drain"):
+            board.request_end(requested_end)
+            seen.append(board.requested_end)
         assert seen == ["", "drain", "stop", "stop"]
         assert not board.leaving
     finally:
@@ -214,7 +214,7 @@ told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    Scoreboard(told.board_fd, told.slots).set_wish(sys.argv[2])
+    Scoreboard(told.board_fd, told.slots).request_end(sys.argv[2])
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)
@@ -298,9 +298,9 @@ def test_a_worker_says_what_each_of_its_threads_runs(broker: Broker) -> None:
 
 
 def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousand_are_shown() -> None:
-    slots = Slots(1000, lambda run: None, Hooks(), lambda: None)
-    run = make_run(make_job(id="x"), started=time.monotonic())
-    slots.running[:] = [run] * 1000
+    slots = Slots(1000, lambda attempt: None, Hooks(), lambda: None)
+    attempt = make_attempt(make_job(id="x"), started=time.monotonic())
+    slots.running[:] = [attempt] * 1000
     assert [job["slot"] for job in slots.jobs()] == list(range(MOST_SHOWN))
     stop = threading.Event()
 
@@ -308,7 +308,7 @@ def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousan
         while not stop.is_set():
             for slot in range(1000):
                 slots.running[slot] = None
-            slots.running[:] = [BatchRun([make_run(), make_run()])] * 1000
+            slots.running[:] = [BatchAttempt([make_attempt(), make_attempt()])] * 1000
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -321,7 +321,7 @@ def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousan
 
 
 def test_a_run_that_was_just_taken_begins_now() -> None:
-    slots = Slots(1, lambda run: None, Hooks(), lambda: None)
-    slots.running[0] = make_run()
+    slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
+    slots.running[0] = make_attempt()
     (job,) = slots.jobs()
     assert abs(job["started_ms"] - time.time() * 1000) < 5000

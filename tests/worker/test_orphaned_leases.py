@@ -18,7 +18,7 @@ from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.settler import Settler
 from django_delayq.worker.shard_selector import ShardSelector, Source
 
-from .support import config, eventually, make_run, put, registry_of, working
+from .support import config, eventually, make_attempt, put, registry_of, working
 from .test_worker import places
 
 
@@ -39,8 +39,8 @@ def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(bro
     jobs = {job.id: job for ident in range(3) for job in queue.reserve(number, 1, worker="me").jobs}
     foreign = queue.reserve(number, 1, worker="somebody else").jobs[0]
     known, unknown, ended = (job for job in jobs.values())
-    settler.held.add(make_run(known, source=source))
-    given_up = make_run(ended, source=source)
+    settler.held.add(make_attempt(known, source=source))
+    given_up = make_attempt(ended, source=source)
     given_up.settlement = ack(ended, 0, 0)
     settler.held.add(given_up)
     settler.halted = True

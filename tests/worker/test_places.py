@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.places import LONG_LIFE, Place, Suspects
-from django_delayq.worker.run import NEVER
 
 
 def child(*, born: float, ready: bool = True) -> Any:
@@ -52,5 +52,5 @@ def test_expected_suspects_are_kept_until_somebody_attends_to_them() -> None:
     for at in (30.0, 10.0, 20.0):
         suspects.expect(at)
     assert suspects.next_at == 10
-    suspects.attended(20.0)
-    assert (suspects.next_at, suspects.attended_at) == (30, 20)
+    suspects.served(20.0)
+    assert (suspects.next_at, suspects.served_at) == (30, 20)

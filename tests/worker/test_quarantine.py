@@ -13,8 +13,8 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import STARTED, fail, release
 from django_delayq.worker import current_job
-from django_delayq.worker.run import NEVER
-from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
 from .support import DEADLINE, config, eventually, make_job, put, registry_of, working
@@ -265,14 +265,14 @@ def mark(ident: str, **changes: Any) -> Mark:
 def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(marks: list[Mark], own: bool) -> None:
     """``gone`` ended and was acked; ``acked early`` runs and is in Redis no more."""
     jobs = [make_job(id="a"), make_job(id="b")]
-    settlements = verdicts(jobs, marks, registry_of(), "died", planned=False, died_at=9.0)
+    settlements = decide(jobs, marks, registry_of(), "died", planned=False, died_at=9.0)
     (first, *_) = settlements
     assert (first.outcome, first.own_crash, first.quarantine) == ("crashed", own, True)
 
 
 def test_nobody_is_suspected_when_a_process_ends_on_purpose() -> None:
     jobs = [make_job(id="a"), make_job(id="b", quarantined=True), make_job(id="waiting")]
-    settlements = verdicts(jobs, [mark("a"), mark("b")], registry_of(), "ended", planned=True, died_at=9.0)
+    settlements = decide(jobs, [mark("a"), mark("b")], registry_of(), "ended", planned=True, died_at=9.0)
     assert [(one.outcome, one.quarantine) for one in settlements] == [
         ("released", False),
         ("released", True),

@@ -12,8 +12,8 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job, Settlement
 from django_delayq.core.task import Registry
 from django_delayq.worker import Hooks
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.run import NEVER
 from django_delayq.worker.salvage import Salvage
 from django_delayq.worker.scoreboard import Mark
 

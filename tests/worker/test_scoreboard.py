@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker.run import NEVER
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.scoreboard import Mark, Scoreboard, place_of
 
-from .support import make_job, make_run
+from .support import make_attempt, make_job
 
 
 @pytest.fixture
@@ -23,8 +23,10 @@ def board() -> Iterator[Scoreboard]:
 
 def test_the_supervisor_reads_what_the_child_marks(board: Scoreboard) -> None:
     child = Scoreboard(os.dup(board.fd), 3)
-    run = make_run(make_job(queue="orders", shard=4, id="order-ü", token=1_795_230_051_941_001), slot=1, started=12.5)
-    child.mark(run)
+    attempt = make_attempt(
+        make_job(queue="orders", shard=4, id="order-ü", token=1_795_230_051_941_001), slot=1, started=12.5
+    )
+    child.mark(attempt)
     expected = Mark("orders", 4, "order-ü", 1_795_230_051_941_001, 12.5, NEVER, timed_out=False)
     assert board.marks() == [expected]
     child.limit(1, 99.0)
@@ -37,17 +39,17 @@ def test_the_supervisor_reads_what_the_child_marks(board: Scoreboard) -> None:
 
 def test_all_ids_of_a_batch_are_on_the_board(board: Scoreboard) -> None:
     jobs = [make_job(id=f"order-{n}" + "x" * 240, queue="q" * 64) for n in range(251)]
-    board.mark(make_run(jobs[0], slot=1), [make_run(job) for job in jobs])
-    board.mark(make_run(make_job(id="alone"), slot=0))
+    board.mark(make_attempt(jobs[0], slot=1), [make_attempt(job) for job in jobs])
+    board.mark(make_attempt(make_job(id="alone"), slot=0))
     alone, batch = board.marks()
     assert set(batch.places) == {place_of(job) for job in jobs}
     assert set(alone.places) == {place_of(make_job(id="alone"))}
-    board.mark(make_run(jobs[3], slot=1))
+    board.mark(make_attempt(jobs[3], slot=1))
     assert set(board.marks()[1].places) == {place_of(jobs[3])}, "nothing is left of the batch before"
 
 
 def test_the_longest_names_fit(board: Scoreboard) -> None:
-    board.mark(make_run(make_job(queue="q" * 64, id="i" * 255), slot=2))
+    board.mark(make_attempt(make_job(queue="q" * 64, id="i" * 255), slot=2))
     assert [(mark.queue, mark.id) for mark in board.marks()] == [("q" * 64, "i" * 255)]
 
 
@@ -60,12 +62,12 @@ def test_signs_of_life(board: Scoreboard) -> None:
 
 
 def test_a_mark_costs_about_a_microsecond(board: Scoreboard) -> None:
-    run = make_run(make_job(id="0123456789abcdef"))
+    attempt = make_attempt(make_job(id="0123456789abcdef"))
     times = []
     for _ in range(20):
         begin = time.perf_counter()
         for _ in range(1000):
-            board.mark(run)
+            board.mark(attempt)
             board.clear(0)
         times.append((time.perf_counter() - begin) / 1000)
     assert min(times) < 10e-6  # generous: the machine may be busy or slow

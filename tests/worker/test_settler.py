@@ -11,13 +11,13 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack, fail
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.run import Run
 from django_delayq.worker.settler import Settler
 from django_delayq.worker.shard_selector import ShardSelector, Source
 
-from .support import make_job, make_run
+from .support import make_attempt, make_job
 
 LEASE = 15.0
 
@@ -44,28 +44,30 @@ def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
     settler: Settler, seconds_left: list[float], answer: str | None
 ) -> None:
     now = time.monotonic()
-    runs = [make_run(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
-    assert settler.patiently(failing(2), runs) == answer
+    attempts = [make_attempt(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
+    assert settler.call_with_retries(failing(2), attempts) == answer
 
 
 def test_what_was_given_up_is_remembered_as_ones_own(settler: Settler) -> None:
     """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
     settler.halted = True
     for ident in ("a", "b"):
-        assert settler.patiently(failing(9), [make_run(make_job(id=ident))]) is None
-    assert [ident for _, ident, _ in settler.left] == ["a", "b"]
+        assert settler.call_with_retries(failing(9), [make_attempt(make_job(id=ident))]) is None
+    assert [ident for _, ident, _ in settler.abandoned] == ["a", "b"]
 
 
 def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> None:
     queue = broker.queue("default", shards=1)
     queue.schedule_many(NewJob(ident, "work") for ident in "abc")
     source = Source(queue, 0, Pace())
-    runs = [Run(job, source, 0.0, time.monotonic() + LEASE, 0.0) for job in queue.reserve(0, 9, worker="w").jobs]
+    attempts = [
+        Attempt(job, source, 0.0, time.monotonic() + LEASE, 0.0) for job in queue.reserve(0, 9, worker="w").jobs
+    ]
     unstorable: Any = "soon"
-    runs[0].settlement, runs[2].settlement = ack(runs[0].job, 1, 1), ack(runs[2].job, 1, 1)
-    runs[1].settlement = fail(runs[1].job, 1, 1, delay_ms=unstorable)
+    attempts[0].settlement, attempts[2].settlement = ack(attempts[0].job, 1, 1), ack(attempts[2].job, 1, 1)
+    attempts[1].settlement = fail(attempts[1].job, 1, 1, delay_ms=unstorable)
     settler = Settler(ShardSelector([source]), RedisHealth(), LEASE)
-    settler.add(source, runs)
+    settler.add(source, attempts)
     settler.settle_all()
     assert [job.id for job in queue.held_by("w")] == ["b"]
     assert settler.settled == 2

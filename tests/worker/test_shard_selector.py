@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from django_delayq.worker import WorkerConfig
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.run import NEVER
 from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 
 
@@ -54,21 +54,21 @@ def test_the_longest_overdue_is_first_under_lag() -> None:
 def test_an_answer_sets_the_next_moment() -> None:
     (source,) = sources(1)
     selector = ShardSelector([source])
-    selector.asking(source, 10.0)
-    selector.answered(source, 10.0, None, 0)
+    selector.begin_reserve(source, 10.0)
+    selector.apply_reply(source, 10.0, None, 0)
     assert selector.next_due_at() == NEVER and selector.due(1e9) is None
-    selector.answered(source, 10.0, 250.0, 0)
+    selector.apply_reply(source, 10.0, 250.0, 0)
     assert selector.next_due_at() == 10.25
-    selector.answered(source, 10.0, 0.0, 5)
+    selector.apply_reply(source, 10.0, 0.0, 5)
     assert selector.next_due_at() == 10.0
 
 
 def test_a_token_that_overtakes_the_answer_is_not_lost() -> None:
     (source,) = sources(1)
     selector = ShardSelector([source])
-    selector.asking(source, 10.0)
+    selector.begin_reserve(source, 10.0)
     selector.wake([("q0", 0)])
-    selector.answered(source, 10.0, None, 0)
+    selector.apply_reply(source, 10.0, None, 0)
     assert selector.due(10.0) is source
 
 
@@ -77,7 +77,7 @@ def test_due_but_nothing_there_is_asked_for_ever_more_rarely() -> None:
     selector = ShardSelector([source])
     waits = []
     for _ in range(10):
-        selector.answered(source, 0.0, 0.0, 0)
+        selector.apply_reply(source, 0.0, 0.0, 0)
         waits.append(source.due_at)
     assert waits == sorted(waits) and waits[0] >= 0.02 and waits[-1] == 1.0
 

@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker.run import NEVER
-from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
 from .support import eventually, make_job, put, registry_of
@@ -306,14 +306,14 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
     jobs = [make_job(id=name) for name in ("running", "waiting", "stuck", "other_token")]
     marks = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
     registry = registry_of(retry_in=lambda n: 5.0)
-    crashed = verdicts(jobs, marks, registry, "died of signal 9", planned=False, died_at=9.0)
+    crashed = decide(jobs, marks, registry, "died of signal 9", planned=False, died_at=9.0)
     assert [(s.verb, s.outcome) for s in crashed] == [
         ("fail", "crashed"),
         ("release", "released"),
         ("fail", "timeout"),
         ("release", "released"),
     ]
-    planned = verdicts(jobs, marks, registry, "ended", planned=True, died_at=9.0)
+    planned = decide(jobs, marks, registry, "ended", planned=True, died_at=9.0)
     assert [(s.verb, s.outcome) for s in planned] == [
         ("release", "released"),
         ("release", "released"),

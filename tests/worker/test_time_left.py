@@ -13,47 +13,47 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.worker import current_job
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.run import NEVER, BatchRun, Run
 
-from .support import config, make_job, make_run, put, put_payload, registry_of, run_dry, working
+from .support import config, make_attempt, make_job, put, put_payload, registry_of, run_dry, working
 
 
-def left(run: Run) -> float:
-    return CurrentJob(run).seconds_left
+def left(attempt: Attempt) -> float:
+    return CurrentJob(attempt).seconds_left
 
 
 def test_a_run_without_a_limit_has_what_is_left_of_its_lease() -> None:
-    run = make_run(deadline=time.monotonic() + 10)
-    assert 9.5 < left(run) <= 10
+    attempt = make_attempt(deadline=time.monotonic() + 10)
+    assert 9.5 < left(attempt) <= 10
 
 
 def test_a_limit_that_ends_sooner_counts_and_a_later_one_does_not() -> None:
     now = time.monotonic()
-    assert 4.5 < left(make_run(deadline=now + 10, limit_at=now + 5)) <= 5
-    assert 9.5 < left(make_run(deadline=now + 10, limit_at=now + 50)) <= 10
+    assert 4.5 < left(make_attempt(deadline=now + 10, limit_at=now + 5)) <= 5
+    assert 9.5 < left(make_attempt(deadline=now + 10, limit_at=now + 50)) <= 10
 
 
 def test_nothing_is_left_when_it_is_over() -> None:
     now = time.monotonic()
-    assert left(make_run(deadline=now - 1)) == 0
-    assert left(make_run(lost=True)) == 0
+    assert left(make_attempt(deadline=now - 1)) == 0
+    assert left(make_attempt(lost=True)) == 0
     # The timeout_monitor struck; the limit that it watches now is the end of its patience.
-    assert left(make_run(limited_by=now, limit_at=now + 5)) == 0
+    assert left(make_attempt(limited_by=now, limit_at=now + 5)) == 0
 
 
 def test_a_job_that_was_acked_before_it_began_has_no_end_without_a_limit() -> None:
-    run = make_run(deadline=NEVER)
-    assert left(run) == math.inf
-    assert CurrentJob(run).deadline is None
-    run.limit_at = time.monotonic() + 5
-    assert 4.5 < left(run) <= 5
+    attempt = make_attempt(deadline=NEVER)
+    assert left(attempt) == math.inf
+    assert CurrentJob(attempt).deadline is None
+    attempt.limit_at = time.monotonic() + 5
+    assert 4.5 < left(attempt) <= 5
 
 
 def test_in_a_batch_the_lease_that_ends_first_counts_and_lost_ones_do_not() -> None:
     now = time.monotonic()
-    members = [make_run(make_job(id=str(n)), deadline=now + n) for n in (3, 5, 9)]
-    batch = BatchRun(members)
+    members = [make_attempt(make_job(id=str(n)), deadline=now + n) for n in (3, 5, 9)]
+    batch = BatchAttempt(members)
     assert 2.5 < left(batch) <= 3
     members[0].lost = True
     assert 4.5 < left(batch) <= 5
@@ -62,9 +62,9 @@ def test_in_a_batch_the_lease_that_ends_first_counts_and_lost_ones_do_not() -> N
 
 
 def test_the_deadline_is_on_the_clock_of_redis() -> None:
-    run = make_run(deadline=time.monotonic() + 10)
-    run.offset_ms += 3_600_000  # Redis's clock is an hour ahead of ours
-    deadline = CurrentJob(run).deadline
+    attempt = make_attempt(deadline=time.monotonic() + 10)
+    attempt.offset_ms += 3_600_000  # Redis's clock is an hour ahead of ours
+    deadline = CurrentJob(attempt).deadline
     assert deadline is not None
     assert 3605 < (deadline - datetime.now(UTC)).total_seconds() <= 3611
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.records.keys import wake_key
+from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.run import NEVER
 from django_delayq.worker.shard_selector import ShardSelector, Source
 from django_delayq.worker.shard_state import ShardState, stalest
 from django_delayq.worker.wake_listener import WakeListener
@@ -26,28 +26,28 @@ NOTHING: Any = SimpleNamespace(name="q")
 def test_a_shard_is_due_at_first_and_not_while_it_is_asked() -> None:
     state = ShardState(NOTHING, 0)
     assert state.due_at == 0.0
-    number = state.ask(10.0)
-    assert (state.due_at, state.asked_at) == (NEVER, 10.0)
-    assert state.answered(number, 11.0, 500.0, 0)
+    number = state.begin_reserve(10.0)
+    assert (state.due_at, state.sent_at) == (NEVER, 10.0)
+    assert state.apply_reply(number, 11.0, 500.0, 0)
     assert state.due_at == 11.5
 
 
 def test_an_answer_that_is_older_than_a_token_or_another_answer_changes_nothing() -> None:
     state = ShardState(NOTHING, 0)
-    first, second = state.ask(1.0), state.ask(2.0)
-    assert state.answered(second, 3.0, 7000.0, 0)
-    assert not state.answered(first, 4.0, None, 0)
+    first, second = state.begin_reserve(1.0), state.begin_reserve(2.0)
+    assert state.apply_reply(second, 3.0, 7000.0, 0)
+    assert not state.apply_reply(first, 4.0, None, 0)
     assert state.due_at == 10.0
-    third = state.ask(5.0)
+    third = state.begin_reserve(5.0)
     state.wake()
-    assert not state.answered(third, 6.0, None, 0)
+    assert not state.apply_reply(third, 6.0, None, 0)
     assert state.due_at == 0.0
-    assert state.answered(state.ask(7.0), 8.0, None, 0)
+    assert state.apply_reply(state.begin_reserve(7.0), 8.0, None, 0)
 
 
 def test_expected_work_only_brings_the_due_time_forward() -> None:
     state = ShardState(NOTHING, 0)
-    state.ask(1.0)
+    state.begin_reserve(1.0)
     state.expect(9.0)
     state.expect(12.0)
     assert state.due_at == 9.0
@@ -56,7 +56,7 @@ def test_expected_work_only_brings_the_due_time_forward() -> None:
 def test_the_shard_that_was_not_asked_for_longest_is_checked_next() -> None:
     states = [ShardState(NOTHING, number) for number in range(3)]
     for state, at in zip(states, (3.0, 1.0, 2.0), strict=True):
-        state.ask(at)
+        state.begin_reserve(at)
     assert stalest(states) is states[1]
     assert stalest([]) is None
 
@@ -114,7 +114,7 @@ class Station:
 
         def heard() -> bool:
             self.listener.call(self.selector.names)
-            return self.listener.hears(self.selector.names)
+            return self.listener.listens_to(self.selector.names)
 
         wait_until(heard, 10, "the listener to listen")
         return self.readers[-1]
@@ -139,7 +139,7 @@ def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
     reader = station.listen()
     assert reader.names == ["a", "b"]
     first = station.selector.by_place["a", 0]
-    first.ask(1.0)
+    first.begin_reserve(1.0)
     reader.tokens.put([("a", 0)])
     wait_until(lambda: first.due_at == 0.0, 10, "the token")
     assert not station.selector.waiting, "no token more until it has looked"
@@ -150,7 +150,7 @@ def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: S
     reader = station.listen()
     reader.tokens.put([("a", 0)])
     wait_until(lambda: not station.selector.waiting, 10, "the token")
-    wait_until(lambda: not station.listener.hears(frozenset("a")), 10, "the end of the read")
+    wait_until(lambda: not station.listener.listens_to(frozenset("a")), 10, "the end of the read")
     assert station.listen() is reader
     wait_until(lambda: reader.reads == 2, 10, "another read")
     assert not reader.closed
@@ -179,7 +179,7 @@ def test_a_reader_that_was_closed_for_more_queues_is_not_used_again(station: Sta
 def test_after_an_error_every_shard_is_checked(station: Station) -> None:
     reader = station.listen()
     for state in station.selector.sources:
-        state.ask(1.0)
+        state.begin_reserve(1.0)
     reader.tokens.put(ConnectionError("gone"))
     wait_until(lambda: all(state.due_at == 0.0 for state in station.selector.sources), 10, "the checks")
     assert reader.closed

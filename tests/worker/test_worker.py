@@ -291,7 +291,7 @@ def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(br
     registry = registry_of(stubborn, timeout=0.1)
     registry.add(Task(work, name="work"))
     put(broker, "stubborn", id="stubborn")
-    with working(broker, registry, config(threads=2, grace=3.0), patience=0.2) as worker:
+    with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
         put(broker, "work")
         assert worker.done.wait(DEADLINE)
         assert not worker.stop() and worker._exit_code == EXIT_STUCK

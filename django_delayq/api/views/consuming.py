@@ -9,7 +9,7 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
-from ...pull.coordinator import hub
+from ...pull.coordinator import coordinator_of
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import brokers, settling
@@ -54,7 +54,7 @@ class _Reserving(ApiView):
         if self._record is not None:
             self._record.keep_at_most(options["ttr"])
         terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
-        search = Search(hub(brokers.broker()), names, terms)
+        search = Search(coordinator_of(brokers.broker()), names, terms)
         seconds = min(options["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
 

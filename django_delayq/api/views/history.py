@@ -15,8 +15,7 @@ from ...access.permissions import may_use
 from ...access.problems import invalid
 from ...history import csvfile
 from ...history.forecast import forecast
-from ...history.paging import page
-from ...history.rows import FIELDS
+from ...history.rows import FIELDS, HOURS
 from ...history.series import summary
 from .. import brokers
 from ..base import ApiView
@@ -47,10 +46,10 @@ class Hours(ApiView):
         """
         query = self.read_query(request, HoursQuery)
         try:
-            found = page(hours_of(request, query), query["limit"], after=query["cursor"])
+            found = HOURS.page(hours_of(request, query), query["limit"], after=query["cursor"])
         except ValueError as error:
             raise invalid(str(error), ("/cursor", "this is not a cursor")) from None
-        return Response(HoursPageSerializer.render({"hours": found.rows, "cursor": found.older or None}))
+        return Response(HoursPageSerializer.render({"hours": found.rows, "cursor": found.after or None}))
 
 
 class HistoryView(ApiView):

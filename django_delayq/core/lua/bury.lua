@@ -26,7 +26,7 @@ local function bury_first_payload(e, s, body)
   end
   dig(e.id, body, s, e, payloads_for_grave(e.id, first))
   finish_payloads(e.id, first, e.gated)
-  return_payloads(e.id, rest, score_policy_of(e), e.gated)
+  return_payloads(e.id, rest, tostring(e.score_policy), e.gated)
 end
 
 return settle_all(ARGV[4], function(e, s)

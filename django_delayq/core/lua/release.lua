@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
--- ARGV    3 worker; 4 entries (lib/settle); mark LOST = a start of it may have gone unrecorded; mark BEGAN =
---         its run began; mark POSTPONED = it could not begin, for this reason; error: a byte with the priority that the job has from now on, or nothing
+-- ARGV    3 worker; 4 entries (lib/settle); error: a byte with the job's new priority, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
 -- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle
@@ -15,7 +14,7 @@ return settle_all(ARGV[4], function(e, s)
     return ended
   end
   clear_flag(s, UNCLEAR)
-  if has_mark(e, MARK.LOST) then
+  if has_mark(e, MARK.UNCLEAR) then
     set_flag(s, UNCLEAR)
   end
   if has_mark(e, MARK.POSTPONED) then

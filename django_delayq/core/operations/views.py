@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..attempt_outcome import AttemptOutcome
 from ..codec import decode_args
 from ..job import Generation, Job, Payload, Undecodable, unpack_body
 from ..records.fields import take_u8, take_u16, take_u32, unpack_names
@@ -112,7 +113,7 @@ class JobView:
         before it began). The rest of ``reserves`` is the present attempt. A kick resets all counts.
         """
         job = self.job
-        uncounted = self.state == "reserved" or self.outcome == "undecodable"
+        uncounted = self.state == "reserved" or self.outcome == AttemptOutcome.UNDECODABLE
         return {
             "reserves": job.reserves,
             "failures": job.failures,

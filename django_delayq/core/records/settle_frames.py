@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import struct
+from typing import Final
 
+from ..attempt_outcome import AttemptOutcome
 from ..job import DURABLE, Job, Settlement
 from .events import pack_attempt
 from .schedule_frames import SCORE_POLICY, pack_id
 
-_DURABLE = 4  # of an ack
-_RUN_MERGED, _EXPIRED, _QUARANTINE, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
-_ENTRY = struct.Struct("<ddBB")
+_ENTRY = struct.Struct("<ddHB")
 _LEASE = struct.Struct("<dB")
 _U16 = struct.Struct("<H")
+
+
+class Mark:
+    """Marks of a settlement, which are added up; the same bits are in ``lua/lib/settle.lua``."""
+
+    #: of an ack: the job is merged; its end, or that of one of its payloads, is awaited outside Redis
+    MERGED: Final = 1
+    DURABLE: Final = 2
+    #: only if the lease has run out; of a record: only if no end of the attempt is stored
+    EXPIRED: Final = 4
+    #: the job waits for quarantine from now on
+    QUARANTINE: Final = 8
+    #: the process died during the attempt; no other job can have caused it
+    CRASH: Final = 16
+    OWN: Final = 32
+    #: of a bury: only the first payload
+    OLDEST: Final = 64
+    #: content that arrived meanwhile does not shorten the back-off
+    INHERIT: Final = 128
+    #: of a release: a start of the job may not have been recorded
+    UNCLEAR: Final = 256
+    #: of a release: the attempt could not begin; it began
+    POSTPONED: Final = 512
+    BEGAN: Final = 1024
 
 
 def pack_settlement(settlement: Settlement) -> bytes:
     """Return an entry of the settling scripts (``lua/lib/settle.lua``)."""
     job = settlement.job
     ident = job.id.encode()
-    marks = _RUN_MERGED if (settlement.began if settlement.verb == "release" else job.merged) else 0
-    if settlement.guard == "expired":
-        marks |= _EXPIRED
     is_ack = settlement.verb in ("ack", "ack_early")
-    if not is_ack:
-        marks |= _other_marks(settlement)
-    elif waits_for_end(job):
-        marks |= _DURABLE
+    marks = _marks_of_ack(settlement) if is_ack else _marks_of(settlement)
     delay = -1 if settlement.delay_ms is None else settlement.delay_ms
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
     event = pack_attempt(settlement) if settlement.event else b""
@@ -43,7 +61,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
             ident,
             size,
             event,
-            bytes((len(outcome),)),
+            bytes((SCORE_POLICY[settlement.score_policy], len(outcome))),
             outcome,
             bytes((len(reason),)),
             reason,
@@ -62,24 +80,27 @@ def waits_for_end(job: Job) -> bool:
     return job.key >= DURABLE
 
 
-def _other_marks(settlement: Settlement) -> int:
-    """Return the marks that an ack does not need; ``acked.lua`` compares its marks as a number."""
-    marks = _SCORE_POLICY * SCORE_POLICY[settlement.score_policy]
-    if settlement.quarantine:
-        marks |= _QUARANTINE
-    if settlement.unclear if settlement.verb == "release" else settlement.outcome in ("crashed", "poison"):
-        marks |= _CRASH
-    if _fourth_mark(settlement):
-        marks |= _OLDEST
-    if settlement.inherit:
-        marks |= _INHERIT
+def _marks_of_ack(settlement: Settlement) -> int:
+    marks = Mark.EXPIRED if settlement.guard == "expired" else 0
+    if settlement.job.merged:
+        marks |= Mark.MERGED
+    if waits_for_end(settlement.job):
+        marks |= Mark.DURABLE
     return marks
 
 
-def _fourth_mark(settlement: Settlement) -> bool:
-    """Return the mark whose meaning depends on the verb."""
-    by_verb = {"release": settlement.postpone, "fail": settlement.own_crash}
-    return by_verb.get(settlement.verb, settlement.oldest)
+def _marks_of(settlement: Settlement) -> int:
+    return (
+        Mark.EXPIRED * (settlement.guard == "expired")
+        + Mark.QUARANTINE * settlement.quarantine
+        + Mark.CRASH * (settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON))
+        + Mark.OWN * settlement.own_crash
+        + Mark.OLDEST * settlement.oldest
+        + Mark.INHERIT * settlement.inherit
+        + Mark.UNCLEAR * settlement.unclear
+        + Mark.POSTPONED * settlement.postpone
+        + Mark.BEGAN * settlement.began
+    )
 
 
 def pack_touch(job: Job, *, started: bool) -> bytes:

@@ -1,4 +1,4 @@
-/* Count moments and countdowns on between two responses, in the format of numbers.py, and show how fast counters grow. */
+/* Count moments and countdowns on between two responses, in the form of formatting.py, and show how fast counters grow. */
 "use strict";
 (() => {
   const live = () => document.getElementById("dq-live");

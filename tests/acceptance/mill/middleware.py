@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_delayq.worker import Call, Run
+from django_delayq.worker import Attempt, Call
 
 
 def fragile(following: Call) -> Call:
-    def call(run: Run) -> Any:
+    def call(run: Attempt) -> Any:
         if run.job.id.startswith("middleware-before"):
             raise RuntimeError("the middleware is broken before the handler")
         result = following(run)

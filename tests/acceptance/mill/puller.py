@@ -44,7 +44,7 @@ def main() -> None:
     if plan.get("fork"):
         from django_delayq import Queue
 
-        # The parent has a connection, a hub and a wake thread when the child comes.
+        # The parent has a connection, a coordinator and a wake thread when the child comes.
         leave("parent", ids=[job.id for job in Queue(*plan["queues"]).reserve(wait=0.2)])
         child = os.fork()
         if child:

@@ -10,12 +10,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import async_only_middleware
 
 from django_delayq.api import brokers, waiting
-from django_delayq.pull.coordinator import hub
+from django_delayq.pull.coordinator import coordinator_of
 
 
 async def waits(request: HttpRequest) -> JsonResponse:
     """Return how many requests wait, and how many of them sleep."""
-    sleeping = sum(waiter.sleeping for waiter in list(hub(brokers.broker())._waiters))
+    sleeping = sum(waiter.sleeping for waiter in list(coordinator_of(brokers.broker())._waiters))
     return JsonResponse({"waiting": len(waiting._waits()._pending), "sleeping": sleeping})
 
 

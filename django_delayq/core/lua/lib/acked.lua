@@ -33,7 +33,7 @@ local function read_acks(frame)
   while at <= #frame do
     local _
     n = n + 1
-    tokens[n], _, marks[n], ids[n], events_of[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
+    tokens[n], _, marks[n], ids[n], events_of[n], at = struct.unpack('<ddI2Bc0I2c0', frame, at)
   end
   return tokens, ids, events_of, marks
 end
@@ -52,7 +52,7 @@ local function ack(frame, keep)
     if states[i] then
       token, _, failures = struct.unpack('<ddI2', states[i])
     end
-    if token ~= tokens[i] or done[id] or (marks[i] % 4 >= MARK.EXPIRED and not has_run_out(id)) then
+    if token ~= tokens[i] or done[id] or (marks[i] >= MARK.EXPIRED and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
@@ -62,7 +62,7 @@ local function ack(frame, keep)
         keep(id, states[i])
       end
       local taken = marks[i] % 2 == MARK.MERGED and read_state(states[i]).taken or ''
-      if marks[i] >= MARK.DURABLE then
+      if marks[i] % MARK.EXPIRED >= MARK.DURABLE then
         mark_run(id, taken)
       end
       if gates[i] or left_some(taken) then

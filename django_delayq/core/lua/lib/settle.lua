@@ -1,16 +1,11 @@
 -- How held jobs leave their holder's hands. ARGV[3] worker, ARGV[4] entries one after another:
--- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
--- 'Bc0 outcome, reason, error class, I2c0 error'.
--- Marks: 1 the run is a merged job's (release: the run began); 2 only if the lease is over; 4 the job waits for
--- quarantine from now on; 8 its process died under it (release: the lease was lost, and with it perhaps a start that
--- nobody recorded); 16 bury only the first payload (fail: the crash surely was the job's own; release: the run could not
--- begin, the job is postponed); 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
--- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2, and 4 = the
--- job's key, or one of its payloads', is durable.
--- One table, since a script has no more than 200 local names.
+-- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
+-- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
+-- 3 last) decides between a payload that is put back and an equal one that arrived meanwhile.
+-- One table, since a script has no more than 200 local names. The marks are explained in records/settle_frames.py.
 local MARK = {
-  MERGED = 1, EXPIRED = 2, QUARANTINE = 4, CRASH = 8, OLDEST = 16, INHERIT = 32,
-  BEGAN = 1, LOST = 8, OWN = 16, POSTPONED = 16, DURABLE = 4,
+  MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
+  UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024,
 }
 local settler = ARGV[3]
 
@@ -18,14 +13,10 @@ local function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
 end
 
-local function score_policy_of(entry)
-  return tostring(math.floor(entry.marks / 64))
-end
-
 local function read_entry(frame, at)
   local e = {}
-  e.token, e.delay, e.marks, e.id, e.event, e.outcome, e.reason, e.error_class, e.error, at =
-    struct.unpack('<ddBBc0I2c0Bc0Bc0Bc0I2c0', frame, at)
+  e.token, e.delay, e.marks, e.id, e.event, e.score_policy, e.outcome, e.reason, e.error_class, e.error, at =
+    struct.unpack('<ddI2Bc0I2c0BBc0Bc0Bc0I2c0', frame, at)
   return e, at
 end
 
@@ -174,7 +165,7 @@ local function wait_again(e, s, due)
   local body = with_quarantine(stored, has_mark(e, MARK.QUARANTINE))
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
-    return_payloads(e.id, s.taken, score_policy_of(e), e.gated)
+    return_payloads(e.id, s.taken, tostring(e.score_policy), e.gated)
     if not has_mark(e, MARK.INHERIT) then
       due = math.min(due, gated_due)
     end

@@ -1,7 +1,7 @@
 """Attempt at one job: the value that travels from the reserve through a slot to the settlement.
 
-A batch of merged jobs is one :class:`BatchRun`, which the slot and the handler see, around one :class:`Run` for each
-job, which is held, renewed and settled. So losing one job does not affect the others.
+A batch of merged jobs is one :class:`BatchAttempt`, which the slot and the handler see, around one :class:`Attempt`
+for each job, which is held, renewed and settled. So losing one job does not affect the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..core.job import Job, Settlement
     from ..core.queue import Queue
     from ..core.task import Task
-    from .decision import Policy
+    from .policy import Policy
     from .shard_selector import Source
 
 NEVER: Final = float("inf")
@@ -28,7 +28,7 @@ def trusted(lease: float) -> float:
     return lease - min(1.0, lease / 10)
 
 
-class Run:
+class Attempt:
     """Attempt at one job. Times are of ``time.monotonic()``, in seconds.
 
     Has ``__slots__``, because 20,000 of these are created per second.
@@ -60,7 +60,7 @@ class Run:
 
     #: the attempts of a batch, one for each of its jobs; empty = an attempt at one job. A class attribute, so that it
     #: costs a single attempt nothing
-    members: tuple[Run, ...] = ()
+    members: tuple[Attempt, ...] = ()
 
     def __init__(self, job: Job, source: Source, received: float, deadline: float, offset_ms: float) -> None:
         self.job = job
@@ -113,7 +113,7 @@ class Run:
         return int((self.ended - self.started) * 1000)
 
     @property
-    def parts(self) -> tuple[Run, ...]:
+    def parts(self) -> tuple[Attempt, ...]:
         """Attempts at all its jobs: itself, or the members of the batch."""
         return self.members or (self,)
 
@@ -123,9 +123,11 @@ class Run:
         return tuple([part.job for part in self.members]) or (self.job,)
 
     @property
-    def live(self) -> tuple[Run, ...]:
+    def live(self) -> tuple[Attempt, ...]:
         """Parts that are not settled yet; the handler gets their arguments."""
-        return tuple([part for part in self.parts if part.settlement is None])
+        if not self.members:  # the usual case, quickly
+            return (self,) if self.settlement is None else ()
+        return tuple([part for part in self.members if part.settlement is None])
 
     @property
     def acked(self) -> bool:
@@ -133,21 +135,21 @@ class Run:
         return self.deadline == NEVER
 
     def __repr__(self) -> str:
-        return f"<Run {self.job.queue}/{self.job.id} task={self.job.task}>"
+        return f"<Attempt {self.job.queue}/{self.job.id} task={self.job.task}>"
 
 
-class BatchRun(Run):
+class BatchAttempt(Attempt):
     """Attempts at several merged jobs of one task, from one reserve, as one call of the handler."""
 
     __slots__ = ("members",)
 
-    def __init__(self, members: Sequence[Run]) -> None:
+    def __init__(self, members: Sequence[Attempt]) -> None:
         first = members[0]
         super().__init__(first.job, first.source, first.received, first.deadline, first.offset_ms)
         self.members = tuple(members)
 
     def __repr__(self) -> str:
-        return f"<BatchRun {self.job.queue}/{self.job.id} and {len(self.members) - 1} more, task={self.job.task}>"
+        return f"<BatchAttempt {self.job.queue}/{self.job.id} and {len(self.members) - 1} more, task={self.job.task}>"
 
 
 _NO_ARGS: Final[list[Any]] = []

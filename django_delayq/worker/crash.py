@@ -1,0 +1,101 @@
+"""Decision on a job whose attempt did not end by itself: its process died or was ended, or its lease ran out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..core.attempt_outcome import AttemptOutcome
+from ..core.errors import JobTimeout
+from ..core.job import STARTED, UNRENEWED, Job, Settlement, bury, fail, release
+from .decision import failed, ms_of, rule_of, with_merge_rules
+from .policy import Policy
+from .record import name_of, record_of
+
+_LONGEST_CRASH_DELAY: Final = 3600.0
+
+
+def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlement:
+    """Return the settlement of an attempt that ignored its time limit until its process was ended."""
+    record = record_of("JobTimeout", f"the attempt did not end although its limit of {policy.timeout} s had passed")
+    rule = rule_of(policy, JobTimeout)
+    if isinstance(rule, str):
+        return bury(
+            job, started_ms, run_ms, reason=f"{rule}: {name_of(JobTimeout)}", error_class="JobTimeout", error=record
+        )
+    return failed(job, policy, started_ms, run_ms, AttemptOutcome.TIMEOUT, "JobTimeout", record, None, rule)
+
+
+def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:
+    """Return the settlement of a job whose process died, but not the host: its next attempt is in quarantine.
+
+    Args:
+        beside: other jobs that had started in the process. If there were any, the cause is unknown, so none of them is
+            buried for it, however often it happened.
+    """
+    if beside:
+        why += f"; {beside} other {'job' if beside == 1 else 'jobs'} ran in the same process"
+        return _retry_crashed(job, policy, why, started_ms, run_ms, quarantine=True)
+    if job.own_crashes + 1 >= policy.crash_limit or job.failures + 1 >= policy.max_attempts:
+        return _bury_poison(job, why, started_ms, run_ms)
+    return _retry_crashed(job, policy, why, started_ms, run_ms, quarantine=True, own_crash=True)
+
+
+def lost(job: Job, policy: Policy) -> Settlement:
+    """Return the settlement of a job whose lease ran out. It counts as an attempt if a start is known.
+
+    A worker's lease runs out when its host is gone, which is not the job's fault, so it does not count towards
+    ``crash_limit``. The lease of a holder without a heartbeat was for that job alone, so it counts.
+    """
+    if not job.flags & STARTED:
+        reason = "lease ran out before a known start"
+        return with_merge_rules(release(job, unclear=True, reason=reason, guard="expired", event=True), policy)
+    own = bool(job.flags & UNRENEWED)
+    why = f"the lease of worker {job.worker} ran out during the attempt"
+    if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):
+        return _bury_poison(job, why, guard="expired")
+    return _retry_crashed(job, policy, why, quarantine=job.quarantined, own_crash=own, guard="expired")
+
+
+def _bury_poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, guard: str = "token") -> Settlement:
+    # All payloads of a merged job, because the cause may be any of them.
+    return bury(
+        job,
+        started_ms,
+        run_ms,
+        reason="poison",
+        outcome=AttemptOutcome.POISON,
+        error_class="Crashed",
+        error=record_of("Crashed", why),
+        guard=guard,
+    )
+
+
+def _retry_crashed(
+    job: Job,
+    policy: Policy,
+    why: str,
+    started_ms: int = 0,
+    run_ms: int = 0,
+    *,
+    quarantine: bool,
+    own_crash: bool = False,
+    guard: str = "token",
+) -> Settlement:
+    """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n."""
+    # The exponent is bounded before the power, because a stored counter may be anything.
+    delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
+    return with_merge_rules(
+        fail(
+            job,
+            started_ms,
+            run_ms,
+            delay_ms=ms_of(delay),
+            outcome=AttemptOutcome.CRASHED,
+            error_class="Crashed",
+            error=record_of("Crashed", why),
+            guard=guard,
+            quarantine=quarantine,
+            own_crash=own_crash,
+        ),
+        policy,
+    )
