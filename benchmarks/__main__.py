@@ -32,12 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the requested benchmarks; return 1 if one failed, or if a bar was missed under ``--strict``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), metavar=f"{{{','.join((*NAMES, 'all'))}}}")
-    parser.add_argument("--quick", action="store_true", help="a small run that only shows that everything works")
-    parser.add_argument("--rounds", type=int, help="rounds to take the median of")
-    parser.add_argument("--jobs", type=int, help="another number of jobs (the published figures use the default)")
-    parser.add_argument("--only", default="", help="contenders of drain and enqueue, e.g. ours,dramatiq")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file as well")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    parser.add_argument("--quick", action="store_true", help="small run that only tests that the benchmark works")
+    parser.add_argument("--rounds", type=int, help="number of rounds; the result is their median")
+    parser.add_argument("--jobs", type=int, help="number of jobs (default: that of the published figures)")
+    parser.add_argument("--only", default="", help="only these contenders of drain and enqueue, e.g. ours,dramatiq")
+    parser.add_argument("--output", type=Path, help="also append the JSON lines to this file")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 if a bar is missed")
     options = parser.parse_args(arguments)
     names = NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
     failed = False

@@ -97,18 +97,18 @@ def _usage(client: Any) -> tuple[float, int]:
 
 def _fill(peer: Peer, server: Server, jobs: int, extra: Mapping[str, str]) -> None:
     """Store the jobs. Peers enqueue one by one, which is slow, so their data is kept for the next round."""
-    kept = f"{peer.name}|"
+    prefix = f"{peer.name}|"
     with contextlib.closing(server.client()) as client, contextlib.closing(server.client(SNAPSHOT_DB)) as store:
         client.flushdb()
-        stored = [key.decode() for key in store.scan_iter(match=f"{kept}*", count=1000)]
+        stored = [key.decode() for key in store.scan_iter(match=f"{prefix}*", count=1000)]
         for key in stored:
-            store.copy(key, key[len(kept) :], destination_db=0)
+            store.copy(key, key[len(prefix) :], destination_db=0)
         if stored:
             return
         run_program(peer.program(peer.fill, str(jobs)), peer.environment(server, BENCH_JOBS="0", **extra))
         if peer.requirements:
             for key in client.scan_iter(count=1000):
-                client.copy(key.decode(), kept + key.decode(), destination_db=SNAPSHOT_DB)
+                client.copy(key.decode(), prefix + key.decode(), destination_db=SNAPSHOT_DB)
 
 
 def _report(results: dict[str, list[Drained]], jobs: int, rounds: int, server: str) -> Report:

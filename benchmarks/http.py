@@ -84,8 +84,8 @@ class Site:
             str(CLIENTS),
             str(seconds),
         ]
-        found = run_program(command, self.env)
-        return found["rounds"] / found["seconds"], found["jobs"] / found["seconds"]
+        result = run_program(command, self.env)
+        return result["rounds"] / result["seconds"], result["jobs"] / result["seconds"]
 
 
 def run(

@@ -40,7 +40,7 @@ def run(
         ("read the table", table, rows / table),
         ("compare", median(told["compared"]), rows / median(told["compared"])),
     ]
-    report.notes.append(f"exact; put back and compared once more in {told['put_back']:.1f} s")
+    report.notes.append(f"exact; missing jobs restored and compared again in {told['put_back']:.1f} s")
     report.figures = {"ratio": median(ratios), "rounds": told}
     report.bars = [Bar("× the two reads alone", median(ratios), BAR, at_most=True)]
     return report

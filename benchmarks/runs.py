@@ -2,7 +2,7 @@
 
 Both write into a server of their own that has held as many jobs before, because the first million of a server takes
 twice as long as the next one. Meanwhile another client stores one member every two milliseconds, and its latency is
-measured. Then the open bulk load is sent once more and must be recognised by its ledgers.
+measured. Then the open bulk load is sent again; its ledgers must detect that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(
     jobs = jobs or (300_000 if quick else 1_000_000)
     rounds = rounds or (2 if quick else 5)
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder, _commands(Path(folder), jobs) as file:
-        pairs = [(_piped(file, jobs), _written(file, jobs)) for _ in range(rounds)]
+        pairs = [(_measure_pipe(file, jobs), _measure_bulk(file, jobs)) for _ in range(rounds)]
         with running_server() as server:
             text = server.description()
     pipes, ours = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -47,16 +47,18 @@ def run(
     resume = median(our["seconds"] / our["resume"] for our in ours)
     columns = ("way in", "jobs/s", "client µs/job", "server µs/job", "others' p50 ms", "others' p99 ms")
     report = Report("runs", f"{jobs:,} jobs, {SHARDS} shards, {text}, medians of {rounds} pairs", columns)
-    for name, found in (("redis-cli --pipe", pipes), ("bulk write", ours)):
-        middle = {what: median(one[what] for one in found) for what in ("seconds", "client", "server", "p50", "p99")}
+    for name, results in (("redis-cli --pipe", pipes), ("bulk write", ours)):
+        middle = {
+            what: median(result[what] for result in results) for what in ("seconds", "client", "server", "p50", "p99")
+        }
         per_job = [middle[what] * 1e6 / jobs for what in ("client", "server")]
         report.rows.append((name, jobs / middle["seconds"], *per_job, middle["p50"] * 1e3, middle["p99"] * 1e3))
-    report.rows.append(("sent once more", jobs / median(one["resume"] for one in ours), "", "", "", ""))
+    report.rows.append(("sent again", jobs / median(one["resume"] for one in ours), "", "", "", ""))
     report.figures = {"ratio": ratio, "p99_ratio": slower, "resume": resume, "pipe": pipes, "runs": ours}
     report.bars = [
         Bar("× redis-cli --pipe", ratio, RATIO),
         Bar("others' p99 × that under --pipe", slower, P99_RATIO, at_most=True),
-        Bar("× faster when sent once more", resume, RESUME),
+        Bar("× faster when sent again", resume, RESUME),
     ]
     return report
 
@@ -64,7 +66,7 @@ def run(
 # -- the contenders -------------------------------------------------------------------------------------------------
 
 
-def _piped(file: Path, jobs: int) -> dict[str, float]:
+def _measure_pipe(file: Path, jobs: int) -> dict[str, float]:
     with _warm_server(file, jobs) as server, _Watch(server) as watch:
         watch.start()
         cpu, started = server_cpu(server), time.perf_counter()
@@ -74,7 +76,7 @@ def _piped(file: Path, jobs: int) -> dict[str, float]:
         return {"seconds": seconds, "client": client, "server": server_cpu(server) - cpu, **watch.figures()}
 
 
-def _written(file: Path, jobs: int) -> dict[str, float]:
+def _measure_bulk(file: Path, jobs: int) -> dict[str, float]:
     with _warm_server(file, jobs) as server, _writer(server, jobs) as write, _Watch(server) as watch:
         watch.start()
         cpu = server_cpu(server)
@@ -99,19 +101,19 @@ def _writer(server: Server, jobs: int) -> Iterator[Callable[[], dict[str, float]
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        orders, answers = process.stdin, process.stdout
-        if answers.readline() != "ready\n":
-            raise RuntimeError("the writer did not begin")
+        requests, replies = process.stdin, process.stdout
+        if replies.readline() != "ready\n":
+            raise RuntimeError("the writer did not start")
 
         def write() -> dict[str, float]:
-            orders.write("\n")
-            orders.flush()
-            return dict(json.loads(answers.readline()))
+            requests.write("\n")
+            requests.flush()
+            return dict(json.loads(replies.readline()))
 
         try:
             yield write
         finally:
-            orders.close()
+            requests.close()
             process.wait(30)
 
 
@@ -140,7 +142,7 @@ def _pipe(server: Server, file: Path) -> float:
     with file.open("rb") as commands:
         client = shutil.which("redis-cli")
         if client is None:
-            raise RuntimeError("no redis-cli on PATH; it comes with the package that has redis-server")
+            raise RuntimeError("redis-cli is not on PATH: install it with the package of redis-server")
         command = ["bash", "-c", 'TIMEFORMAT="%U %S"; time "$0" -s "$1" --pipe', client, server.socket]
         done = subprocess.run(command, stdin=commands, capture_output=True, text=True, check=True, timeout=600)
     if "errors: 0" not in done.stdout:
@@ -165,8 +167,8 @@ def _warm_server(file: Path, jobs: int) -> Iterator[Server]:
 def server_cpu(server: Server) -> float:
     """Return the CPU seconds that the server has used so far."""
     with contextlib.closing(server.client()) as client:
-        told: dict[str, Any] = client.info("cpu")
-    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+        cpu: dict[str, Any] = client.info("cpu")
+    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 
 
 class _Watch:
@@ -204,5 +206,5 @@ class _Watch:
 
     def figures(self) -> dict[str, float]:
         """Return percentiles of the latency in seconds."""
-        found = sorted(self._seconds)
-        return {"p50": percentile(found, 0.5), "p99": percentile(found, 0.99), "probes": len(found)}
+        seconds = sorted(self._seconds)
+        return {"p50": percentile(seconds, 0.5), "p99": percentile(seconds, 0.99), "probes": len(seconds)}

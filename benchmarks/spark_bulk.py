@@ -87,7 +87,7 @@ def _report(title: str, rates: dict[str, list[float]], notes: list[str]) -> Repo
     if PIPE in rates:
         floor = median(rates[PIPE])
         report.figures |= {"pipe_per_second": floor, "ratio": spark / floor}
-        report.notes.append("redis-cli writes the keys and values that Spark wrote, without a look at what is there")
+        report.notes.append("redis-cli writes the keys and values that Spark wrote, without reading existing ones")
         report.bars.append(Bar("x redis-cli --pipe", spark / floor, RATIO))
     report.bars.append(Bar("resume x first run", again / spark, RESUME))
     return report
@@ -135,7 +135,7 @@ def _sparks(rows: Path, server: Server) -> Iterator[Any]:
         print(what, file=process.stdin, flush=True)
         line = process.stdout.readline()
         if not line:
-            raise RuntimeError("Spark ended; what it said is above")
+            raise RuntimeError("Spark ended; its output is above")
         return float(json.loads(line)["seconds"])
 
     try:

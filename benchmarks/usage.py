@@ -20,10 +20,10 @@ def descendants(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 parent = int(_stat(int(entry.name))[1][1])
                 children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids += children.get(parent, [])
+    return pids
 
 
 def cpu_seconds(pid: int) -> Counter[str]:
@@ -42,7 +42,7 @@ class MemoryWatch:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
         #: bytes by program name, at the moment of the highest sum
         self.peak: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ class MemoryWatch:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._over.wait(_EVERY_SECONDS):
             now: Counter[str] = Counter()
             for one in descendants(self._pid):

@@ -17,9 +17,7 @@ import http.client
 import json
 import os
 import queue
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,31 +25,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from demo_parts import ROOT, CannotStart, Folder, Process, Terminal, Watchdog, check_packages, check_python
+from demo_options import parse
+from demo_parts import (
+    HOST,
+    CannotStart,
+    Folder,
+    Process,
+    Terminal,
+    Watchdog,
+    check_packages,
+    check_port,
+    check_python,
+)
+from demo_texts import summary, welcome
 
 HERE = Path(__file__).resolve().parent
-HOST = "127.0.0.1"
 NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq")
-HOW = "`make demo` makes an environment with everything in it; by hand: pip install '.[demo,embedded]'"
-
-
-# --- checks ----------------------------------------------------------------------------------------------------------
-def check_port(port: int) -> None:
-    if _free(port):
-        return
-    other = next((n for n in range(port + 1, min(port + 100, 65536)) if _free(n)), None)
-    hint = f"Choose another one: make demo PORT={other}" if other else "Choose another one: make demo PORT=…"
-    raise CannotStart(f"Port {port} on {HOST} is taken by another program.\n{hint}")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+HOW = "`make demo` creates an environment with all packages; by hand: pip install '.[demo,embedded]'"
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -68,8 +58,8 @@ class Demo:
         self.redis: Any = None
         self.redis_pid = 0
         self.watchdog: Any = None
-        self.asked_to_stop = False
-        self.wishes: queue.SimpleQueue[str] = queue.SimpleQueue()  # put() is safe in a signal handler
+        self.is_stopping = False
+        self.events: queue.SimpleQueue[str] = queue.SimpleQueue()  # put() is safe in a signal handler
 
     # start
 
@@ -83,18 +73,18 @@ class Demo:
         self._own.take(empty=self.options.reset)
         try:
             self._start()
-            ended_well = self._stay()
+            ended_well = self._wait()
             return self._finish(ended_well)
         finally:
             self._stop()
 
     def _on_signal(self, *_: object) -> None:
         """Request an orderly end; on the second signal kill the parts."""
-        if self.asked_to_stop:
+        if self.is_stopping:
             for part in self.parts:
                 part.kill()
-        self.asked_to_stop = True
-        self.wishes.put("stop")
+        self.is_stopping = True
+        self.events.put("stop")
 
     def _start(self) -> None:
         from django_delayq.core.errors import Misconfigured
@@ -113,9 +103,9 @@ class Demo:
         self._manage("shop_seed", "--demo-user")
         self.started_at = time.time()
         web = self._part("web", "runserver", "--noreload", f"{HOST}:{self.options.port}")
-        self._part("worker", "delayq_worker").speak(from_start=True)
-        web.speak(from_start=not self._web_answers(web))
-        if not self.wishes.empty():
+        self._part("worker", "delayq_worker").print_output(from_start=True)
+        web.print_output(from_start=not self._web_answers(web))
+        if not self.events.empty():
             return
         if self.options.rate > 0:
             customers = self._part(
@@ -128,24 +118,24 @@ class Demo:
                 "--seconds",
                 str(self.options.seconds or self.options.traffic_seconds),
             )
-            customers.speak(from_start=True)
-        self._welcome()
+            customers.print_output(from_start=True)
+        self.out.plain(welcome(self.options, self.env["SHOP_API_TOKEN"], self.out))
 
     def _start_redis(self) -> None:
         self.redis.start()
         self.redis_pid = self.redis.pid
-        self.watchdog.tell("+", self.redis_pid)
+        self.watchdog.report("+", self.redis_pid)
 
     def _environment(self) -> dict[str, str]:
         wait = self.options.cancel_after
-        mine = {
+        own = {
             "DJANGO_SETTINGS_MODULE": "shop_site.settings",
             "PYTHONUNBUFFERED": "1",
             "SHOP_REDIS_URL": self.redis.url,
             "SHOP_DB": str(self.folder / "shop.sqlite3"),
             "SHOP_HISTORY": str(self.folder / "history"),
-            "SHOP_SECRET_KEY": self._secret("secret-key"),
-            "SHOP_API_TOKEN": self._secret("api-token"),
+            "SHOP_SECRET_KEY": self._own.secret("secret-key"),
+            "SHOP_API_TOKEN": self._own.secret("api-token"),
             "SHOP_CANCEL_AFTER": str(wait),
         }
         defaults = {
@@ -155,15 +145,7 @@ class Demo:
             "SHOP_REPORT_EVERY": "20",
             "SHOP_CAMPAIGN_SPREAD": "12",
         }
-        return {**defaults, **os.environ, **mine}
-
-    def _secret(self, name: str) -> str:
-        """Return forty random characters, the same in every run of the demo."""
-        file = self.folder / name
-        if not file.exists():
-            file.touch(0o600)
-            file.write_text(secrets.token_hex(20))
-        return file.read_text()
+        return {**defaults, **os.environ, **own}
 
     def _manage(self, *arguments: str) -> None:
         done = subprocess.run(
@@ -185,17 +167,17 @@ class Demo:
     def _part(self, name: str, *arguments: str) -> Process:
         part = Process(name, [sys.executable, "manage.py", *arguments], HERE, self.env, self.out, self.watchdog)
         self.parts.append(part)
-        threading.Thread(target=self._tell_end, args=(part,), daemon=True).start()
+        threading.Thread(target=self._report_end, args=(part,), daemon=True).start()
         return part
 
-    def _tell_end(self, part: Process) -> None:
+    def _report_end(self, part: Process) -> None:
         part.popen.wait()
-        self.wishes.put(f"ended {part.name}")
+        self.events.put(f"ended {part.name}")
 
     def _web_answers(self, web: Process) -> bool:
-        """Wait for the first page; return False if a part ended or Ctrl-C was pressed meanwhile."""
+        """Wait for the first page; return False if a part ended or Ctrl-C was pressed first."""
         deadline = time.monotonic() + 60
-        while self.wishes.empty():
+        while self.events.empty():
             connection = http.client.HTTPConnection(HOST, self.options.port, timeout=5)
             try:
                 connection.request("GET", "/")
@@ -206,31 +188,14 @@ class Demo:
             finally:
                 connection.close()
             if time.monotonic() > deadline:
-                web.speak(from_start=True)
-                raise CannotStart("The web server does not answer; what it said is above.")
+                web.print_output(from_start=True)
+                raise CannotStart("The web server does not respond; its output is above.")
             time.sleep(0.05)  # another process: there is no event to wait for
         return False
 
-    def _welcome(self) -> None:
-        at = f"http://{HOST}:{self.options.port}"
-        bold = lambda text: self.out.paint(text, "1")  # noqa: E731
-        self.out.plain(
-            f"""
-  {bold("Slow Goods is open.")}
-
-    Shop           {bold(at + "/")}
-    What happens   {bold(at + "/what-happens/")}
-    Admin          {bold(at + "/admin/")}   login admin, password admin
-    Dashboard      {bold(at + "/admin/django_delayq/dashboard/")}
-    HTTP API       {bold(at + "/delayq/v1/queues")}   Authorization: Token {self.env["SHOP_API_TOKEN"]}
-
-  An order that nobody pays is cancelled after {bold(f"{self.options.cancel_after:g} s")}. Ctrl-C stops everything.
-"""
-        )
-
     # run
 
-    def _stay(self) -> bool:
+    def _wait(self) -> bool:
         """Wait for the end of the demo; return True if all parts were alive until then."""
         end = time.monotonic() + self.options.seconds if self.options.seconds else None
         while True:
@@ -238,25 +203,25 @@ class Demo:
             if left <= 0:
                 return True
             try:
-                wish = self.wishes.get(timeout=left)
+                event = self.events.get(timeout=left)
             except queue.Empty:
                 self._keep_redis()
                 continue
-            if wish == "stop":
+            if event == "stop":
                 return True
-            name = wish.split()[1]
+            name = event.split()[1]
             code = next(part.popen.returncode for part in self.parts if part.name == name)
             if name == "customers" and code == 0:
-                self.out.line("demo", "the customers went home; the shop stays open")
+                self.out.line("demo", "the customers have left; the shop stays open")
                 continue
-            self.out.line("demo", f"the {name} ended by itself (exit code {code}); what it said is above")
+            self.out.line("demo", f"the {name} ended unexpectedly (exit code {code}); its output is above")
             return False
 
     def _keep_redis(self) -> None:
         """Restart Redis on its data if it has ended, so that a user may try its loss; the worker reconnects."""
         if not self.redis.running:
-            self.out.line("redis", "is gone; starting it again on its data")
-            self.watchdog.tell("-", self.redis_pid)
+            self.out.line("redis", "has ended; restarting it on its data")
+            self.watchdog.report("-", self.redis_pid)
             self._start_redis()
 
     # stop
@@ -280,28 +245,11 @@ class Demo:
         (self.folder / "summary.json").write_text(json.dumps(counts))
         if not ended_well:
             return 1
-        self._tell(counts)
+        self.out.plain(summary(counts))
         if self.options.seconds and not counts["cancelled_by_worker"]:
-            self.out.line("demo", "no order was cancelled in this time: something is wrong")
+            self.out.line("demo", "no order was cancelled in this time: see the output of the worker above")
             return 1
         return 0
-
-    def _tell(self, counts: dict[str, float]) -> None:
-        late = ""
-        if counts["latest_s"] is not None:
-            late = f", each {counts['earliest_s']:.2f} to {counts['latest_s']:.2f} s after its time"
-        self.out.plain(
-            f"""
-  orders placed           {counts["placed"]}
-    paid                  {counts["paid"]}
-    cancelled by worker   {counts["cancelled_by_worker"]}{late}
-    still open            {counts["waiting"]} (their jobs are kept: run the demo again)
-  payment checks          {counts["payment_checks"]}, up to {counts["most_checks"]} for one payment
-  payments refused        {counts["refused"]}
-  calls to the warehouse  {counts["warehouse_calls"]}
-  messages to customers   {counts["messages"]}
-"""
-        )
 
     def _stop_parts(self) -> None:
         """Stop customers, web server and worker in this order, so that no part produces for one that has ended."""
@@ -314,30 +262,9 @@ class Demo:
         self._stop_parts()
         if self.redis is not None:
             self.redis.stop()
-            self.watchdog.tell("-", self.redis_pid)
+            self.watchdog.report("-", self.redis_pid)
         if self.watchdog is not None:
             self.watchdog.close()
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The example shop, alive, in one terminal.")
-    port = os.environ.get("DELAYQ_DEMO_PORT") or "8000"
-    parser.add_argument("--port", type=_port, default=port, help="web server (default 8000, or DELAYQ_DEMO_PORT)")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="for the data (default .demo)")
-    parser.add_argument("--reset", action="store_true", help="begin with an empty folder")
-    parser.add_argument("--seconds", type=float, help="end by itself; exit code 1 if no order was cancelled meanwhile")
-    parser.add_argument("--cancel-after", type=float, default=20, help="seconds until an unpaid order is cancelled")
-    parser.add_argument("--rate", type=float, default=0.4, help="orders per second by generated customers; 0 = none")
-    parser.add_argument("--pay", type=float, default=0.6, help="share of these orders that get paid")
-    parser.add_argument("--traffic-seconds", type=float, default=3600, help="the customers go home after so long")
-    parser.add_argument("--no-colour", action="store_true", help="plain text (also: NO_COLOR=1, or no terminal)")
-    return parser.parse_args(arguments)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; it is a number from 1 to 65535")
-    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
 COLOURS = {"demo": "1", "redis": "31", "web": "36", "worker": "33", "customers": "35", "spark": "36"}
 LOUD = {"CANCELLED": "1;97;41", "PAID": "1;30;42"}
 
@@ -70,6 +73,24 @@ def check_packages(needed: Sequence[str], how: str) -> None:
         raise CannotStart(f"{sys.executable} lacks: {', '.join(missing)}.\n{how}")
 
 
+def check_port(port: int) -> None:
+    if _free(port):
+        return
+    other = next((n for n in range(port + 1, min(port + 100, 65536)) if _free(n)), None)
+    hint = f"Choose another one: make demo PORT={other}" if other else "Choose another one: make demo PORT=…"
+    raise CannotStart(f"Port {port} on {HOST} is taken by another program.\n{hint}")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
 class Folder:
     """Folder of a demo, held by one process at a time."""
 
@@ -89,6 +110,14 @@ class Folder:
             shutil.rmtree(self.path)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock()
+
+    def secret(self, name: str) -> str:
+        """Return forty random characters, the same in every run of the demo."""
+        file = self.path / name
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(secrets.token_hex(20))
+        return file.read_text()
 
     def _lock(self) -> None:
         import fcntl  # not on Windows, which was rejected before
@@ -160,7 +189,7 @@ class Process:
                 bufsize=1,
                 start_new_session=True,
             )
-        watchdog.tell("+", self.popen.pid)
+        watchdog.report("+", self.popen.pid)
         self._reader = threading.Thread(target=self._pump, daemon=True)
         self._reader.start()
 
@@ -173,7 +202,7 @@ class Process:
                 elif line.strip():
                     self._out.line(self.name, line.rstrip())
 
-    def speak(self, *, from_start: bool) -> None:
+    def print_output(self, *, from_start: bool) -> None:
         """Show its output from now on; ``from_start``: the earlier output too."""
         with self._lock:
             earlier, self._silent = self._silent, None
@@ -184,7 +213,7 @@ class Process:
         """Wait until it has ended and all output was shown; return its exit code."""
         code = self.popen.wait()
         self._reader.join(5)
-        self._watchdog.tell("-", self.popen.pid)
+        self._watchdog.report("-", self.popen.pid)
         return code
 
     def end(self, patience: float) -> None:
@@ -197,7 +226,7 @@ class Process:
                 self.kill()
                 self.popen.wait()
         self._reader.join(2)
-        self._watchdog.tell("-", self.popen.pid)
+        self._watchdog.report("-", self.popen.pid)
 
     def kill(self) -> None:
         """Kill it and its children at once."""
@@ -213,7 +242,7 @@ class Watchdog:
             [sys.executable, "-I", "-c", WATCHDOG], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
 
-    def tell(self, sign: str, pid: int) -> None:
+    def report(self, sign: str, pid: int) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(f"{sign}{pid}\n")
             self._popen.stdin.flush()

@@ -66,7 +66,7 @@ class Stage:
             self._watchdog.close()
             raise CannotStart(str(error)) from error
         self._redis_pid = self._redis.pid
-        self._watchdog.tell("+", self._redis_pid)
+        self._watchdog.report("+", self._redis_pid)
         self.env = self._environment()
         self.out.line("demo", f"folder {self.folder}, Redis on {self._redis.socket_path}")
         return self
@@ -81,7 +81,7 @@ class Stage:
             self._broker.connection.close()
         self._redis.stop()
         if self._watchdog is not None:
-            self._watchdog.tell("-", self._redis_pid)
+            self._watchdog.report("-", self._redis_pid)
             self._watchdog.close()
 
     def _end_at_once(self, *_: object) -> None:
@@ -130,11 +130,11 @@ class Stage:
         """
         self.say(f"$ {typed(arguments)}")
         part = self.start(speaker, *arguments, **env)
-        part.speak(from_start=True)
+        part.print_output(from_start=True)
         code = part.wait()
         self._parts.remove(part)
         if code:
-            raise Failed(f"`manage.py {arguments[0]}` ended with exit code {code}; what it said is above.")
+            raise Failed(f"`manage.py {arguments[0]}` ended with exit code {code}; its output is above.")
         try:
             found = json.loads(part.last)
         except ValueError:
@@ -178,7 +178,9 @@ class Stage:
             moved = now if done > before else moved
             before = done
             if worker.popen.poll() is not None or now - moved > PATIENCE:
-                raise Failed(f"The workers do not go on ({left:,} jobs are left). What they say is in {self.folder}.")
+                raise Failed(
+                    f"The workers make no progress ({left:,} jobs are left). Their output is in {self.folder}."
+                )
             if now - told >= TELL:
                 self.say(f"{done - first:,} done, {left:,} left, {(done - first) / (now - begin):,.0f} a second")
                 told = now

@@ -39,7 +39,7 @@ class Campaign:
 def story(stage: Stage) -> None:
     """Run all steps."""
     customers, day = stage.options.customers, f"{datetime.now(UTC):%Y-%m-%d}"
-    with stage.step("The shop: its database, its products, and what the pipeline says of this machine"):
+    with stage.step("The shop: its database and products, and a check of what the pipeline needs"):
         stage.manage("migrate", "--verbosity", "0")
         stage.manage("shop_seed", "--demo-user")
         stage.manage("delayq_pipeline", "doctor")
@@ -47,7 +47,7 @@ def story(stage: Stage) -> None:
         campaign = write_customers(stage.folder / "customers.csv", customers, datetime.now(UTC))
         size = campaign.path.stat().st_size / 1e6
         stage.say(
-            f"{campaign.path}: {size:.1f} MB, {campaign.slow:,} of them at a provider that is slow, "
+            f"{campaign.path}: {size:.1f} MB, {campaign.slow:,} of them to a slow provider, "
             f"{campaign.nowhere:,} at one that is down"
         )
     # As a user would type it: a path, a task, the id template, the due time, and the columns of the arguments.
@@ -68,7 +68,7 @@ def story(stage: Stage) -> None:
         "--args",
         "customer,address",
     )
-    with stage.step("The campaign, looked at before anything is written (--dry-run)"):
+    with stage.step("A preview of the campaign; nothing is written (--dry-run)"):
         stage.manage(*bulk, "--dry-run", speaker="spark")
     with stage.step("The campaign, scheduled by Spark: one job for each customer"):
         stage.manage(*bulk, "--run-id", f"night-{day}", "--yes", speaker="spark")
@@ -81,7 +81,7 @@ def story(stage: Stage) -> None:
         compare(stage, campaign, repaired=False)
     with stage.step("A mistake: the cancellations of some unpaid orders get lost. The daily reconcile puts them back"):
         reconcile(stage)
-    with stage.step("The provider is up again: what lies in the morgue is tried again, chosen by SQL"):
+    with stage.step("The provider is up again: an SQL condition selects the jobs of the morgue to retry"):
         stage.manage(
             "delayq_pipeline",
             "jobs",
@@ -133,7 +133,7 @@ def work(stage: Stage, *, processes: int, **env: str) -> None:
     done = stage.counts(QUEUE).counters.get("acked", 0)
     log = stage.folder / "workers.log"
     arguments = ("delayq_worker", "--queues", QUEUE, "--processes", str(processes), "--threads", "2")
-    stage.say(f"$ {typed(arguments)}   (what they say: {log})")
+    stage.say(f"$ {typed(arguments)}   (output: {log})")
     worker = stage.start("worker", *arguments, log=log, **env)
     seconds = stage.drain(QUEUE, worker)
     stage.stop(worker)
@@ -241,16 +241,16 @@ def look(stage: Stage) -> None:
     until = time.monotonic() + 60
     while not _answers(host):
         if web.popen.poll() is not None or time.monotonic() > until:
-            web.speak(from_start=True)
-            raise CannotStart("The web server does not answer; what it said is above. Another port: --port 8001")
+            web.print_output(from_start=True)
+            raise CannotStart("The web server does not respond; its output is above. Another port: --port 8001")
         time.sleep(0.1)  # another process: there is no event to wait for
     stage.out.plain(
         f"\n   http://{host}/admin/django_delayq/hourlystat/    login admin, password admin\n"
         f"   http://{host}/admin/django_delayq/pipelinerun/   the runs of the pipeline\n\n   Ctrl-C stops.\n"
     )
-    web.speak(from_start=False)
+    web.print_output(from_start=False)
     if web.wait():
-        raise Failed("The web server ended; what it said is above.")
+        raise Failed("The web server ended; its output is above.")
 
 
 def _answers(host: str) -> bool:

@@ -117,11 +117,11 @@ class Attempt:
         record = Record(first=self._began, last=self._began, workers=(job.worker,))
         if self.recorded:
             try:
-                found = self._results().start(
+                stored = self._results().start(
                     job.id, job, job.worker, self._ttl_ms(), head=self._head.pack(), at=self._began, lost=LOST
                 )
-                self._stored, self._overtaken = True, found is None
-                record = found or record
+                self._stored, self._overtaken = True, stored is None
+                record = stored or record
             except DelayQError as error:
                 # The attempt matters more than its record; the end is stored with more retries.
                 logger.warning("%s: the start of task %s could not be stored: %s", job.id, job.task, error)

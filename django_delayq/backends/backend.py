@@ -189,11 +189,11 @@ class DelayQBackend(BaseTaskBackend):
 def backend_of(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
     """Return class and options of the backend that a job came from; the defaults, if no backend has that name."""
     try:
-        found: object = task_backends[alias]
+        backend: object = task_backends[alias]
     except InvalidTaskBackend:
-        found = None
-    if isinstance(found, DelayQBackend):
-        return type(found), found.settings_or_defaults()
+        backend = None
+    if isinstance(backend, DelayQBackend):
+        return type(backend), backend.settings_or_defaults()
     return DelayQBackend, options.BackendOptions()
 
 
@@ -209,8 +209,8 @@ def adopt_tasks(modules: Iterable[str]) -> None:
 
 
 def _own_backends() -> list[DelayQBackend]:
-    found: list[Any] = []
+    backends: list[Any] = []
     for alias in task_backends:
         with contextlib.suppress(InvalidTaskBackend):  # Django's own check reports the error in that one
-            found.append(task_backends[alias])
-    return [backend for backend in found if isinstance(backend, DelayQBackend)]
+            backends.append(task_backends[alias])
+    return [backend for backend in backends if isinstance(backend, DelayQBackend)]

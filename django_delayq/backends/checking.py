@@ -24,15 +24,15 @@ def messages(backend: DelayQBackend) -> Iterator[CheckMessage]:
     if not apps.is_installed("django_delayq"):
         yield Error(
             f"{where} is a backend of django_delayq, which is not in INSTALLED_APPS.",
-            hint='Add "django_delayq" to INSTALLED_APPS; its commands run the tasks.',
+            hint='Add "django_delayq" to INSTALLED_APPS: its worker runs the tasks.',
             id="delayq.E043",
         )
     yield from _queues(backend.given_queues, where)
-    wrong = False
-    for sentence in problems(backend.options, f"{where}['OPTIONS']"):
-        wrong = True
-        yield Error(sentence, hint="Correct it: no task can be enqueued until then.", id="delayq.E041")
-    if not wrong:
+    has_errors = False
+    for problem in problems(backend.options, f"{where}['OPTIONS']"):
+        has_errors = True
+        yield Error(problem, hint="Correct it: no task can be enqueued until then.", id="delayq.E041")
+    if not has_errors:
         yield from _unknown_tasks(backend, f"{where}['OPTIONS']['tasks']")
 
 
@@ -52,8 +52,8 @@ def _queues(given: object, where: str) -> Iterator[CheckMessage]:
             continue
         if conf_or_defaults().queue(name).kind == "pull":
             yield Error(
-                f"{where}['QUEUES'] names {name!r}, which is of kind 'pull' in {SETTING}['QUEUES']: no worker "
-                f"would run its tasks.",
+                f"{where}['QUEUES'] names {name!r}, which is of kind 'pull' in {SETTING}['QUEUES']: workers "
+                f"do not run its tasks.",
                 hint="Give the tasks another queue, or make this one of kind 'python'.",
                 id="delayq.E042",
             )

@@ -137,7 +137,7 @@ class Head:
             args, kwargs = decode_args(packed) if packed else ([], {})
             args, kwargs = plain(args), plain(kwargs)
         except (Undecodable, TypeError, ValueError):
-            args, kwargs = [], {}  # a worker buries it; its arguments are unknown
+            args, kwargs = [], {}  # a worker will bury the job; its arguments cannot be read
         return cls(task=task, queue=queue, args=args, kwargs=kwargs, facts=_facts(context))
 
 
@@ -198,11 +198,8 @@ def own_part(error: BaseException) -> TracebackType | None:
 
 def read_errors(lines: Sequence[bytes]) -> list[TaskError]:
     """Return the errors of a record."""
-    found = []
-    for line in lines:
-        data = json.loads(line)
-        found.append(TaskError(exception_class_path=data["c"], traceback=data["t"]))
-    return found
+    entries = map(json.loads, lines)
+    return [TaskError(exception_class_path=entry["c"], traceback=entry["t"]) for entry in entries]
 
 
 def core_error(job: Job) -> TaskError | None:
@@ -244,12 +241,16 @@ def result_of(
     Raises:
         TaskResultDoesNotExist: this process has no such task.
     """
-    found = registry.get(head.task)
-    if not isinstance(found, FrameworkTask):
+    registered = registry.get(head.task)
+    if not isinstance(registered, FrameworkTask):
         raise TaskResultDoesNotExist(f"{ident}: no Task named {head.task!r} is registered in this process")
-    facts = head.facts or Facts(backend=backend, priority=found.task.priority, enqueued_at=None, run_after=None)
+    facts = head.facts or Facts(backend=backend, priority=registered.task.priority, enqueued_at=None, run_after=None)
     task = like(
-        found.task, priority=facts.priority, backend=facts.backend, queue_name=head.queue, run_after=facts.run_after
+        registered.task,
+        priority=facts.priority,
+        backend=facts.backend,
+        queue_name=head.queue,
+        run_after=facts.run_after,
     )
     result: AnyResult = TaskResult(
         task=task,

@@ -59,10 +59,10 @@ class DelayQTask(AnyTask):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it as the task of its module with the changes of ``using()``: functions have no other stored form."""
         changes = {name: getattr(self, name) for name in ("priority", "backend", "queue_name", "run_after")}
-        return _found, (self.module_path, changes)
+        return _task_at, (self.module_path, changes)
 
 
-def _found(path: str, changes: Mapping[str, Any]) -> AnyTask:
+def _task_at(path: str, changes: Mapping[str, Any]) -> AnyTask:
     try:
         task = import_string(path)
     except ImportError as error:

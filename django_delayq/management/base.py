@@ -1,4 +1,4 @@
-"""Base class and helpers of the commands: errors with advice instead of a traceback, and plain tables."""
+"""Base class of the commands, and their shared options and forms of jobs as plain data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,45 @@ from copy import copy
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
+from .. import connections
 from ..core.codec import decode, decode_args
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.job import Job
+from ..core.queue import Queue
 from ..core.task import check_queue_name, registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask
+from ..status.formatting import printable
 from .progress import Progress, progress
+
+
+class _HelpFormatter(DjangoHelpFormatter):
+    """Help formatter that keeps the line breaks of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def with_examples(*lines: str) -> dict[str, Any]:
+    """Return the parser arguments that append examples of use to the help text."""
+    examples = "\n".join(f"  manage.py {line}" for line in lines)
+    return {"epilog": f"examples:\n{examples}", "formatter_class": _HelpFormatter} if lines else {}
 
 
 class DelayQCommand(BaseCommand):
     """Command base class that calls :meth:`run` and converts the package's errors to a :class:`CommandError`."""
 
+    #: command lines for the help text
+    examples: tuple[str, ...] = ()
     quiet = no_color = False
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Return the parser of the command, with its examples."""
+        return super().create_parser(prog_name, subcommand, **with_examples(*self.examples), **kwargs)
 
     def handle(self, *args: Any, **options: Any) -> str | None:
         self.quiet = options.get("verbosity") == 0
@@ -35,14 +57,14 @@ class DelayQCommand(BaseCommand):
             self.run(**options)
         except QueueUnavailable as error:
             raise CommandError(
-                f"{error}\nIs Redis running, and is DELAYQ['REDIS'] right? `manage.py delayq_check` tells more."
+                f"{error}\nIs Redis running, and is DELAYQ['REDIS'] right? `manage.py delayq_check` lists the problems."
             ) from error
         except (Misconfigured, DelayQError, RedisError) as error:
             raise CommandError(str(error)) from error
         except (DatabaseError, ImproperlyConfigured) as error:
             raise CommandError(
-                f"{str(error).strip()}\nIs the database there, and was `manage.py migrate` called? "
-                f"`manage.py delayq_check` tells more."
+                f"{str(error).strip()}\nIs the database running, and was `manage.py migrate` run? "
+                f"`manage.py delayq_check` lists the problems."
             ) from error
         return None
 
@@ -54,51 +76,89 @@ class DelayQCommand(BaseCommand):
         """Print ``value`` as JSON on stdout."""
         self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
+    def check_confirmable(self, question: str = "Are you sure?", *, yes: bool) -> None:
+        """Check that the action is confirmed on the command line, or can be confirmed on the terminal.
+
+        Raises:
+            CommandError: neither is the case.
+        """
+        if not yes and not sys.stdin.isatty():
+            raise CommandError(
+                f"{question} Stdin is not a terminal to confirm it on: repeat the command with --yes", returncode=2
+            )
+
+    def confirmed(self, question: str, *, yes: bool) -> bool:
+        """Return True if the action is confirmed, on the command line or by the answer to ``question``.
+
+        The question goes to stderr, because stdout is for results.
+        """
+        self.check_confirmable(question, yes=yes)
+        if yes:
+            return True
+        self.stderr.write(f"{question} [y/N] ", ending="")
+        self.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask for confirmation, unless it was given on the command line.
 
         Raises:
-            CommandError: the answer is not yes, or stdin is no terminal.
+            CommandError: the action is not confirmed.
         """
-        if yes:
-            return
-        if not sys.stdin.isatty():
-            raise CommandError(f"{question} Nobody is there to say yes: repeat the command with --yes")
-        self.stdout.write(f"{question} [y/N] ", ending="")
-        self.stdout.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("nothing was done")
+        if not self.confirmed(question, yes=yes):
+            raise CommandError("not confirmed, so nothing was changed")
 
-    def progress(self, what: str, *, unit: str = "jobs") -> Progress:
+    def known_queue(self, name: str) -> Queue:
+        """Return the queue of this name.
+
+        Raises:
+            CommandError: there is no such queue.
+        """
+        broker = connections.broker()
+        queue = broker.known_queue(name)
+        if queue is None:
+            known = ", ".join(broker.queue_names()) or "none yet"
+            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
+        return queue
+
+    def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
-        return progress(self.stderr, what, unit=unit, quiet=self.quiet, no_color=self.no_color)
+        return progress(self.stderr, name, unit=unit, quiet=self.quiet, no_color=self.no_color)
 
     def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
         """Print counts by outcome."""
         if as_json:
             self.print_json(dict(counts))
         else:
-            words = [f"{count} {word}" for word, count in sorted(counts.items()) if count]
-            self.stdout.write(", ".join(words) or "nothing to do")
+            self.stdout.write(count_text(counts))
 
 
-def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) -> Callable[[str], Any]:
+def count_text(counts: Mapping[str, int]) -> str:
+    """Return counts by outcome as one line, without those that are 0."""
+    return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()) if count) or "nothing to do"
+
+
+def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False) -> Callable[[str], Any]:
     """Return an argparse type: a number above 0 (or 0, if ``zero``)."""
 
     def read(text: str) -> int | float:
         try:
             value = kind(text)
         except ValueError:
-            raise ArgumentTypeError(f"{text!r} is not {what}") from None
+            raise ArgumentTypeError(f"{text!r} is not {meaning}") from None
         if not (value > 0 or (zero and value == 0)) or value == float("inf"):
-            raise ArgumentTypeError(f"{text!r} is not {what} {'of 0 or more' if zero else 'above 0'}")
+            raise ArgumentTypeError(f"{text!r} is not {meaning} {'of 0 or more' if zero else 'above 0'}")
         return value
 
     return read
 
 
-#: options that all subcommands accept, if one of them does
-_SHARED: Final = ("--json", "--yes", "--show-secrets")
+#: options that all subcommands accept if one of them does, and their help text before the subcommand
+_SHARED: Final = {
+    "--json": "print JSON",
+    "--yes": "do not ask for confirmation",
+    "--show-secrets": "do not mask values whose names suggest secrets (password, token)",
+}
 
 
 def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser]) -> None:
@@ -108,22 +168,32 @@ def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser])
     default would override a value given before it.
     """
     subcommands = list(subcommands)
-    for name in _SHARED:
-        found = [one._option_string_actions[name] for one in subcommands if name in one._option_string_actions]
-        if found:
-            parser._add_action(copy(found[0]))
+    for name, text in _SHARED.items():
+        if any(name in one._option_string_actions for one in subcommands):
+            parser.add_argument(name, action="store_true", help=text)
     for action in list(parser._actions):
         if action.option_strings and action.dest not in ("help", "version"):
             for one in subcommands:
-                known = one._option_string_actions.get(action.option_strings[-1]) or one._add_action(copy(action))
-                known.default = SUPPRESS
+                own = one._option_string_actions.get(action.option_strings[-1])
+                if own is None:
+                    own = one._add_action(copy(action))
+                    own.help = SUPPRESS if action.option_strings[-1] in _SHARED else action.help
+                own.default = SUPPRESS
+
+
+def add_log_format(parser: ArgumentParser) -> None:
+    """Add ``--log-format``."""
+    parser.add_argument(
+        "--log-format",
+        choices=("plain", "json"),
+        default="plain",
+        help="format of log lines, if LOGGING has no handler for 'django_delayq' (default: plain)",
+    )
 
 
 def add_show_secrets(parser: ArgumentParser) -> None:
     """Add ``--show-secrets``."""
-    parser.add_argument(
-        "--show-secrets", action="store_true", help="do not mask values that are named like secrets (password, token)"
-    )
+    parser.add_argument("--show-secrets", action="store_true", help=_SHARED["--show-secrets"])
 
 
 def mask_for(options: Mapping[str, Any]) -> Mask:
@@ -136,9 +206,9 @@ def call_of(job: Job, hide: Mask) -> dict[str, Any]:
     try:
         args, kwargs = _as_json(decode_args(job.args))
     except Exception as error:  # stored bytes may be anything, and the operator needs to see them anyway
-        return {"bytes": _undecoded(job.args, hide), "undecodable": str(error)}
-    known = registry.get(job.task)
-    args, kwargs = hide.arguments(args, kwargs, () if known is None else known.argument_names)
+        return {"bytes": _raw_text(job.args, hide), "undecodable": str(error)}
+    task = registry.get(job.task)
+    args, kwargs = hide.arguments(args, kwargs, () if task is None else task.argument_names)
     return {"args": args, "kwargs": kwargs}
 
 
@@ -147,7 +217,7 @@ def payload_of(stored: bytes, hide: Mask) -> Any:
     try:
         return hide.value(_as_json(decode(stored)))
     except Exception:  # as above
-        return _undecoded(stored, hide)
+        return _raw_text(stored, hide)
 
 
 def _as_json(value: Any) -> Any:
@@ -155,7 +225,7 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def _undecoded(stored: bytes, hide: Mask) -> str:
+def _raw_text(stored: bytes, hide: Mask) -> str:
     return hide.text(stored[:2000].decode(errors="backslashreplace"))
 
 
@@ -166,5 +236,5 @@ def queue_list(text: str) -> tuple[str, ...]:
     except InvalidJob as error:
         raise ArgumentTypeError(str(error)) from None
     if not names:
-        raise ArgumentTypeError("expected queue names with commas between, like orders,default")
+        raise ArgumentTypeError("expected queue names separated by commas, like orders,default")
     return names

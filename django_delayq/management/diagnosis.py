@@ -1,4 +1,4 @@
-"""Checks of ``delayq_check``: each a function that yields findings. They change nothing in Redis."""
+"""Checks of ``delayq_check``: functions that yield findings. They change nothing in Redis."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ WAITING: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the result."""
+    """Result of a check: one line of output."""
 
     level: Level
-    what: str
+    check: str
     text: str
 
 
-Question = Callable[[Broker], Iterator[Finding]]
+Check = Callable[[Broker], Iterator[Finding]]
 
 
 def settings(*, deploy: bool) -> Iterator[Finding]:
     """Run the system checks of this package."""
-    found = run_checks(tags=["delayq"], include_deployment_checks=deploy)
-    for message in found:
+    messages = run_checks(tags=["delayq"], include_deployment_checks=deploy)
+    for message in messages:
         level: Level = "ERROR" if message.level >= ERROR else "WARN" if message.level >= WARNING else "OK"
         yield Finding(level, "settings", f"({message.id}) {message.msg} {message.hint or ''}".strip())
-    if not found:
-        yield Finding("OK", "settings", "DELAYQ is well formed")
+    if not messages:
+        yield Finding("OK", "settings", "DELAYQ is valid")
 
 
 def version(broker: Broker) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def eviction(broker: Broker) -> Iterator[Finding]:
     policy, limit = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory") or 0)
     if policy.startswith("allkeys"):
         yield Finding(
-            "ERROR", "eviction", f"maxmemory-policy {policy} throws jobs away when memory is full: set noeviction"
+            "ERROR", "eviction", f"maxmemory-policy {policy} deletes jobs when memory is full: set noeviction"
         )
         return
     used = int(info.get("used_memory") or 0)
@@ -138,8 +138,8 @@ def tasks(broker: Broker) -> Iterator[Finding]:
         yield Finding(
             "WARN",
             "tasks",
-            f"queue {queue_name} has jobs for {printable(name)!r}, which no installed app registers: was it renamed? "
-            f"Then give the new one aliases=({printable(name)!r},)",
+            f"queue {queue_name} has jobs for {printable(name)!r}, which no installed app registers. "
+            f"If it was renamed, give the new task aliases=({printable(name)!r},)",
         )
     if not unknown:
         yield Finding("OK", "tasks", f"{len(registry)} tasks registered, none unknown in the queues")
@@ -147,11 +147,11 @@ def tasks(broker: Broker) -> Iterator[Finding]:
 
 def shards(broker: Broker) -> Iterator[Finding]:
     """Compare the number of shards of the queues with the settings and tasks."""
-    found = other_shards(broker)
-    for sentence in found:
-        yield Finding("WARN", "shards", sentence)
-    if not found:
-        yield Finding("OK", "shards", "no queue has another number of shards than is configured")
+    differences = other_shards(broker)
+    for difference in differences:
+        yield Finding("WARN", "shards", difference)
+    if not differences:
+        yield Finding("OK", "shards", "every queue has the configured number of shards")
 
 
 def workers(broker: Broker) -> Iterator[Finding]:
@@ -164,18 +164,20 @@ def workers(broker: Broker) -> Iterator[Finding]:
         yield Finding(
             "WARN",
             "workers",
-            f"{reserved} jobs are held and no dispatcher is running, so what is held for too long does not come back: "
+            f"{reserved} jobs are reserved and no dispatcher is running, so jobs of dead workers are not run again: "
             "start manage.py delayq_dispatcher",
         )
     late = [counts for counts in queues if counts.ready and counts.lag_seconds > SILENCE]
     for counts in late:
         yield Finding(
-            "WARN", "workers", f"queue {counts.queue}: {counts.ready} jobs are due, for {counts.lag_seconds:.0f} s"
+            "WARN",
+            "workers",
+            f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s",
         )
     if late and not alive:
         yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
     elif not late:
-        yield Finding("OK", "workers", f"{len(alive)} worker processes were heard of in the last {SILENCE:.0f} s")
+        yield Finding("OK", "workers", f"{len(alive)} worker processes sent a heartbeat in the last {SILENCE:.0f} s")
 
 
 def migrations() -> Iterator[Finding]:
@@ -187,12 +189,12 @@ def migrations() -> Iterator[Finding]:
         yield Finding("ERROR", "database", f"cannot be read: {printable(str(error), 200)}")
         return
     if missing:
-        yield Finding("WARN", "database", f"{len(missing)} migrations are not applied: run manage.py migrate")
+        yield Finding("WARN", "database", f"{len(missing)} migrations are not applied: run `manage.py migrate`")
     else:
         yield Finding("OK", "database", "all migrations are applied")
 
 
-QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, scripts, clock, tasks, shards, workers)
+CHECKS: Final[tuple[Check, ...]] = (version, persistence, eviction, scripts, clock, tasks, shards, workers)
 
 
 def outbox(max_age: float | None) -> Iterator[Finding]:
@@ -213,7 +215,7 @@ def outbox(max_age: float | None) -> Iterator[Finding]:
         yield Finding("OK", "outbox", f"{kept['waiting']} durable jobs wait to be sent, {kept['sent']} are with Redis")
 
 
-def answers(
+def findings(
     broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
 ) -> Iterator[Finding]:
     """Yield all findings, in order. An error that makes later checks pointless ends those that need Redis."""
@@ -228,20 +230,20 @@ def answers(
         yield Finding("ERROR", "connection", str(error))
         return
     yield Finding("OK", "connection", "Redis answers")
-    for question in QUESTIONS:
+    for check in CHECKS:
         try:
-            yield from question(opened)
+            yield from check(opened)
         except (DelayQError, RedisError) as error:
-            yield Finding("ERROR", question.__name__, str(error))
+            yield Finding("ERROR", check.__name__, str(error))
 
 
 def _config(broker: Broker, name: str) -> str | None:
     """Return a setting of the server, or None if the server does not allow it (managed services forbid CONFIG)."""
     try:
-        answer: Any = broker.client.config_get(name)
+        reply: Any = broker.client.config_get(name)
     except RedisError:
         return None
-    if answer and isinstance(next(iter(answer.values())), dict):  # a cluster answers for each node
-        answer = next(iter(answer.values()))
-    value = answer.get(name) if answer else None
+    if reply and isinstance(next(iter(reply.values())), dict):  # a cluster replies for each node
+        reply = next(iter(reply.values()))
+    value = reply.get(name) if reply else None
     return value.decode() if isinstance(value, bytes) else value

@@ -27,17 +27,17 @@ class Progress:
     A context manager. Nothing is shown before the first update.
     """
 
-    def __init__(self, what: str, unit: str = "jobs", now: Callable[[], float] = time.monotonic) -> None:
-        #: name of the operation, and the unit that is counted; may be changed meanwhile
-        self.what = what
+    def __init__(self, name: str, unit: str = "jobs", now: Callable[[], float] = time.monotonic) -> None:
+        #: name of the operation, and the unit that is counted; both may be changed during the operation
+        self.name = name
         self.unit = unit
         self.done = 0
         #: None = unknown
         self.total: int | None = None
         self._now = now
-        self._began = now()
+        self._started = now()
         #: two earlier moments and counts: the rate is that since the first
-        self._marks = ((self._began, 0), (self._began, 0))
+        self._samples = ((self._started, 0), (self._started, 0))
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -52,28 +52,28 @@ class Progress:
             self.done = done
             self.total = self.total if total is None else total
             now = self._now()
-            if now - self._marks[1][0] >= LINE_SECONDS:
-                self._marks = (self._marks[1], (now, done))
+            if now - self._samples[1][0] >= LINE_SECONDS:
+                self._samples = (self._samples[1], (now, done))
             self._show(now)
 
     def part(self) -> Callable[[int, int], None]:
-        """Return a callback for a part of the operation: its numbers are added to what is done already."""
+        """Return a callback for a part of the operation: its numbers are added to the number done so far."""
         before = self.done
-        return lambda done, of: self.update(before + done, max(self.total or 0, before + of))
+        return lambda done, total: self.update(before + done, max(self.total or 0, before + total))
 
     def text(self) -> str:
         """Return percent, number, rate and the time left as text."""
         now = self._now()
-        (since, before), seconds = self._marks[0], now - self._began
+        (since, before), seconds = self._samples[0], now - self._started
         rate = max(0.0, (self.done - before) / (now - since)) if now > since else 0.0
-        words = [f"{self.done:,} {self.unit}", f"{rate:,.0f} {self.unit}/s", f"{duration(seconds)} so far"]
+        texts = [f"{self.done:,} {self.unit}", f"{rate:,.0f} {self.unit}/s", f"{duration(seconds)} so far"]
         if self.total is not None:
             left = max(0, self.total - self.done)
             share = self.done / self.total if left else 1.0
-            words[:1] = [f"{int(100 * share)} %", f"{self.done:,} of {self.total:,} {self.unit}"]
+            texts[:1] = [f"{int(100 * share)} %", f"{self.done:,} of {self.total:,} {self.unit}"]
             if rate or not left:
-                words[-1] = f"{duration(left / rate if left else 0.0)} left"
-        return ", ".join(words)
+                texts[-1] = f"{duration(left / rate if left else 0.0)} left"
+        return ", ".join(texts)
 
     def _show(self, now: float) -> None:
         """Show the current state if it is time."""
@@ -82,10 +82,10 @@ class Progress:
 class Lines(Progress):
     """Progress as plain lines, for logs and for terminals without rich. A short operation prints none."""
 
-    def __init__(self, out: RawOutput, what: str, unit: str = "jobs", **more: Any) -> None:
-        super().__init__(what, unit, **more)
+    def __init__(self, out: RawOutput, name: str, unit: str = "jobs", **more: Any) -> None:
+        super().__init__(name, unit, **more)
         self._out = out
-        self._shown = self._began
+        self._shown_at = self._started
         self._printed = False
 
     def __exit__(self, *error: object) -> None:
@@ -93,36 +93,36 @@ class Lines(Progress):
             self._print()
 
     def _show(self, now: float) -> None:
-        if now - self._shown >= LINE_SECONDS:
-            self._shown, self._printed = now, True
+        if now - self._shown_at >= LINE_SECONDS:
+            self._shown_at, self._printed = now, True
             self._print()
 
     def _print(self) -> None:
-        self._out.write(f"{self.what}: {self.text()}\n")
+        self._out.write(f"{self.name}: {self.text()}\n")
         self._out.flush()
 
 
 class Bar(Progress):
     """Progress as a bar on a terminal. A thread of rich draws it."""
 
-    def __init__(self, console: Console, what: str, unit: str = "jobs", **more: Any) -> None:
-        super().__init__(what, unit, **more)
+    def __init__(self, console: Console, name: str, unit: str = "jobs", **more: Any) -> None:
+        super().__init__(name, unit, **more)
         self._console = console
-        self._drawing = contextlib.ExitStack()
-        self._begun = False
+        self._display = contextlib.ExitStack()
+        self._visible = False
 
     def __exit__(self, *error: object) -> None:
-        self._drawing.close()
+        self._display.close()
 
     def _show(self, now: float) -> None:
-        if self._begun:
+        if self._visible:
             return
         from rich.live import Live
 
-        self._begun = True
+        self._visible = True
         # The cursor stays visible, so a process that is killed leaves nothing to restore.
         self._console.show_cursor = lambda show=True: False  # type: ignore[method-assign]
-        self._drawing.enter_context(exit_on_sigterm())
+        self._display.enter_context(exit_on_sigterm())
         live = Live(
             get_renderable=self._draw,
             console=self._console,
@@ -130,15 +130,15 @@ class Bar(Progress):
             redirect_stdout=False,  # stdout is for results, and may be a pipe
             redirect_stderr=False,
         )
-        self._drawing.enter_context(live)
+        self._display.enter_context(live)
 
     def _draw(self) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Column, Table
 
         text = self.text()
-        cells: list[RenderableType] = [self.what, text]
-        if len(self.what) + _BAR_COLUMNS + len(text) + 2 < self._console.width:
+        cells: list[RenderableType] = [self.name, text]
+        if len(self.name) + _BAR_COLUMNS + len(text) + 2 < self._console.width:
             cells.insert(1, ProgressBar(self.total, self.done, width=_BAR_COLUMNS))
         line = Table.grid(*(Column(no_wrap=True) for _ in cells), padding=(0, 1))
         line.add_row(*cells)
@@ -146,7 +146,7 @@ class Bar(Progress):
 
 
 def progress(
-    stderr: OutputWrapper, what: str, *, unit: str = "jobs", quiet: bool = False, no_color: bool = False
+    stderr: OutputWrapper, name: str, *, unit: str = "jobs", quiet: bool = False, no_color: bool = False
 ) -> Progress:
     """Return the progress display that fits the output.
 
@@ -154,32 +154,32 @@ def progress(
         quiet: show nothing.
     """
     if quiet:
-        return Progress(what, unit)
+        return Progress(name, unit)
     console = console_of(stderr, no_color=no_color)
-    return Lines(RawOutput(stderr), what, unit) if console is None else Bar(console, what, unit)
+    return Lines(RawOutput(stderr), name, unit) if console is None else Bar(console, name, unit)
 
 
 @contextlib.contextmanager
-def following(shown: Progress, look: Callable[[], tuple[int, int | None]], every: float = 1.0) -> Iterator[None]:
-    """Update the progress from ``look``, which returns done and total, during the block and once more at its end.
+def follow(progress: Progress, read: Callable[[], tuple[int, int | None]], every: float = 1.0) -> Iterator[None]:
+    """Update the progress from ``read``, which returns done and total, during the block and once more at its end.
 
-    Exceptions of ``look`` are suppressed: a temporary failure to read a counter must not abort the operation.
+    Exceptions of ``read`` are suppressed: a temporary failure to read a counter must not abort the operation.
     """
     over = threading.Event()
 
-    def watch() -> None:
+    def repeat() -> None:
         while not over.wait(every):
-            once()
+            update()
 
-    def once() -> None:
+    def update() -> None:
         with contextlib.suppress(Exception):
-            shown.update(*look())
+            progress.update(*read())
 
-    watcher = threading.Thread(target=watch, name="delayq-progress", daemon=True)
-    watcher.start()
+    follower = threading.Thread(target=repeat, name="delayq-progress", daemon=True)
+    follower.start()
     try:
         yield
     finally:
         over.set()
-        watcher.join()
-        once()
+        follower.join()
+        update()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: columns that are dropped on a narrow terminal, in this order: first those that the totals mostly cover, last
 #: "reserved", because nothing else shows that a pull queue is being worked on
 _DROPPED: Final = ("p50 late", "gated", "failing/s", "p99 late", "morgue", "failed", "reserved")
-#: … and only where names are cut already
+#: columns that are dropped after those, once the names of the queues are cut
 _DROPPED_LAST: Final = ("ready", "done/s", "lag")
 _GAP: Final = 2
 _SHORTEST_NAME: Final = 8
@@ -32,8 +32,8 @@ def live(console: Console) -> Iterator[Callable[[RenderableType], None]]:
         yield lambda content: display.update(content, refresh=True)
 
 
-def drawing(shown: Screen, console: Console) -> RenderableType:
-    """Return the screen as large as the console; says how many lines are left out."""
+def draw(screen: Screen, console: Console) -> RenderableType:
+    """Return the screen, cut to the size of the console, with the number of lines that do not fit."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.segment import Segments
@@ -42,13 +42,13 @@ def drawing(shown: Screen, console: Console) -> RenderableType:
     def text(line: str) -> Text:
         return Text(line, no_wrap=True, overflow="ellipsis")
 
-    queues = _queues(shown.queues, console.width) if shown.queues else NO_QUEUE
-    below = map(text, (*shown.notes, "", *shown.workers))
-    page = Group(text(shown.server), Columns(shown.totals, padding=(0, _GAP)), "", queues, "", *below)
+    queues = _queues(screen.queues, console.width) if screen.queues else NO_QUEUE
+    below = map(text, (*screen.notes, "", *screen.workers))
+    page = Group(text(screen.server), Columns(screen.totals, padding=(0, _GAP)), "", queues, "", *below)
     lines = console.render_lines(page, console.options.update(height=None), pad=False, new_lines=True)
     if len(lines) > console.height:
-        left_out = len(lines) - console.height + 1
-        more = text(f"… {left_out} more lines: make the terminal higher")
+        hidden = len(lines) - console.height + 1
+        more = text(f"… {hidden} more lines: make the terminal higher")
         lines = [*lines[: console.height - 1], *console.render_lines(more, pad=False)]
     return Segments([segment for line in lines for segment in line])
 
@@ -68,15 +68,15 @@ def _queues(rows: Sequence[Sequence[str]], width: int) -> RenderableType:
     for name in _DROPPED_LAST:
         if sum(widths.values()) > room:
             del widths[name]
-    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for name, size in widths.items():
         justify: Literal["left", "right"] = "left" if name == names[0] else "right"
-        drawn.add_column(name, justify=justify, width=size - _GAP, no_wrap=True)
-    looks = min(LOOKS, width - sum(widths.values()))
-    if looks > 0:
-        drawn.add_column(trend, no_wrap=True)
-        cells[trend] = tuple(cell[-looks:] for cell in cells[trend])
-        widths[trend] = looks
+        grid.add_column(name, justify=justify, width=size - _GAP, no_wrap=True)
+    points = min(LOOKS, width - sum(widths.values()))
+    if points > 0:
+        grid.add_column(trend, no_wrap=True)
+        cells[trend] = tuple(cell[-points:] for cell in cells[trend])
+        widths[trend] = points
     for row in zip(*(cells[name] for name in widths), strict=True):
-        drawn.add_row(*row)
-    return drawn
+        grid.add_row(*row)
+    return grid

@@ -1,4 +1,4 @@
-"""Terminals: rich's console where there is one, raw output, and an end that leaves the terminal as it was."""
+"""Output to terminals: rich's console if it is installed, unwrapped output, and a clean exit at SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class RawOutput:
     """Stream behind Django's wrapper, which prints stderr in red and ends each piece with a newline.
 
-    Output to a terminal or a reader that is gone is dropped, because the operation continues.
+    Output to a closed terminal or pipe is dropped, because the operation continues.
     """
 
     def __init__(self, wrapper: OutputWrapper) -> None:
@@ -59,7 +59,7 @@ def console_of(wrapper: OutputWrapper, *, no_color: bool = False) -> Console | N
 
 @contextlib.contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit during the block, so that the terminal is restored; keep handlers of others."""
+    """Turn SIGTERM into SystemExit during the block, so that the terminal is restored; keep an existing handler."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

@@ -21,7 +21,7 @@ from .bulk_options import BulkOptions, BulkResult
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .session import activate
 
 if TYPE_CHECKING:

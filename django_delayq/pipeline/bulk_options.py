@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.records.schedule_frames import CHUNK
 from .inputs import PART_BYTES
-from .redis_door import DEFAULT_PREFIX
+from .redis_options import DEFAULT_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

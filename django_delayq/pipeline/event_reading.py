@@ -24,7 +24,7 @@ from .errors import EventsLost
 from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
 from .option_fields import SourceOptions, flag, named, option, queue_names, whole
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from ..core.streams import Place, Stream, begin, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
-from .redis_door import config_of, open_broker
+from .redis_options import config_of, open_broker
 from .schemas import EVENTS
 
 log = logging.getLogger(__name__)

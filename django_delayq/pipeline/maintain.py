@@ -18,7 +18,7 @@ from ..core.operations import actions
 from ..core.queue import Queue
 from ..core.task import check_choice
 from .errors import PipelineError
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .selection import Home, Names, Selection, act_on, select
 
 if TYPE_CHECKING:

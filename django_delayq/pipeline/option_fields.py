@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_number, check_queue_name, short, suggest
-from .redis_door import OPTIONS
+from .redis_options import OPTIONS
 
 T = TypeVar("T")
 Check: TypeAlias = Callable[[str, str], T]

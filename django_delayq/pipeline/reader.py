@@ -20,7 +20,7 @@ from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, rea
 from .column_names import fault_of_case
 from .job_schema import OF_PART, ArrowRows, check_schema
 from .read_options import ReadOptions
-from .redis_door import open_broker
+from .redis_options import open_broker
 
 if TYPE_CHECKING:
     import pyarrow as pa

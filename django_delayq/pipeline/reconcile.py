@@ -33,7 +33,7 @@ from .errors import PipelineError
 from .expressions import due_column, id_column, pattern_of
 from .quarantine import reasons, temporary_folder
 from .reconcile_options import GRACE_MS, Found, ReconcileOptions
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 
 if TYPE_CHECKING:

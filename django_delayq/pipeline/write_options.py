@@ -22,7 +22,7 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.records.schedule_frames import CHUNK
 from ..core.sending.bulk_loads import MAX_ID_BYTES
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
-from .redis_door import OPTIONS
+from .redis_options import OPTIONS
 
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"

@@ -35,7 +35,7 @@ from ..core.sending.bulk_load_limits import memory_of
 from ..core.sending.ledger_calls import BulkLoadClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
-from .redis_door import open_broker
+from .redis_options import open_broker
 from .sender import AT, Refused, Sender, Sent, open_run
 from .write_options import WriteOptions
 from .write_schema import check_schema

@@ -14,7 +14,8 @@ from .times import datetime_of, ms_of_delta, ms_of_moment
 
 #: default tolerance for a due time
 TOLERANCE: Final = timedelta(seconds=1)
-_SHOWN: Final = 20
+#: scheduled jobs that an error message lists
+_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,9 @@ class _Condition:
     """Condition on one attribute of a job."""
 
     name: str
-    wanted: Any
+    expected: Any
     is_met: Callable[[ScheduledJob], bool]
-    has: Callable[[ScheduledJob], Any]
+    value_of: Callable[[ScheduledJob], Any]
 
 
 class Expectation:
@@ -32,7 +33,7 @@ class Expectation:
 
     def __init__(
         self,
-        what: str,
+        task: str,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -43,7 +44,7 @@ class Expectation:
         within: timedelta | float | None = None,
         **more: Any,
     ) -> None:
-        self.what = what
+        self.task = task
         self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
         self._conditions: list[_Condition] = []
         if args is not None:
@@ -69,27 +70,29 @@ class Expectation:
                 check_state(value)
             self._expect_value(name, value, _stored if name == "payloads" else None)
 
-    def _expect_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
+    def _expect_value(self, name: str, expected: Any, stored: Callable[[Any], Any] | None) -> None:
         self._conditions.append(
             _Condition(
-                name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name)
+                name, expected, lambda job: _equal(getattr(job, name), expected, stored), lambda job: getattr(job, name)
             )
         )
 
-    def _expect_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
-        self._conditions.append(_Condition(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
+    def _expect_near(self, name: str, expected: Any, value_of: Callable[[ScheduledJob], Any]) -> None:
+        self._conditions.append(
+            _Condition(name, expected, lambda job: bool(abs(value_of(job) - expected) <= self._within), value_of)
+        )
 
     def misses(self, job: ScheduledJob) -> list[str]:
         """Return descriptions of the attributes of a job that differ from the expected ones."""
         return [
-            f"{condition.name} is {_text(condition.has(job))}, not {_text(condition.wanted)}"
+            f"{condition.name} is {_text(condition.value_of(job))}, not {_text(condition.expected)}"
             for condition in self._conditions
             if not condition.is_met(job)
         ]
 
     def __str__(self) -> str:
-        conditions = ", ".join(f"{condition.name}={_text(condition.wanted)}" for condition in self._conditions)
-        return f"{self.what} with {conditions}" if conditions else self.what
+        conditions = ", ".join(f"{condition.name}={_text(condition.expected)}" for condition in self._conditions)
+        return f"{self.task} with {conditions}" if conditions else self.task
 
 
 _MORE: Final = ("payloads", "context", "priority", "state", "failures")
@@ -103,13 +106,13 @@ def check_scheduled(
     Raises:
         AssertionError: no job matches, or their number differs from ``count``.
     """
-    found = [job for job in of_task if not expected.misses(job)]
-    if (found and count is None) or len(found) == count:
-        return found
-    number = "no job" if not found else "1 job" if len(found) == 1 else f"{len(found)} jobs"
-    wanted = "" if count is None else f", wanted {count}"
-    lines = [f"{number} of {expected} {'are' if len(found) > 1 else 'is'} scheduled{wanted}"]
-    if not found and of_task:
+    matches = [job for job in of_task if not expected.misses(job)]
+    if (matches and count is None) or len(matches) == count:
+        return matches
+    number = "no job" if not matches else "1 job" if len(matches) == 1 else f"{len(matches)} jobs"
+    required = "" if count is None else f", expected {count}"
+    lines = [f"{number} of {expected} {'are' if len(matches) > 1 else 'is'} scheduled{required}"]
+    if not matches and of_task:
         misses, nearest = min(((expected.misses(job), job) for job in of_task), key=lambda entry: len(entry[0]))
         lines.append(f"nearest: {nearest}\n    {'; '.join(misses)}")
     lines += _listed([*of_task, *(job for job in others if job not in of_task)])
@@ -118,27 +121,27 @@ def check_scheduled(
 
 def check_not_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob]) -> None:
     """Raise AssertionError if a job matches."""
-    found = [job for job in of_task if not expected.misses(job)]
-    if found:
-        number = "1 job" if len(found) == 1 else f"{len(found)} jobs"
-        raise AssertionError("\n".join([f"{number} of {expected} should not be there", *_listed(found)]))
+    matches = [job for job in of_task if not expected.misses(job)]
+    if matches:
+        number = "1 job is" if len(matches) == 1 else f"{len(matches)} jobs are"
+        raise AssertionError("\n".join([f"{number} scheduled of {expected}, expected none", *_listed(matches)]))
 
 
 def _listed(jobs: Sequence[ScheduledJob]) -> list[str]:
     if not jobs:
-        return ["nothing is scheduled"]
-    more = [f"    … and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
-    return ["scheduled is:", *(f"    {job}" for job in jobs[:_SHOWN]), *more]
+        return ["no jobs are scheduled"]
+    more = [f"    … and {len(jobs) - _LISTED} more"] if len(jobs) > _LISTED else []
+    return ["scheduled jobs:", *(f"    {job}" for job in jobs[:_LISTED]), *more]
 
 
-def _equal(has: Any, wanted: Any, stored: Callable[[Any], Any] | None) -> bool:
-    """Return True if the values are equal, directly or after ``wanted`` was stored and read (tuples become lists)."""
-    if has == wanted:
+def _equal(value: Any, expected: Any, stored: Callable[[Any], Any] | None) -> bool:
+    """Return True if the values are equal, directly or after ``expected`` was stored and read (tuples become lists)."""
+    if value == expected:
         return True
     if stored is None:
         return False
     try:
-        return bool(has == stored(wanted))
+        return bool(value == stored(expected))
     except InvalidJob:  # an object like mock.ANY, which was compared above
         return False
 

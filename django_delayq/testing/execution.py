@@ -39,16 +39,16 @@ class RecordingExecution(Execution):
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self._faults = faults
         self._inner = self._call
-        self._call = self._watched
+        self._call = self._recorded_call
         self.raised: list[BaseException] = []
 
-    def _watched(self, run: Attempt) -> Any:
+    def _recorded_call(self, attempt: Attempt) -> Any:
         try:
-            return self._inner(run)
+            return self._inner(attempt)
         except BaseException as error:
             self.raised.append(error)
             raise
 
-    def _call_handler(self, run: Attempt) -> Any:
-        self._faults.strike(run)
-        return super()._call_handler(run)
+    def _call_handler(self, attempt: Attempt) -> Any:
+        self._faults.raise_next(attempt)
+        return super()._call_handler(attempt)

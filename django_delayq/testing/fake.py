@@ -19,7 +19,7 @@ from ..settings.conf import conf
 from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker
 from .faults import Error, Faults, outage
-from .jobs import ScheduledJob, hint_of_commit, jobs_of, late_verbs, names_of
+from .jobs import ScheduledJob, hint_of_commit, jobs_of, names_of, waiting_calls
 from .report import RunReport
 from .running import Runner
 from .times import Clock, Moment, ms_of_delta, ms_of_moment
@@ -55,7 +55,7 @@ class Fake:
         self._runner = Runner(self.broker, self._faults)
         self._depth = threading.local()
         #: calls waiting in transactions that began earlier, like that of the test's class
-        self._earlier = late_verbs()
+        self._earlier = waiting_calls()
 
     # -- inspect ----------------------------------------------------------------------------------------------------
 
@@ -110,16 +110,16 @@ class Fake:
         expected = Expectation(
             _name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at, within=within, **more
         )
-        hint = hint_of_commit([late for late in late_verbs() if late not in self._earlier])
-        found = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
-        return found[0] if found else None
+        hint = hint_of_commit([call for call in waiting_calls() if call not in self._earlier])
+        matches = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
+        return matches[0] if matches else None
 
     def refute_scheduled(self, /, task: Task | str, **expected: Any) -> None:
         """Fail if a matching job is scheduled; arguments as for :meth:`assert_scheduled`."""
-        found = self._of(task, expected)
-        if not found:
+        jobs = self._of(task, expected)
+        if not jobs:
             find_task(task)  # a misspelled name must not pass
-        check_not_scheduled(Expectation(_name(task), **expected), found)
+        check_not_scheduled(Expectation(_name(task), **expected), jobs)
 
     def _of(self, task: Task | str, expected: Mapping[str, Any]) -> list[ScheduledJob]:
         return self.scheduled_jobs(task, state="morgue" if expected.get("state") == "morgue" else None)
@@ -162,8 +162,8 @@ class Fake:
         depth = getattr(self._depth, "n", 0)
         if depth >= DEPTH:
             raise RuntimeError(
-                f"immediate(): {DEPTH} jobs run inside one another; does a task schedule itself? "
-                "Use fake_queue() and run_due()"
+                f"immediate(): {DEPTH} jobs run inside one another. If a task schedules itself, use fake_queue() and "
+                "run_due()"
             )
         self._depth.n = depth + 1
         try:
@@ -190,7 +190,7 @@ class Fake:
 
     def fail_next(self, task: Task | str, error: Error, times: int = 1) -> None:
         """Make the next ``times`` attempts of ``task`` raise ``error`` (an exception or class) instead of running."""
-        self._faults.order(task, error, times)
+        self._faults.add(task, error, times)
 
     def redis_down(self) -> AbstractContextManager[None]:
         """Return a block in which every call raises ``QueueUnavailable``, as in an outage of Redis."""

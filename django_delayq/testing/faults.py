@@ -23,18 +23,18 @@ class Faults:
     def __init__(self) -> None:
         self._errors: dict[str, deque[Error]] = {}
 
-    def order(self, task: Task | str, error: Error, times: int = 1) -> None:
+    def add(self, task: Task | str, error: Error, times: int = 1) -> None:
         """Make the next ``times`` attempts of ``task`` raise ``error`` instead of calling its function."""
         name = find_task(task).name
         if not (isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))):
-            raise TypeError(f"fail_next() wants an exception, not {error!r}")
+            raise TypeError(f"fail_next() takes an exception or an exception class, not {error!r}")
         self._errors.setdefault(name, deque()).extend([error] * times)
 
-    def strike(self, run: Attempt) -> None:
+    def raise_next(self, attempt: Attempt) -> None:
         """Raise the injected error for the task of this attempt, if there is one."""
-        ordered = self._errors.get(run.task.name) if run.task is not None else None
-        if ordered:
-            error = ordered.popleft()
+        errors = self._errors.get(attempt.task.name) if attempt.task is not None else None
+        if errors:
+            error = errors.popleft()
             raise error if isinstance(error, BaseException) else error()
 
 
@@ -46,11 +46,11 @@ def outage(broker: MemoryBroker) -> Iterator[None]:
             yield
     finally:
         broker.has_unsent = True
-        _reassure(broker)
+        _close_breaker(broker)
 
 
 def reachable(broker: MemoryBroker) -> AbstractContextManager[None]:
-    """Return a block in which a test can look at the queue even during an outage."""
+    """Return a block in which a test can read the queue even during an outage."""
     return _set_down(broker, down=False)
 
 
@@ -64,7 +64,7 @@ def _set_down(broker: MemoryBroker, *, down: bool) -> Iterator[None]:
         server.down = before
 
 
-def _reassure(broker: MemoryBroker) -> None:
+def _close_breaker(broker: MemoryBroker) -> None:
     """Close the outbox's circuit breaker, so that it does not wait before it uses this broker again."""
     from ..outbox.producer import producer_state
 

@@ -21,11 +21,11 @@ class Guard:
     """Guard around one job at a time; a job inside another one (``immediate()``) has its own."""
 
     def __init__(self) -> None:
-        self._seen: list[dict[str, tuple[int, int]]] = []
+        self._before: list[dict[str, tuple[int, int]]] = []
 
     def enter(self) -> None:
         """Record the transactions before the handler runs."""
-        self._seen.append(
+        self._before.append(
             {
                 connection.alias: (len(connection.atomic_blocks), len(connection.run_on_commit))
                 for connection in connections.all(initialized_only=True)
@@ -39,9 +39,9 @@ class Guard:
             LeakedTransaction: it left a transaction open; its work is rolled back.
             Exception: raised by a callback of ``transaction.on_commit`` that is not robust.
         """
-        seen = self._seen.pop()
+        before = self._before.pop()
         for connection in connections.all(initialized_only=True):
-            depth, callbacks = seen.get(connection.alias, (0, 0))
+            depth, callbacks = before.get(connection.alias, (0, 0))
             if len(connection.atomic_blocks) > depth:
                 _roll_back(connection, depth)
             if depth:

@@ -66,7 +66,7 @@ class Interpreter:
                 self._call = _no_call
 
     def _on_call(self, command: bytes, *arguments: bytes | float) -> Any:
-        return self._value_of(self._call(command, [_word_of(argument) for argument in arguments]))
+        return self._value_of(self._call(command, [_bytes_of(argument) for argument in arguments]))
 
     def _value_of(self, reply: Any) -> Any:
         """Return the Lua value of a command's reply."""
@@ -83,7 +83,7 @@ def _no_call(command: bytes, arguments: list[bytes]) -> Any:
     raise SimpleError("ERR redis.call() outside of a script")
 
 
-def _word_of(argument: bytes | float) -> bytes:
+def _bytes_of(argument: bytes | float) -> bytes:
     return argument if isinstance(argument, bytes) else f"{argument:.17g}".encode()
 
 
@@ -119,14 +119,14 @@ _Field = tuple[struct.Struct | None, int]
 
 @cache
 def _fields(layout: bytes) -> tuple[_Field, ...]:
-    found: list[_Field] = []
+    fields: list[_Field] = []
     order = "<"
     for sign, number, length in _TOKEN.findall(layout.decode()):
         if sign:
             order = sign
         else:
-            found.append((struct.Struct(order + _CODES[number]), 0) if number else (None, int(length)))
-    return tuple(found)
+            fields.append((struct.Struct(order + _CODES[number]), 0) if number else (None, int(length)))
+    return tuple(fields)
 
 
 def pack(layout: bytes, *values: Any) -> bytes:

@@ -56,11 +56,11 @@ class ScheduledJob:
     reason: str = ""
 
     def __str__(self) -> str:
-        given = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        values = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
         if self.payloads:
-            given = [f"payloads={self.payloads!r}"]
+            values = [f"payloads={self.payloads!r}"]
         more = f", {self.failures} failures" if self.failures else ""
-        return f"{self.task}({', '.join(given)}) id={self.id} queue={self.queue} delay={self.delay} {self.state}{more}"
+        return f"{self.task}({', '.join(values)}) id={self.id} queue={self.queue} delay={self.delay} {self.state}{more}"
 
 
 def jobs_of(
@@ -75,23 +75,23 @@ def jobs_of(
     check_state(state)
     places = ("morgue",) if state == "morgue" else ("waiting", "reserved")
     with reachable(broker):
-        found = [
+        entries = [
             entry
-            for known in broker.queue_names()
-            if queue in (None, known)
+            for name in broker.queue_names()
+            if queue in (None, name)
             for place in places
-            for view in _pages(broker, known, place)
+            for view in _pages(broker, name, place)
             for entry in _jobs(broker, view)
         ]
     return [
         job
-        for _, job in sorted(found, key=lambda entry: entry[0])
+        for _, job in sorted(entries, key=lambda entry: entry[0])
         if (names is None or job.task in names) and (id is None or job.id == str(id)) and state in (None, job.state)
     ]
 
 
 def check_state(state: object) -> None:
-    """Reject an unknown state, for which no job would ever be found; None = any."""
+    """Reject an unknown state, which no job can have; None = any."""
     if state is not None and state not in STATES:
         raise InvalidJob(f"a job's state is {', '.join(STATES)}, not {short(state)}.{suggest(str(state), STATES)}")
 
@@ -100,8 +100,8 @@ def names_of(task: Task | str) -> set[str]:
     """Return the names under which jobs of a task may be stored."""
     if isinstance(task, str) and registry.get(task) is None:
         return {task}
-    found = find_task(task)
-    return {found.name, *found.options.aliases}
+    registered = find_task(task)
+    return {registered.name, *registered.options.aliases}
 
 
 def _pages(broker: MemoryBroker, queue: str, place: str) -> Iterator[JobView]:
@@ -138,7 +138,7 @@ def _payloads(broker: MemoryBroker, view: JobView) -> tuple[list[Payload], list[
     for payload in broker.inspector.payloads(job.queue, job.id):
         name = digest(payload.data)
         (running if name in held else waiting).append(payload)
-        held.discard(name)  # an equal one waits behind it
+        held.discard(name)  # a second payload with equal bytes waits
     return running, waiting
 
 
@@ -176,7 +176,7 @@ def _job(view: JobView, payloads: Sequence[Payload], due_ms: int, set_ms: int) -
 # -- calls that wait for a commit ----------------------------------------------------------------------------------
 
 
-def late_verbs() -> list[OnCommitCall]:
+def waiting_calls() -> list[OnCommitCall]:
     """Return the calls queued in the transactions of this thread that were not sent yet."""
     from ..transactions import OnCommitCall
 
@@ -188,10 +188,10 @@ def hint_of_commit(waiting: Sequence[OnCommitCall]) -> str:
     """Return a hint about these calls for an error message; empty if there are none."""
     if not waiting:
         return ""
-    verbs = [late.what for late in waiting]
-    names = ", ".join(f"{what.verb} {what.task.name if what.task else ''} {what.id}".strip() for what in verbs[:5])
-    more = " …" if len(verbs) > 5 else ""
-    count = "1 job waits" if len(verbs) == 1 else f"{len(verbs)} jobs wait"
+    calls = [call.what for call in waiting]
+    names = ", ".join(f"{call.verb} {call.task.name if call.task else ''} {call.id}".strip() for call in calls[:5])
+    more = " …" if len(calls) > 5 else ""
+    count = "1 job waits" if len(calls) == 1 else f"{len(calls)} jobs wait"
     return (
         f"{count} for the commit ({names}{more}); wrap the call in captureOnCommitCallbacks(execute=True), or in "
         "pytest-django's django_capture_on_commit_callbacks(execute=True)"

@@ -1,4 +1,4 @@
-"""Pytest fixtures. A project that does not use them only pays for the import of this file.
+"""Pytest fixtures. Without using them a project only imports this file.
 
     delayq_fake         the in-memory queue, a new one for each test, with its functions as methods
     delayq_immediate    the same, with jobs that run when they are scheduled
@@ -21,8 +21,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "delayq(at=None, time_machine=False): the clock of the fixtures delayq_fake and delayq_immediate begins there, "
-        "and takes timezone.now() along",
+        "delayq(at=None, time_machine=False): start of the clock of the fixtures delayq_fake and delayq_immediate, "
+        "and whether timezone.now() moves with it",
     )
 
 

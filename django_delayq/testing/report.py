@@ -25,9 +25,9 @@ class Ran:
     retry_in: timedelta | None = None
 
     def __str__(self) -> str:
-        why = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
-        again = f", again in {self.retry_in}" if self.retry_in is not None else ""
-        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{again}){why}"
+        reason = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
+        retry = f", retry in {self.retry_in}" if self.retry_in is not None else ""
+        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{retry}){reason}"
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class RunReport:
         return len(self.runs)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.runs)) or "nothing was run"
+        return "\n".join(map(str, self.runs)) or "no jobs were run"
 
     def of(self, *outcomes: str) -> list[Ran]:
         """Return the attempts with one of these outcomes."""

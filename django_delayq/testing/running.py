@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: worker name of jobs that a test runs
 HOLDER: Final = "test"
 #: attempts in one call after which a task is suspected of scheduling itself
-MANY: Final = 10_000
+SELF_SCHEDULING: Final = 10_000
 
 
 class Runner:
@@ -49,7 +49,7 @@ class Runner:
         self._agenda = broker.server.agenda
         self._faults = faults
         self._batcher = Batcher(registry)
-        self._made: tuple[Conf, RecordingExecution] | None = None
+        self._cached: tuple[Conf, RecordingExecution] | None = None
         #: due entries of paused queues
         self._paused: list[Entry] = []
 
@@ -77,11 +77,11 @@ class Runner:
                 clock.reach(moment)
                 self._reap()
                 continue
-            if max_jobs is None and len(report) >= MANY:
+            if max_jobs is None and len(report) >= SELF_SCHEDULING:
                 self._agenda.put_back([entry])
                 raise RuntimeError(
-                    f"run_due() has run {MANY} jobs and {report.runs[-1].task} is due again: does a task schedule "
-                    "itself? Give a smaller until=, or say max_jobs="
+                    f"run_due() has run {SELF_SCHEDULING} jobs, and {report.runs[-1].task} is due again. If a task "
+                    "schedules itself, pass a smaller until=, or max_jobs="
                 )
             self._run_entry(entry, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
         else:
@@ -217,9 +217,9 @@ class Runner:
 
     def _execution(self) -> RecordingExecution:
         settings = conf()
-        if self._made is None or self._made[0] is not settings:
-            self._made = settings, RecordingExecution(self._hooks(settings), settings, self._faults)
-        return self._made[1]
+        if self._cached is None or self._cached[0] is not settings:
+            self._cached = settings, RecordingExecution(self._hooks(settings), settings, self._faults)
+        return self._cached[1]
 
     @staticmethod
     def _hooks(settings: Conf) -> Hooks:
@@ -236,16 +236,16 @@ class Runner:
 def _worth_raising(run: Attempt, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
     """Return the exception to raise to the caller. Verdicts are not raised, because they only decide about the job."""
     leaked = [part.error for part in run.parts if isinstance(part.error, LeakedTransaction)]
-    found = [*raised, *leaked, *([run.error] if run.error and not raised else [])]
-    for error in found:
+    errors = [*raised, *leaked, *([run.error] if run.error and not raised else [])]
+    for error in errors:
         if isinstance(error, KeyboardInterrupt) or (raise_errors and not isinstance(error, Verdict)):
             return error
-    if found or not raise_errors:
+    if errors or not raise_errors:
         return None
     for part in run.parts:
         settlement = part.settlement
         if settlement is not None and settlement.verb != "ack" and settlement.reason:
-            return DelayQError(f"{part.job.task} id={part.job.id} could not be run: {settlement.reason}")
+            return DelayQError(f"{part.job.task} id={part.job.id} cannot be run: {settlement.reason}")
     return None
 
 
@@ -256,6 +256,5 @@ def refuse_event_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "jobs are not run inside of a coroutine: use `await arun_due()`; around schedule() with "
-        "immediate() use aschedule()"
+        "jobs cannot be run inside a coroutine: use `await arun_due()`; under immediate() use aschedule()"
     )

@@ -35,11 +35,11 @@ try:
     from .interpreter import Interpreter
 except ImportError as error:
     raise ImportError(
-        f"django_delayq.testing keeps its queue in fakeredis, which is not complete here ({error}): "
+        f"django_delayq.testing needs fakeredis with Lua, which cannot be imported ({error}): "
         "pip install 'django-delayq[testing]'"
     ) from error
 
-DOWN: Final = "redis_down() of django_delayq.testing plays that it is away"
+DOWN: Final = "redis_down() of django_delayq.testing simulates an outage"
 _INFO: Final = b"# Server\r\nredis_version:7.0.0\r\nredis_mode:in-memory\r\nrun_id:0\r\n"
 _interpreter: Final = Interpreter()
 
@@ -58,7 +58,7 @@ class MemoryServer(FakeServer):
         self.agenda = Agenda(clock)
         self.down = False
         self.dbs = defaultdict(lambda: _Database(self))
-        # Chunks of jobs that meet a server without their script are sent again, and may overtake each other.
+        # Without its script a server makes the sender repeat chunks of jobs, which may then arrive in another order.
         self.script_cache = dict(_queue_scripts())
 
     def connection(self) -> Connection:
@@ -131,8 +131,8 @@ class _Socket(FakeSocket):
         return added
 
     def hrandfield(self, key: CommandItem, *words: bytes) -> Any:
-        found = super().hrandfield(key, *words)
-        return [] if found is None and words else found  # as Redis for a missing hash
+        fields = super().hrandfield(key, *words)
+        return [] if fields is None and words else fields  # as Redis for a missing hash
 
     # ---
 

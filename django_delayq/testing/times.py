@@ -29,7 +29,7 @@ def ms_of_delta(delta: timedelta | float) -> int:
     if isinstance(delta, timedelta):
         return delta // timedelta(milliseconds=1)
     if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not math.isfinite(delta):
-        raise InvalidJob(f"a span of time is a timedelta or a number of seconds, not {delta!r}")
+        raise InvalidJob(f"a time span must be a timedelta or a number of seconds, not {delta!r}")
     return round(delta * 1000)
 
 
@@ -58,7 +58,7 @@ class Clock:
         self.on_set_back: Callable[[], None] = lambda: None
         self.us = _machine_us() if moment is None else ms_of_moment(moment) * 1000
         if time_machine:
-            self._take_along()
+            self._move_machine_clock()
 
     @property
     def now(self) -> datetime:
@@ -97,7 +97,7 @@ class Clock:
             self._traveller.move_to(self.now)
         return self.now
 
-    def _take_along(self) -> None:
+    def _move_machine_clock(self) -> None:
         try:
             import time_machine
         except ImportError:

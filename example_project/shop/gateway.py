@@ -20,7 +20,7 @@ class GatewayBusy(Exception):
     """Error for a pending payment; ``retry_after`` is the number of seconds to wait before the next request."""
 
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"payment is still being processed, ask again in {retry_after:g} s")
+        super().__init__(f"payment is still being processed; check again in {retry_after:g} s")
         self.retry_after = retry_after
 
 
@@ -64,4 +64,4 @@ class PartnerDown(ConnectionError):
 
 def tell_partner(message: str) -> None:
     """Call the webhook of a partner whose server has been switched off for years."""
-    raise PartnerDown(f"https://partner.example/hook refused the connection; not told: {message}")
+    raise PartnerDown(f"https://partner.example/hook refused the connection; not delivered: {message}")

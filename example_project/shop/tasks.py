@@ -42,7 +42,7 @@ def cancel_order(order_id: int) -> None:
     order.move_to(Order.Status.CANCELLED)
     tell_warehouse(order)
     notify(order, Notification.Kind.CANCELLED, f"Your order {order.pk} was not paid in time and is cancelled.")
-    tell("CANCELLED, nobody paid for it in time", order)
+    tell("CANCELLED, not paid in time", order)
     if order.total >= BIG_ORDER:
         schedule(tell_partner, order.pk, id=f"partner-{order.pk}")
 
@@ -128,11 +128,11 @@ def check_payment(payment_id: int) -> None:
         if job is not None and job.lives <= 1:
             settle_payment(payment_id, paid=False, why="the gateway could not be reached")
             return
-        tell(f"payment check {asked_before + 1} failed ({error}); will be asked again", payment.order)
+        tell(f"payment check {asked_before + 1} failed ({error}); it will be repeated", payment.order)
         if isinstance(error, gateway.GatewayBusy):
             raise Retry(str(error), delay=error.retry_after) from error
         raise
-    settle_payment(payment_id, paid=paid, why="the bank said no")
+    settle_payment(payment_id, paid=paid, why="the bank refused")
 
 
 def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
@@ -221,7 +221,7 @@ def greet(customer: int, address: str) -> None:
 def partner_not_told(job: CurrentJob, error: BaseException) -> None:
     """Record that the last attempt has failed and the job is in the morgue."""
     order = Order.objects.filter(pk=job.args[0]).first()
-    tell(f"gave up telling the partner after {job.attempt} attempts; the job lies in the morgue", order)
+    tell(f"gave up notifying the partner after {job.attempt} attempts; the job is in the morgue", order)
 
 
 @task(queue="partners", max_attempts=2, timeout=10, retry_in=3, on_exhausted=partner_not_told)

@@ -176,6 +176,6 @@ def call_partner(request: HttpRequest) -> HttpResponse:
         messages.error(request, NO_QUEUE)
     else:
         messages.success(
-            request, "The partner is being called. It is down: after two attempts the job lies in the morgue."
+            request, "The partner is being called. It is down: after two attempts the job is in the morgue."
         )
     return redirect("shop:what_happens")

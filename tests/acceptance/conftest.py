@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from django_delayq.core.broker import Broker
+from django_delayq.core.operations import fsck
+from django_delayq.core.redis.connection import Connection
+from tests.core.stage import LEASE, Stage
 from tests.support.redis_box import RedisBox
 
 from .world import Mill
@@ -41,3 +45,11 @@ def make_mill(redis_box: RedisBox, tmp_path: Path, redis_factory: object, proxy_
 def mill(make_mill: MakeMill) -> Mill:
     """A deployment with a short lease, so that what depends on it takes seconds."""
     return make_mill(lease=1.5)
+
+
+@pytest.fixture
+def stage(connection: Connection, prefix: str) -> Iterator[Stage]:
+    """One queue at the moment T0; the invariants are asserted afterwards."""
+    broker = Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
+    yield Stage(broker)
+    fsck.assert_invariants(broker)

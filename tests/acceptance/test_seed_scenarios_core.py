@@ -5,39 +5,22 @@ Here are those that the core alone answers for; those that need a worker, Django
 
 from __future__ import annotations
 
-import contextlib
-import math
-import pickle
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
 
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.codec import decode, decode_args
-from django_delayq.core.errors import IdTaken, InvalidJob
-from django_delayq.core.job import Job, NewJob, Payload, Undecodable, ack, fail, new_key, release
+from django_delayq.core.errors import IdTaken
+from django_delayq.core.job import NewJob, Payload, ack, fail, new_key, release
 from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.times import due_of
 from django_delayq.worker.decision import raised
 from django_delayq.worker.policy import Policy
 from tests.core.stage import LEASE, T0, Stage
 from tests.core.world import unchanged
-from tests.support.redis_box import RedisBox
-from tests.support.tcp_proxy import TcpProxy
-
-
-@pytest.fixture
-def stage(connection: Connection, prefix: str) -> Iterator[Stage]:
-    """One queue at the moment T0; the invariants are asserted afterwards."""
-    broker = Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
-    yield Stage(broker)
-    fsck.assert_invariants(broker)
 
 
 def script_us(broker: Broker, act: Callable[[], object]) -> float:
@@ -151,48 +134,6 @@ def test_t08_fifty_producers_schedule_one_id_a_thousand_times(broker: Broker, me
     assert found == {b"%d/%d" % (number, turn) for number in range(50) for turn in range(20)}
 
 
-@pytest.mark.parametrize(
-    "bytes_",
-    [
-        b"",
-        b"\xff" * 5,
-        b"\xff" * 100,
-        b"\xe4\x01\x00" + b"k" * 30,
-        b"\x24\xff\xff" + b"k" * 30,
-        b"\x34\x01\x00" + b"k" * 16 + b"\xff\xff",
-        b"\x2c\x01\x00" + b"k" * 16,
-    ],
-    ids=["empty", "short", "noise", "newer version", "unnamed task", "cut off", "merged without payloads"],
-)
-def test_t14_one_undecodable_body_among_a_thousand(stage: Stage, bytes_: bytes) -> None:
-    stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(1000))
-    stage.broker.client.hset(stage.key("body"), "j500", bytes_)
-    done = 0
-    broken = []
-    for _ in range(10):
-        batch = stage.batch(250)
-        broken += batch.broken
-        good = [job for job in batch.jobs if job.args == b"" and not job.merged]
-        done += sum(stage.done(*good))
-        stage.settle(*(fail(job, 1, 2, delay_ms=10**9) for job in batch.jobs if job not in good))
-    assert done == 999
-    if bytes_[:1] == b"\x2c":  # readable after all: a merged job that lost its payloads, for its handler to refuse
-        stage.queue.cancel("j500")
-        return
-    assert [item.job.id for item in broken] == ["j500"]
-    view = stage.broker.inspector.get("q", "j500")
-    assert view is not None
-    assert (view.id, view.state, view.reason, view.error_class) == ("j500", "morgue", "undecodable", "Undecodable")
-    assert view.error["message"]
-    assert view.job.args == bytes_
-    assert [view.id for view in stage.broker.inspector.page("q", "morgue").jobs] == ["j500"]
-    assert stage.queue.discard("j500", key=view.job.key)
-    marks = stage.queue.settled(0)  # noise may look like the key of a durable job, of whose end somebody wants to hear
-    assert {mark.key for mark in marks} <= {view.job.key}
-    stage.queue.settled(0, forget=marks)
-    assert stage.shard_is_empty()
-
-
 def test_t21_cancel_in_every_state(stage: Stage) -> None:
     stage.in_morgue("buried")
     stage.put("running")
@@ -293,28 +234,6 @@ def test_t30_a_job_is_started_exactly_as_often_as_it_may_be(stage: Stage, max_at
     assert (view.state, view.outcome, view.job.failures) == ("morgue", "exhausted", max_attempts)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", bytes(range(256)), bytes(range(256)) * 4096, b"\0", b"\r\n$5\r\n", "Grüße 💥".encode(), b"\xff\xfe"],
-    ids=["empty", "every byte", "1 MiB", "zero", "protocol", "text", "not text"],
-)
-def test_t38_bytes_come_back_as_they_were(stage: Stage, data: bytes) -> None:
-    stage.put("plain", args=data)
-    stage.add("merged", data)
-    jobs = {job.id: job for job in stage.take()}
-    assert jobs["plain"].args == data
-    assert [payload.data for payload in jobs["merged"].payloads] == [data]
-    for job in jobs.values():
-        stage.failed(job)
-    jobs = {job.id: job for job in stage.take()}
-    assert [payload.data for payload in jobs["merged"].payloads] == [data]
-    for job in jobs.values():
-        stage.buried(job)
-    inspector = stage.broker.inspector
-    assert inspector.graves("q", "plain")[0].job.args == data
-    assert inspector.graves("q", "merged")[0].payloads[0].data == data
-
-
 @pytest.mark.parametrize("ahead", [-300.0, 300.0])
 def test_t43_due_times_and_leases_follow_the_clock_of_redis_not_the_callers(
     broker: Broker, ahead: float, monkeypatch: pytest.MonkeyPatch
@@ -373,131 +292,6 @@ def test_t49_what_is_done_leaves_nothing_behind(stage: Stage) -> None:
     assert stage.shard_is_empty()
     assert set(client.keys()) == keys
     assert client.info("memory")["used_memory"] - before < 200_000
-
-
-class Trap:
-    sprung: ClassVar[list[str]] = []
-
-    def __reduce__(self) -> Any:
-        return Trap.sprung.append, ("code of the payload ran",)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        pickle.dumps(Trap()),
-        b"\x04\x08o:\x0bObject\x00",
-        b'{"@type":"com.sun.rowset.JdbcRowSetImpl"}',
-        b"!!python/object/apply:os.system",
-        b'{"$py":"os.system"}',
-        b"__import__('os')",
-        b"[" * 5000,
-        b'{"$dec":"1e999999999"}',
-        b"NaN",
-    ],
-    ids=["pickle", "Marshal", "fastjson", "yaml", "tag", "eval", "deep", "huge number", "NaN"],
-)
-def test_t55_hostile_bytes_run_nothing(stage: Stage, payload: bytes) -> None:
-    stage.put("x", args=payload)
-    job = stage.take_one()
-    for read in (decode_args, decode):
-        with contextlib.suppress(Undecodable, InvalidJob):
-            read(job.args)
-    assert Trap.sprung == []
-    stage.done(job)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"delay": 1_800_000 * 1000},
-        {"at": 1_700_000_000_000},
-        {"delay": math.inf},
-        {"delay": math.nan},
-        {"delay": -1},
-        {"delay": 1e300},
-        {"at": 10**30},
-    ],
-)
-def test_t56_milliseconds_where_seconds_are_expected_are_refused(given: dict[str, float]) -> None:
-    with pytest.raises(InvalidJob):
-        due_of(**given)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def lossy(
-    redis_factory: Callable[..., RedisBox], proxy_factory: Callable[..., TcpProxy]
-) -> Iterator[tuple[Broker, TcpProxy]]:
-    """A broker behind a line that can be cut, on a server of its own."""
-    box = redis_factory()
-    proxy = proxy_factory(str(box.socket_path))
-    connection = connect(RedisConfig.parse(proxy.url))
-    broker = Broker(connection)
-    yield broker, proxy
-    proxy.passing()
-    fsck.assert_invariants(broker)
-    connection.close()
-
-
-@pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("verb", ["schedule", "reserve", "ack", "fail", "kick"])
-def test_t60_a_call_whose_reply_is_lost_counts_once(lossy: tuple[Broker, TcpProxy], verb: str, applied: bool) -> None:
-    broker, proxy = lossy
-    queue = broker.queue("q")
-    held: list[Job] = []
-    if verb in ("ack", "fail"):
-        queue.schedule(NewJob("x", "work"))
-        held = queue.reserve(0, 1, worker="w").jobs
-    elif verb == "reserve":
-        queue.schedule(NewJob("x", "work"))
-    elif verb == "kick":
-        stage = Stage(broker, clock=False)
-        stage.in_morgue("x")
-    cut = proxy.cut_after_request if applied else proxy.cut_before_request
-    done = proxy.cuts_done
-    cut(1, when=lambda chunk: b"EVALSHA" in chunk)
-    if verb == "schedule":
-        assert queue.schedule(NewJob("x", "work", on_conflict="error")) == "created"
-    elif verb == "reserve":
-        assert [job.id for job in queue.reserve(0, 1, worker="w").jobs] == ["x"]
-    elif verb == "ack":
-        assert queue.settle([ack(held[0], 0, 0)]) == [True]
-    elif verb == "fail":
-        assert queue.settle([fail(held[0], 0, 0, delay_ms=0)]) == [True]
-    else:
-        assert queue.kick("x") == "kicked"
-    assert proxy.cuts_done == done + 1
-    counts = broker.inspector.counts("q")
-    counted = {"schedule": "created", "reserve": "reserved", "ack": "acked", "fail": "failed", "kick": "kicked"}[verb]
-    assert counts.counters[counted] == 1
-    assert counts.counters.get("late", 0) == 0
-    assert counts.ready + counts.delayed + counts.reserved == (0 if verb == "ack" else 1)
-
-
-def test_t60_a_line_that_is_cut_again_and_again_loses_and_doubles_nothing(lossy: tuple[Broker, TcpProxy]) -> None:
-    broker, proxy = lossy
-    queue = broker.queue("q", shards=2)
-    dice = random.Random(60)
-
-    def cut_sometimes() -> None:
-        cut = proxy.cut_after_request if dice.random() < 0.5 else proxy.cut_before_request
-        cut(dice.randint(1, 3), when=lambda chunk: b"EVALSHA" in chunk)
-
-    for number in range(40):
-        cut_sometimes()
-        assert queue.schedule(NewJob(f"j{number}", "work", on_conflict="error")) == "created"
-    cut_sometimes()
-    assert set(queue.schedule_many(NewJob(f"k{number}", "work", on_conflict="error") for number in range(1000))) == {
-        "created"
-    }
-    seen: list[str] = []
-    for turn in range(200):
-        cut_sometimes()
-        batch = queue.reserve(turn % 2, 20, worker="w")
-        cut_sometimes()
-        assert all(queue.settle([ack(job, 0, 0) for job in batch.jobs]))
-        seen += [job.id for job in batch.jobs]
-    assert sorted(seen) == sorted([f"j{n}" for n in range(40)] + [f"k{n}" for n in range(1000)])
 
 
 def test_t64_the_token_is_a_fence_against_a_worker_that_rose_from_the_dead(stage: Stage) -> None:

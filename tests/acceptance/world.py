@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,12 +26,14 @@ from tests.support import processes
 ROOT = Path(__file__).resolve().parents[2]
 #: s; what a slow machine may need for anything that has no bound of its own
 PATIENCE = 40.0
+#: pause between two looks at a condition: most of them ask Redis
+POLL_SECONDS = 0.02
 T = TypeVar("T")
 _worlds = itertools.count(1)
 
 
 def until(condition: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
-    return processes.wait_until(condition, timeout, what)
+    return processes.wait_until(condition, timeout, what, pause=POLL_SECONDS)
 
 
 class Node:
@@ -45,18 +47,12 @@ class Node:
 
     def children(self) -> list[int]:
         """The living processes that do the work."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[1]) == self.pid and fields[0] != "Z":
-                    found.append(int(stat.parent.name))
-        return sorted(found)
+        return processes.children(self.pid)
 
     def serving(self) -> list[int]:
         """Those children that have announced themselves."""
         announced = {worker["pid"] for worker in self.mill.broker.workers()}
-        return [pid for pid in self.children() if pid in announced]
+        return sorted(pid for pid in announced if processes.parent(pid) == self.pid)
 
     def wait_ready(self, count: int) -> Node:
         try:
@@ -115,7 +111,7 @@ class Mill:
         self.database = database
         self.nodes: list[Node] = []
         self._read_to = 0
-        self._lines: list[dict[str, Any]] = []
+        self._lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def __enter__(self) -> Mill:
         return self
@@ -217,8 +213,10 @@ class Mill:
             fresh, _, _ = file.read().rpartition(b"\n")
         if fresh:
             self._read_to += len(fresh) + 1
-            self._lines += map(_read_line, fresh.split(b"\n"))
-        return [line for line in self._lines if event in ("", line["event"]) and id in ("", line.get("id"))]
+            for line in map(_read_line, fresh.split(b"\n")):
+                self._lines[""].append(line)
+                self._lines[line["event"]].append(line)
+        return [line for line in self._lines[event] if id in ("", line.get("id"))]
 
     def starts(self, id: str = "") -> list[dict[str, Any]]:
         return self.lines("start", id)

@@ -15,26 +15,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .catalogue import CATALOGUE, Fault, load, problems
-from .copies import FAILED, PASSED, copied, run_tests
+from .copies import FAILED, PASSED, project_copy, run_tests
 
-#: for the run of all chosen tests without a fault
+#: time limit of the run without a fault
 CLEAN_SECONDS = 1800.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     options = _options(arguments)
-    faults = _chosen(load(options.catalogue), options.names)
+    faults = _select(load(options.catalogue), options.names)
     if not faults:
-        print("No fault has such a name; python -m tests.faults --list prints them all.", file=sys.stderr)
+        print("No fault has such a name: `python -m tests.faults --list` prints all names.", file=sys.stderr)
         return 2
     if options.list:
         for fault in faults:
             print(f"{fault.file}: {fault.name}")
         return 0
-    misfits = list(problems(faults))
-    if misfits:
-        print(*misfits, "Mend the list in tests/faults/faults.toml first.", sep="\n", file=sys.stderr)
+    obstacles = list(problems(faults))
+    if obstacles:
+        print(*obstacles, "Correct tests/faults/faults.toml first.", sep="\n", file=sys.stderr)
         return 2
     if not options.no_clean_run and not _pass_without_fault(faults):
         return 2
@@ -44,29 +44,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="only faults whose name or file contains this")
-    parser.add_argument("--list", action="store_true", help="print the faults and end")
-    parser.add_argument("--jobs", type=int, default=1, help="how many are tried at the same time (default: 1)")
+    parser.add_argument("--list", action="store_true", help="print the faults without trying them")
+    parser.add_argument("--jobs", type=int, default=1, help="number of faults tried at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of each fault's tests (default: 120)")
-    parser.add_argument("--no-clean-run", action="store_true", help="do not run the tests without a fault first")
-    parser.add_argument("--catalogue", type=Path, default=CATALOGUE, help="another list of faults")
+    parser.add_argument("--no-clean-run", action="store_true", help="skip the first run, without a fault")
+    parser.add_argument(
+        "--catalogue", type=Path, default=CATALOGUE, help="file with the list of faults (default: faults.toml)"
+    )
     return parser.parse_args(arguments)
 
 
-def _chosen(faults: list[Fault], names: Sequence[str]) -> list[Fault]:
-    def is_wanted(fault: Fault) -> bool:
+def _select(faults: list[Fault], names: Sequence[str]) -> list[Fault]:
+    def is_selected(fault: Fault) -> bool:
         return any(name.lower() in f"{fault.file}: {fault.name}".lower() for name in names)
 
-    return [fault for fault in faults if is_wanted(fault)] if names else faults
+    return [fault for fault in faults if is_selected(fault)] if names else faults
 
 
 def _pass_without_fault(faults: Sequence[Fault]) -> bool:
     """Return True if the tests pass on an unchanged copy: only then does a failure mean that a fault is caught."""
     tests = sorted({test for fault in faults for test in fault.tests})
     print(f"{len(tests)} tests without a fault ...", flush=True)
-    with copied() as copy:
+    with project_copy() as copy:
         run = run_tests(copy, tests, CLEAN_SECONDS, stop_at_first=False)
     if run.code != PASSED:
-        print(run.output, "These tests have to pass before faults are tried.", sep="\n", file=sys.stderr)
+        print(
+            run.output,
+            "These tests must pass before faults can be tried: correct them first.",
+            sep="\n",
+            file=sys.stderr,
+        )
     return run.code == PASSED
 
 
@@ -78,9 +85,9 @@ def _try_all(faults: Sequence[Fault], jobs: int, seconds: float) -> int:
 
 
 def _is_caught(fault: Fault, seconds: float) -> bool:
-    """Try one fault and print the result. A run that takes too long proves nothing."""
+    """Try one fault and print the result. A run that exceeds its time limit does not count as caught."""
     start = time.monotonic()
-    with copied() as copy:
+    with project_copy() as copy:
         fault.insert(copy)
         run = run_tests(copy, fault.tests, seconds)
     result = {PASSED: "SURVIVED", FAILED: "caught", None: "TOO LONG"}.get(run.code, f"BROKEN ({run.code})")

@@ -1,8 +1,9 @@
-"""The list of faults: reading it, and checking that it still fits the code and the tests."""
+"""List of faults: reads it, and checks that it still fits the code and the tests."""
 
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,15 +24,19 @@ class Fault:
     file: str  #: below the package
     old: str
     new: str
-    tests: tuple[str, ...]  #: pytest's names of the tests that have to fail
+    tests: tuple[str, ...]  #: pytest's names of tests, of which at least one has to fail
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return a pattern that finds the old text however the formatter breaks and indents it."""
+        return re.compile(r"\s+".join(map(re.escape, self.old.split())))
 
     def insert(self, root: Path) -> None:
         """Replace the old text by the new one in the project at ``root``."""
         path = root / PACKAGE / self.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.file} does not contain the old text of {self.name!r} once")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        text, times = self.pattern().subn(lambda _: self.new.strip(), path.read_text(encoding="utf-8"))
+        if times != 1:
+            raise ValueError(f"{self.file} has the old text of {self.name!r} {times} times")
+        path.write_text(text, encoding="utf-8")
 
 
 def load(path: Path = CATALOGUE) -> list[Fault]:
@@ -41,18 +46,18 @@ def load(path: Path = CATALOGUE) -> list[Fault]:
 
 
 def problems(faults: Iterable[Fault], root: Path = ROOT) -> Iterator[str]:
-    """Yield what keeps the faults from being tried on the project at ``root``."""
+    """Yield the reasons why faults cannot be tried on the project at ``root``."""
     names: set[str] = set()
     for fault in faults:
         if fault.name in names:
             yield f"{fault.name}: there are two faults of this name"
         names.add(fault.name)
         path = root / PACKAGE / fault.file
-        times = path.read_text(encoding="utf-8").count(fault.old) if path.is_file() else 0
+        times = len(fault.pattern().findall(path.read_text(encoding="utf-8"))) if path.is_file() else 0
         if times != 1:
             yield f"{fault.name}: its old text occurs {times} times in {fault.file}"
         if fault.new == fault.old:
-            yield f"{fault.name}: its new text is the old one"
+            yield f"{fault.name}: its new text equals the old one"
         if not fault.tests:
             yield f"{fault.name}: it names no test"
         for test in fault.tests:
@@ -72,9 +77,9 @@ def _tests_in(path: Path) -> frozenset[str]:
     return frozenset(_functions(ast.parse(path.read_text(encoding="utf-8")).body, ""))
 
 
-def _functions(nodes: Iterable[ast.stmt], before: str) -> Iterator[str]:
+def _functions(nodes: Iterable[ast.stmt], prefix: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield before + node.name
+            yield prefix + node.name
         elif isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{before}{node.name}.")
+            yield from _functions(node.body, f"{prefix}{node.name}.")

@@ -17,7 +17,7 @@ from typing import Final
 
 from .catalogue import ROOT
 
-#: all that the tests read; the virtual environment stays where it is
+#: everything that the tests read; the virtual environment is not copied
 PARTS: Final = (
     "django_delayq",
     "tests",
@@ -30,8 +30,8 @@ PARTS: Final = (
     "CONTRIBUTING.md",
     "Makefile",
 )
-#: made by running the project; compiled modules of the original must not stand in for a changed source
-_MADE: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.sqlite3*", ".delayq", "results")
+#: files made by running the project; compiled modules of the original must not replace a changed source
+_GENERATED: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.sqlite3*", ".delayq", "results")
 _NOT_PASSED: Final = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
 #: exit codes of pytest
 PASSED, FAILED = 0, 1
@@ -41,31 +41,31 @@ PASSED, FAILED = 0, 1
 class Run:
     """Result of a test run."""
 
-    code: int | None  #: pytest's exit code; None: it took too long
+    code: int | None  #: pytest's exit code; None if the time limit was exceeded
     output: str
 
     @property
     def failed(self) -> list[str]:
-        """The tests that did not pass."""
+        """Names of the tests that did not pass."""
         return [match[2] for match in _NOT_PASSED.finditer(self.output)]
 
 
 @contextlib.contextmanager
-def copied(root: Path = ROOT) -> Iterator[Path]:
-    """A copy of the project, removed afterwards."""
+def project_copy(root: Path = ROOT) -> Iterator[Path]:
+    """Yield a copy of the project, which is deleted at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="dq-fault-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder).resolve()
         for part in PARTS:
             source = root / part
             if source.is_dir():
-                shutil.copytree(source, copy / part, ignore=_MADE)
+                shutil.copytree(source, copy / part, ignore=_GENERATED)
             else:
                 shutil.copy2(source, copy / part)
         yield copy
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """The environment in which this process, and every process that it starts, imports the package from the copy.
+    """Return the environment in which a process and its children import the package from the copy.
 
     ``PYTHONPATH`` comes before the installed (editable) package, also in processes that start in another folder.
     """
@@ -98,7 +98,7 @@ def run_tests(copy: Path, tests: Sequence[str], seconds: float, *, stop_at_first
 
 
 def _kill(process: subprocess.Popen[str]) -> str:
-    """Kill the run; the watchdog of its tests kills the servers and workers that they started."""
+    """Kill the run and return its output. The watchdog of its tests kills the servers and workers they started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.communicate()[0]

@@ -1,4 +1,4 @@
-"""The list of faults fits the code and the tests, and a fault that is put into a copy is what runs there."""
+"""Tests of the list of faults: it fits the code, and the package in a copy is the one with the fault."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from .catalogue import ROOT, Fault, load, problems
-from .copies import copied, environment
+from .copies import environment, project_copy
 
 FAULT = Fault(
     "the window is of another length",
     "core/lua/lib/window.lua",
     "120000, 100000",
     "120000, 7",
-    ("tests/faults/test_catalogue.py::test_every_fault_fits_the_code_and_names_tests_that_there_are",),
+    ("tests/faults/test_catalogue.py::test_every_fault_fits_the_code_and_names_existing_tests",),
 )
-LOOK = """
+PRINT_PACKAGE = """
 import sys
 import django_delayq
 from django_delayq.core.redis.scripts import compose
@@ -27,35 +27,35 @@ print(django_delayq.__file__, "120000, 7" in compose("ack"))
 """
 
 
-def test_every_fault_fits_the_code_and_names_tests_that_there_are() -> None:
+def test_every_fault_fits_the_code_and_names_existing_tests() -> None:
     assert list(problems(load())) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (replace(FAULT, old="120000, 8"), "occurs 0 times"),
         (replace(FAULT, old="WINDOW_LENGTH"), "occurs 2 times"),
         (replace(FAULT, file="core/lua/lib/door.lua"), "occurs 0 times"),
-        (replace(FAULT, new=FAULT.old), "its new text is the old one"),
+        (replace(FAULT, new=FAULT.old), "its new text equals the old one"),
         (replace(FAULT, tests=()), "names no test"),
         (replace(FAULT, tests=(FAULT.tests[0] + "_now",)), "there is no test"),
         (replace(FAULT, tests=("tests/faults/test_catalogue.py",)), "there is no test"),
     ],
 )
-def test_what_cannot_be_tried_is_told(wrong: Fault, said: str) -> None:
+def test_a_fault_that_cannot_be_tried_is_reported(wrong: Fault, message: str) -> None:
     assert list(problems([FAULT])) == []
     (problem,) = problems([wrong])
-    assert said in problem
+    assert message in problem
 
 
 def test_every_process_of_a_copy_imports_the_faulty_package(tmp_path: Path) -> None:
     original = (ROOT / "django_delayq" / FAULT.file).read_text()
-    with copied() as copy:
+    with project_copy() as copy:
         FAULT.insert(copy)
         for folder in (copy, tmp_path):
-            answer = subprocess.run(
-                [sys.executable, "-c", LOOK],
+            process = subprocess.run(
+                [sys.executable, "-c", PRINT_PACKAGE],
                 env=environment(copy),
                 cwd=folder,
                 capture_output=True,
@@ -63,6 +63,6 @@ def test_every_process_of_a_copy_imports_the_faulty_package(tmp_path: Path) -> N
                 timeout=60,
                 check=True,
             )
-            assert answer.stdout.split() == [str(copy / "django_delayq" / "__init__.py"), "True"]
+            assert process.stdout.split() == [str(copy / "django_delayq" / "__init__.py"), "True"]
     assert (ROOT / "django_delayq" / FAULT.file).read_text() == original
     assert not copy.exists()

@@ -145,7 +145,7 @@ def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None
 def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker) -> None:
     in_morgue(delayq, "a")
     schedule(note, "new life", id="a", delay=60)
-    with pytest.raises(CommandError, match="1 jobs were left in the morgue"):
+    with pytest.raises(CommandError, match="1 jobs stay in the morgue"):
         run("delayq_morgue", "retry", "--all")
     assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 kicked"
 
@@ -236,7 +236,7 @@ def test_check_names_what_endangers_jobs(redis_factory: Callable[..., RedisBox],
     found = levels()
     assert found["persistence"][0][0] == "WARN"
     assert found["eviction"][0][0] == "ERROR"
-    assert "allkeys-lru throws jobs away" in found["eviction"][0][1]
+    assert "allkeys-lru deletes jobs" in found["eviction"][0][1]
     assert found["failed"] == [("1 errors, 1 warnings", "")]
 
 
@@ -284,7 +284,7 @@ def test_fsck_finds_and_mends(delayq: Broker) -> None:
     schedule(note, "2", id="b", delay=60)
     assert run("delayq_fsck").strip().endswith("0 violations, 0 repaired")
     delayq.client.hdel(delayq.queue("default").shard(0).names["body"], "a")
-    with pytest.raises(CommandError, match="run it again with --repair"):
+    with pytest.raises(CommandError, match="run the command again with --repair"):
         run("delayq_fsck", "--queues", "default")
     repaired = json.loads(run("delayq_fsck", "--repair", "--json"))
     assert repaired["repaired"] == len(repaired["violations"]) > 0

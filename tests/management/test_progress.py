@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_delayq.management.progress import Bar, Lines, Progress, following, progress
+from django_delayq.management.progress import Bar, Lines, Progress, follow, progress
 from django_delayq.management.terminal import RawOutput, exit_on_sigterm
 
 
@@ -72,7 +72,7 @@ def test_name_and_unit_may_change_meanwhile() -> None:
     with lines(log, now, "purge") as shown:
         now.now += 10
         shown.update(2, 4)
-        shown.what, shown.unit = "purge, again", "days"
+        shown.name, shown.unit = "purge, again", "days"
     assert log.getvalue().splitlines() == [
         "purge: 50 %, 2 of 4 rows, 0 rows/s, 10s left",
         "purge, again: 50 %, 2 of 4 days, 0 days/s, 10s left",
@@ -184,9 +184,9 @@ def test_nobody_is_bothered_who_wants_quiet() -> None:
 def test_a_reader_that_has_gone_ends_no_run(kind: type[io.StringIO]) -> None:
     screen = kind()
     with progress(OutputWrapper(screen), "run") as shown:
-        shown._began -= 100
+        shown._started -= 100
         if isinstance(shown, Lines):
-            shown._shown -= 100
+            shown._shown_at -= 100
         screen.close()
         shown.update(5)
     assert shown.done == 5
@@ -201,7 +201,7 @@ def test_counters_are_followed_while_a_block_runs_and_once_more_at_its_end() -> 
         return counter[0], 10
 
     bar = Progress("run")
-    with following(bar, look, every=0.001):
+    with follow(bar, look, every=0.001):
         assert looked.wait(5)
         counter[0] = 10
     assert (bar.done, bar.total) == (10, 10)
@@ -213,7 +213,7 @@ def test_a_counter_that_cannot_be_read_stops_nothing() -> None:
         raise ConnectionError("away")
 
     bar = Progress("run")
-    with following(bar, look, every=0.001):
+    with follow(bar, look, every=0.001):
         bar.update(3)
     assert bar.done == 3
 

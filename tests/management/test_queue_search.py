@@ -54,9 +54,13 @@ def test_what_is_stored_does_not_reach_the_terminal_as_it_is() -> None:
 
 def test_the_search_ends_where_it_is_told_to() -> None:
     assert [found["id"] for found in told("default", "note", "--limit", "2")] == ["b", "c"]
-    assert run("default", "note", "--limit", "2").splitlines()[-1].startswith("There may be more")
+    assert (
+        run("default", "note", "--limit", "2")
+        .splitlines()[-1]
+        .startswith("These are the first 2 jobs; there may be more.")
+    )
     assert told("default", "note", "--place", "morgue", "--place", "reserved") == []
-    assert run("default", "nothing like it").strip() == "no such job"
+    assert run("default", "nothing like it").strip() == "no job found"
 
 
 def test_a_queue_that_is_not_there_is_told() -> None:

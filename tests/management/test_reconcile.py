@@ -93,7 +93,9 @@ def graves(stage: Stage) -> None:
 
 def test_what_lost_its_grave_is_made_a_job_again_if_somebody_says_so(stage: Stage) -> None:
     graves(stage)
-    with pytest.raises(CommandError, match=r"Redis has lost 2 jobs of its morgue .* repeat the command with --yes"):
+    with pytest.raises(
+        CommandError, match=r"Redis has lost the morgue records of 2 durable jobs, .* repeat the command with --yes"
+    ):
         run("delayq_reconcile", "--buried")
     assert stage.count() == 0
     assert told("delayq_reconcile", "--buried", "--id", "b", "--yes") == {
@@ -112,7 +114,7 @@ def test_what_was_refused_is_sent_again_if_somebody_says_so(stage: Stage) -> Non
     stage.write("broken", record=b"\xff", state=State.REFUSED)
     newer = stage.sent("c")
     assert told("delayq_reconcile", "--refused", "--dry-run") == {"refused": {"found": 4, "overtaken": 1}}
-    with pytest.raises(CommandError, match=r"Send 3 durable jobs again that were refused\? .* with --yes"):
+    with pytest.raises(CommandError, match=r"Send 3 refused durable jobs again\? .* with --yes"):
         run("delayq_reconcile", "--refused")
     assert stage.waiting() == ["c"]
     assert told("delayq_reconcile", "--refused", "--id", "b", "--yes") == {
@@ -132,9 +134,9 @@ def test_what_was_refused_is_sent_again_if_somebody_says_so(stage: Stage) -> Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "what shall be reconciled"),
-        (["--outbox", "--id", "x"], "--id speaks of --buried"),
-        (["--outbox", "--queue", "x"], "--queue speaks of"),
+        ([], "nothing is chosen to be reconciled"),
+        (["--outbox", "--id", "x"], "--id selects jobs for --buried"),
+        (["--outbox", "--queue", "x"], "--queue does not apply to --outbox"),
     ],
 )
 def test_what_makes_no_sense_is_refused(stage: Stage, arguments: list[str], complaint: str) -> None:

@@ -34,12 +34,12 @@ def test_a_queue_gets_other_shards_and_one_sees_how_far_it_is(delayq: Broker) ->
     assert epochs("--status") == [{"epoch": 0, "shards": 1, "state": "open", "jobs": 1, "reserved": 0, "morgue": 0}]
     said = run("delayq_reshard", "default", "--shards", "4")
     assert [line.split()[:4] for line in said.splitlines()[1:3]] == [["0", "old", "1", "1"], ["1", "open", "4", "0"]]
-    assert "emptied by the workers" in said
+    assert "The workers are emptying the old shards" in said
     schedule(note, "two", id="b")
     (job,) = delayq.queue("default").reserve(0, 10, worker="w").jobs
     assert delayq.queue("default").settle([ack(job, 0, 0)]) == [True]
     assert [(one["state"], one["jobs"]) for one in epochs("--status")] == [("old", 0), ("open", 1)]
-    assert "a dispatcher takes them off" in run("delayq_reshard", "default", "--status")
+    assert "A dispatcher removes them" in run("delayq_reshard", "default", "--status")
 
 
 def test_it_waits_until_the_old_shards_are_empty(delayq: Broker) -> None:
@@ -61,7 +61,7 @@ def test_it_waits_until_the_old_shards_are_empty(delayq: Broker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("default",), "Give --shards N"),
+        (("default",), "give --shards N"),
         (("nobody", "--shards", "3"), "no queue 'nobody'. Known queues: default"),
         (("default", "--shards", "5000"), "1 to 1024"),
     ],

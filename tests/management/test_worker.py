@@ -202,7 +202,7 @@ def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(depo
         (["--threads", "0"], "'0' is not a whole number above 0"),
         (["--threads", "many"], "'many' is not a whole number"),
         (["--queues", "a{b}"], "letters, digits"),
-        (["--queues", ","], "queue names with commas between"),
+        (["--queues", ","], "queue names separated by commas"),
         (["--grace", "-1"], "not a number of seconds of 0 or more"),
     ],
 )

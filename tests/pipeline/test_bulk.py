@@ -399,12 +399,12 @@ def test_the_command_warns_before_it_writes(spark: SparkSession, delayq: Broker,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
-        (("x", "--model", "a.B", "--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
-        (("x", "--filter", "{}", "--task", "bulk.mail", "--id", "{pk}"), "--filter is for --model"),
+        (("--task", "bulk.mail", "--id", "{pk}"), "give either paths of files or --model"),
+        (("x", "--model", "a.B", "--task", "bulk.mail", "--id", "{pk}"), "give either paths of files or --model"),
+        (("x", "--filter", "{}", "--task", "bulk.mail", "--id", "{pk}"), "--filter needs --model"),
         (("x", "--task", "bulk.nobody", "--id", "{pk}"), "there is no task 'bulk.nobody'"),
-        (("x", "--id", "{pk}"), "which task"),
-        (("x", "--queue", "q", "--id", "{pk}"), "which task"),
+        (("x", "--id", "{pk}"), "the task is missing"),
+        (("x", "--queue", "q", "--id", "{pk}"), "the task is missing"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(delayq: Broker, words: tuple[str, ...], told: str) -> None:

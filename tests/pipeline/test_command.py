@@ -194,7 +194,7 @@ def test_a_failure_is_short_and_kept(root: Path, delayq: Broker) -> None:
     with pytest.raises(CommandError, match="No events from 2020-01-01 to 2020-01-02 are kept"):
         root.unlink()
         run("backfill", "--from", "2020-01-01", "--to", "2020-01-02")
-    with pytest.raises(CommandError, match="--to 2020-01-01 lies before --from 2020-01-02"):
+    with pytest.raises(CommandError, match="--to 2020-01-01 is before --from 2020-01-02"):
         run("backfill", "--from", "2020-01-02", "--to", "2020-01-01")
 
 
@@ -267,7 +267,7 @@ def test_a_run_that_is_stopped_says_so_and_the_next_one_goes_on(root: Path, dela
     with once(lambda: (root / "_checkpoints").exists(), signal.SIGTERM), pytest.raises(CommandError) as caught:
         run("run", "--max-rows", "50")
     assert caught.value.returncode == 4
-    assert "stopped by SIGTERM; the same command goes on from here" in str(caught.value)
+    assert "stopped by SIGTERM; the same command resumes from here" in str(caught.value)
     assert said()["state"] == "stopped"
     row = PipelineRun.objects.get()
     assert row.state == "stopped"
@@ -279,22 +279,22 @@ def test_a_run_that_is_stopped_says_so_and_the_next_one_goes_on(root: Path, dela
 def test_a_subcommand_that_cannot_look_for_itself_is_cut_short(root: Path, delayq: Broker, spark: SparkSession) -> None:
     """As compact does it: the jobs of Spark are cancelled under it."""
     from django_delayq.management.pipeline import common
-    from django_delayq.management.pipeline.stopping import Stopped, Stopping
+    from django_delayq.management.pipeline.stopping import Stopped, StopRequest
 
-    class Desk:
+    class Context:
         stdout = stderr = None
-        stopping = Stopping()
+        stop_request = StopRequest()
 
     def is_busy() -> bool:
         return bool(spark.sparkContext.statusTracker().getActiveJobsIds())
 
     begun = time.monotonic()
     with (
-        Desk.stopping,
+        Context.stop_request,
         once(is_busy, signal.SIGTERM),
         pytest.raises(Stopped),
-        common.recorded(Desk, "compact", "c"),
-        common.session(Desk, {}, "app") as session,
+        common.record_run(Context, "compact", "c"),
+        common.session(Context, {}, "app") as session,
     ):  # type: ignore[arg-type]
         session.range(10**12).selectExpr("sum(id * id % 7)").collect()
     assert time.monotonic() - begun < 30
@@ -304,12 +304,12 @@ def test_a_subcommand_that_cannot_look_for_itself_is_cut_short(root: Path, delay
 
 TWICE = """
 import os, signal, sys, time
-from django_delayq.management.pipeline.stopping import Stopping
-with Stopping() as stopping:
+from django_delayq.management.pipeline.stopping import StopRequest
+with StopRequest() as stop_request:
     print("ready", flush=True)
-    while not stopping():
+    while not stop_request():
         time.sleep(0.01)
-    print("asked by", stopping.asked.name, flush=True)
+    print("stopped by", stop_request.signal.name, flush=True)
     time.sleep(60)
 """
 
@@ -320,7 +320,7 @@ def test_the_second_signal_ends_the_process_at_once(spawn: Spawn, number: int) -
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.stdout.readline() == f"asked by {signal.Signals(number).name}\n"
+    assert process.stdout.readline() == f"stopped by {signal.Signals(number).name}\n"
     process.send_signal(number)
     assert process.wait(10) == -number
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.pipeline import redis_door
+from django_delayq.pipeline import redis_options
 from django_delayq.pipeline.event_reading import EventsOptions
 from django_delayq.pipeline.events import EventsReader, EventsSource, EventsStreamReader
 from django_delayq.pipeline.schemas import EVENTS
@@ -58,15 +58,15 @@ def test_what_is_wrong_with_an_option_is_said_at_once(options: dict[str, str], s
 def test_a_password_is_in_no_message() -> None:
     for wrong in ('{"URL": "redis://:hunter2@h"', "redis//:hunter2@host"):
         with pytest.raises(Misconfigured) as caught:
-            redis_door.config_of({"redis": wrong})
+            redis_options.config_of({"redis": wrong})
         assert "hunter2" not in f"{caught.value!r} {caught.value.__context__!r}" or caught.value.__suppress_context__
         assert "hunter2" not in str(caught.value)
 
 
 def test_where_redis_is_may_be_json_or_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert redis_door.config_of({"redis": '{"CLUSTER": ["a:1", "b:2"]}'}).cluster_nodes == (("a", 1), ("b", 2))
+    assert redis_options.config_of({"redis": '{"CLUSTER": ["a:1", "b:2"]}'}).cluster_nodes == (("a", 1), ("b", 2))
     monkeypatch.setenv("QUEUE_REDIS", "redis://:geheim@host:7/3")
-    found = redis_door.config_of(CaseInsensitiveDict({"redisENV": "QUEUE_REDIS"}))
+    found = redis_options.config_of(CaseInsensitiveDict({"redisENV": "QUEUE_REDIS"}))
     assert (found.host, found.port, found.db, found.password) == ("host", 7, 3, "geheim")
 
 
@@ -83,7 +83,7 @@ def test_a_redis_that_is_gone_is_a_clear_error_within_seconds(redis_factory: Cal
     box = redis_factory(tcp=True)
     options = CaseInsensitiveDict({"redis": box.url})
     reader = EventsStreamReader(options, EVENTS)
-    with redis_door.open_broker(options) as broker:
+    with redis_options.open_broker(options) as broker:
         broker.queue("q")
         emit(broker, 1)
     start = reader.initialOffset()
@@ -107,7 +107,7 @@ def test_a_commit_that_does_not_get_through_is_left_to_the_next_one(
     box = redis_factory(tcp=True, aof="always")
     options = CaseInsensitiveDict({"redis": box.url, "trim": "true"})
     reader = EventsStreamReader(options, EVENTS)
-    with redis_door.open_broker(options) as broker:
+    with redis_options.open_broker(options) as broker:
         broker.queue("q")
         emit(broker, 1, 2)
         end = offsets(reader, reader.initialOffset())

@@ -17,7 +17,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
 from django_delayq.pipeline.errors import EventsLost, PipelineError
 from django_delayq.pipeline.history import History, HistoryOptions
-from django_delayq.pipeline.redis_door import open_broker
+from django_delayq.pipeline.redis_options import open_broker
 
 from .history_stage import Database
 

@@ -138,7 +138,7 @@ def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, 
     assert "cancelled" not in told
     assert "2 live jobs of the task that no row needs" in text
     assert run(*RECONCILE, "--cancel-orphans", "--dry-run")[0]["orphans"] == 2
-    with pytest.raises(CommandError, match="Nobody is there to say yes"):
+    with pytest.raises(CommandError, match="repeat the command with --yes"):
         run(*RECONCILE, "--cancel-orphans")
     told, _ = run(*RECONCILE, "--cancel-orphans", "--yes")
     assert told["cancelled"] == {"cancelled": 2}
@@ -186,7 +186,7 @@ def test_jobs_are_shown_and_cancelled(run: Any, delayq: DjangoBroker) -> None:
     assert "remind-1" in text
     assert "remind-3" not in text
     assert not PipelineRun.objects.exists()
-    with pytest.raises(CommandError, match="Nobody is there to say yes"):
+    with pytest.raises(CommandError, match="repeat the command with --yes"):
         run(*where)
     told, _ = run(*where, "--yes")
     assert (told["state"], told["outcomes"]) == ("finished", {"cancelled": 2})
@@ -214,7 +214,7 @@ def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker)
     assert view.job.due_ms == 1_924_988_400_000
     told, text = run("jobs", "discard", "--where", "true", "--yes")
     assert (told["selected"], told["outcomes"]) == (0, {})
-    assert "discard is for jobs of the morgue" in text
+    assert "discard is for jobs in the morgue" in text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_signal_ends_the_work_between_two_chunks(
 
         def seen(rows: int, total: int | None = None) -> None:
             update(rows, total)
-            command.stopping.asked = signal.SIGTERM
+            command.stop_request.signal = signal.SIGTERM
 
         bar.update = seen  # type: ignore[method-assign]
         return bar

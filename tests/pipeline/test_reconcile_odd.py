@@ -193,8 +193,8 @@ def test_the_command_asks_the_router_where_rows_are_written(
     parser = ArgumentParser()
     subcommand.add_arguments(parser)
     settings.DATABASE_ROUTERS = [Replicated()]
-    assert subcommand._wanted(vars(parser.parse_args(WORDS))).written == "primary"
-    assert subcommand._wanted(vars(parser.parse_args([*WORDS, "--using", "default"]))).written == "default"
+    assert subcommand._reconcile_options(vars(parser.parse_args(WORDS))).written == "primary"
+    assert subcommand._reconcile_options(vars(parser.parse_args([*WORDS, "--using", "default"]))).written == "default"
 
 
 def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(

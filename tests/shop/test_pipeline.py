@@ -244,7 +244,7 @@ def results(said: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("given", "why"),
-    [(["--day", "tomorrow"], "is no day like"), (["--grace", "soon"], "is no number of seconds")],
+    [(["--day", "tomorrow"], "is not a day; write it like"), (["--grace", "soon"], "is no number of seconds")],
 )
 def test_a_night_that_cannot_be_is_refused(given: list[str], why: str) -> None:
     from django.core.management import CommandError, call_command

@@ -95,7 +95,7 @@ def test_when_the_partner_is_given_up_somebody_hears_of_it(work_off: Callable[[]
     work_off()
 
     event = Event.objects.filter(order=order, source="worker").get()
-    assert event.text == "gave up telling the partner after 2 attempts; the job lies in the morgue"
+    assert event.text == "gave up notifying the partner after 2 attempts; the job is in the morgue"
     assert connections.broker().inspector.graves("partners", "p")[0].reason == "exhausted"
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from django_delayq.core.operations.counts import Counts
-from django_delayq.management.screen import drawing
+from django_delayq.management.screen import draw
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
 from django_delayq.status.drawing import report, server_line, spark
 from django_delayq.status.json_form import human_bytes
@@ -113,7 +113,7 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
 def on_terminal(shown: Screen, width: int, height: int = 100) -> list[str]:
     """Return the lines that a terminal of this size shows."""
     console = Console(file=io.StringIO(), width=width, height=height, markup=False, highlight=False)
-    lines = console.render_lines(drawing(shown, console), pad=False)
+    lines = console.render_lines(draw(shown, console), pad=False)
     return ["".join(segment.text for segment in line if not segment.control).rstrip() for line in lines]
 
 

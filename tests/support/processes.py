@@ -26,6 +26,9 @@ RUN = os.environ.get(MARK, "")
 if not RUN.startswith(f"{_XDIST_WORKER}-"):
     RUN = os.environ[MARK] = f"{_XDIST_WORKER}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
+# Without bytecode each process that a test starts compiles the package again, which takes a third of its CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 _WATCHDOG = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -120,6 +123,20 @@ def end(process: subprocess.Popen[Any], *, sig: int = signal.SIGTERM, timeout: f
     return int(process.returncode)
 
 
+def parent(pid: int) -> int | None:
+    """Return the parent of a process that runs or sleeps; None if there is no such process."""
+    try:
+        state, number, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(number)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process that run or sleep."""
+    return sorted(number for path in Path("/proc").glob("[0-9]*") if parent(number := int(path.name)) == pid)
+
+
 def alive(pid: int) -> bool:
     """Return True if ``pid`` runs or sleeps (a zombie is dead)."""
     try:
@@ -161,8 +178,10 @@ def close_watchdog() -> None:
         _watchdog = None
 
 
-def wait_until(condition: Callable[[], _T], timeout: float = 10.0, what: str = "the condition") -> _T:
-    """Poll ``condition`` every 5 ms until it is truthy and return its value; raise AssertionError after ``timeout`` s.
+def wait_until(
+    condition: Callable[[], _T], timeout: float = 10.0, what: str = "the condition", *, pause: float = 0.005
+) -> _T:
+    """Poll ``condition`` until it is truthy and return its value; raise AssertionError after ``timeout`` s.
 
     For conditions outside this process only; inside it, wait on an event.
     """
@@ -173,4 +192,4 @@ def wait_until(condition: Callable[[], _T], timeout: float = 10.0, what: str = "
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {timeout:g} s (last value: {value!r})")
-        time.sleep(0.005)
+        time.sleep(pause)

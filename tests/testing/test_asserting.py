@@ -124,7 +124,7 @@ def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) 
         "no job of works.note with args=['y'], delay=0:30:00 is scheduled",
         "nearest: works.note('y') id=2 queue=notes delay=0:01:00 delayed",
         "    delay is 0:01:00, not 0:30:00",
-        "scheduled is:",
+        "scheduled jobs:",
         "    works.note('x') id=1 queue=notes delay=0:01:00 delayed",
         "    works.note('y') id=2 queue=notes delay=0:01:00 delayed",
         "    works.tell() id=3 queue=notes delay=0:00:00 ready",
@@ -134,7 +134,7 @@ def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) 
 def test_the_message_of_an_empty_queue(delayq_fake: Fake) -> None:
     with pytest.raises(AssertionError) as failed:
         assert_scheduled(note)
-    assert message_of(failed) == ["no job of works.note is scheduled", "nothing is scheduled"]
+    assert message_of(failed) == ["no job of works.note is scheduled", "no jobs are scheduled"]
 
 
 def test_a_count_is_exact(delayq_fake: Fake) -> None:
@@ -142,7 +142,7 @@ def test_a_count_is_exact(delayq_fake: Fake) -> None:
     schedule(note, "x")
     assert_scheduled(note, count=2)
     assert assert_scheduled(note, args=["y"], count=0) is None
-    with pytest.raises(AssertionError, match=r"2 jobs of works\.note are scheduled, wanted 1"):
+    with pytest.raises(AssertionError, match=r"2 jobs of works\.note are scheduled, expected 1"):
         assert_scheduled(note, count=1)
 
 
@@ -152,8 +152,8 @@ def test_refute_tells_what_is_there(delayq_fake: Fake) -> None:
     with pytest.raises(AssertionError) as failed:
         refute_scheduled(note, args=["x"])
     assert message_of(failed) == [
-        "1 job of works.note with args=['x'] should not be there",
-        "scheduled is:",
+        "1 job is scheduled of works.note with args=['x'], expected none",
+        "scheduled jobs:",
         "    works.note('x') id=1 queue=notes delay=0:00:00 ready",
     ]
 

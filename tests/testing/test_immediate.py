@@ -59,7 +59,7 @@ def test_many_and_merged_jobs_and_those_of_jobs(delayq_immediate: Fake, done: li
 
 
 def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_immediate: Fake) -> None:
-    with pytest.raises(RuntimeError, match="does a task schedule itself"):
+    with pytest.raises(RuntimeError, match="If a task schedules itself"):
         schedule(again)
 
 

@@ -9,46 +9,47 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ..base import DelayQCommand, positive
-from ..diagnosis import answers
+from ..diagnosis import findings
 
 
 class Command(DelayQCommand):
     """Command that checks the requirements of a worker."""
 
     help = (
-        "Checks settings, database, Redis (version, persistence, eviction policy, scripts, clock) and unknown tasks. "
-        "Exit code 1 if there is an error."
+        "Checks the settings, the database, Redis (version, persistence, eviction policy, scripts, clock), the workers "
+        "and the task names of stored jobs. Exit code 1 if there is an error."
     )
+    examples = ("delayq_check", "delayq_check --deploy --fail-level warning", "delayq_check --max-outbox-age 300")
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument("--deploy", action="store_true", help="also check what matters in production only")
+        parser.add_argument("--deploy", action="store_true", help="also run the checks for production")
         parser.add_argument(
             "--fail-level",
             choices=("warning", "error"),
             default="error",
-            help="what makes the exit code 1 (default: error)",
+            help="lowest level that makes the exit code 1 (default: error)",
         )
         parser.add_argument(
             "--max-outbox-age",
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="an error if a durable job has waited longer than this to be sent to Redis",
+            help="report an error if a durable job has waited longer than this to be sent to Redis",
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
         """Run the checks, print the findings, and fail on errors."""
         styles = {"OK": self.style.SUCCESS, "WARN": self.style.WARNING, "ERROR": self.style.ERROR}
-        found = []
-        for finding in answers(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):
-            found.append(finding)
+        results = []
+        for finding in findings(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):
+            results.append(finding)
             if not options["json"]:
-                self.stdout.write(f"{styles[finding.level](finding.level.ljust(5))} {finding.what}: {finding.text}")
+                self.stdout.write(f"{styles[finding.level](finding.level.ljust(5))} {finding.check}: {finding.text}")
         if options["json"]:
-            self.print_json([{"level": item.level, "what": item.what, "text": item.text} for item in found])
-        errors = sum(finding.level == "ERROR" for finding in found)
-        warnings = sum(finding.level == "WARN" for finding in found)
+            self.print_json([{"level": item.level, "what": item.check, "text": item.text} for item in results])
+        errors = sum(finding.level == "ERROR" for finding in results)
+        warnings = sum(finding.level == "WARN" for finding in results)
         if errors or (warnings and options["fail_level"] == "warning"):
             raise CommandError(f"{errors} errors, {warnings} warnings")

@@ -1,4 +1,4 @@
-"""Command ``manage.py delayq_dispatcher``: housekeeping only, for workers that run with ``--no-dispatcher``."""
+"""Command ``manage.py delayq_dispatcher``: do the housekeeping for workers that run with ``--no-dispatcher``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from typing import Any
 from ... import __version__, logs
 from ...runtime import wiring
 from ...settings.conf import conf
-from ..base import DelayQCommand, queue_list
+from ..base import DelayQCommand, add_log_format, queue_list
 
 
 class Command(DelayQCommand):
     """Command that runs a dispatcher without a consumer."""
 
     help = (
-        "Wakes workers when a job falls due and takes jobs from workers that died, without running any job itself. "
-        "Several may run. delayq_worker does the same beside its work, unless it has --no-dispatcher."
+        "Does the housekeeping of the queues without running jobs: wakes workers when jobs become due, and returns the "
+        "jobs of dead workers to their queues. Several dispatchers may run. Each delayq_worker includes one, unless it "
+        "is started with --no-dispatcher."
     )
+    examples = ("delayq_dispatcher", "delayq_dispatcher --queues orders,mail --log-format json")
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
-        parser.add_argument(
-            "--log-format",
-            choices=("plain", "json"),
-            default="plain",
-            help="used when the project's LOGGING has no handler for 'django_delayq'",
-        )
+        add_log_format(parser)
 
     def run(self, **options: Any) -> None:
         """Run until stopped."""
@@ -37,14 +34,14 @@ class Command(DelayQCommand):
         config = wiring.make_config(
             settings, queues=options["queues"], consumer=False, dispatcher=True, processes=1, grace=1.0
         )
-        away = wiring.ensure_server()
-        if not away:
+        redis_error = wiring.ensure_server()
+        if not redis_error:
             wiring.check_queues(config.queues, settings)
         self.stdout.write(
             f"delayq_dispatcher {__version__} (pid {os.getpid()}): queues {', '.join(config.queues)}, "
             f"{wiring.redis_name(settings)}. Ctrl-C stops."
         )
         self.stdout.flush()
-        if away:
-            self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
+        if redis_error:
+            self.stderr.write(self.style.WARNING(f"Redis is not available; the dispatcher waits for it: {redis_error}"))
         wiring.run_worker(config)

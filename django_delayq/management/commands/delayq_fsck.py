@@ -1,4 +1,4 @@
-"""Command ``manage.py delayq_fsck``: check the invariants of the stored data."""
+"""Command ``manage.py delayq_fsck``: check the consistency of the data in Redis."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from ..base import DelayQCommand, queue_list
 class Command(DelayQCommand):
     """Command that checks the consistency of the data in Redis."""
 
-    help = "Checks that what Redis stores is consistent. Exit code 1 if something is wrong and was not repaired."
+    help = "Checks the consistency of the data in Redis. Exit code 1 if a violation is left unrepaired."
+    examples = ("delayq_fsck", "delayq_fsck --queues orders --repair")
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues")
-        parser.add_argument("--repair", action="store_true", help="mend what can be mended without losing a job")
+        parser.add_argument(
+            "--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)"
+        )
+        parser.add_argument("--repair", action="store_true", help="repair what can be repaired without losing a job")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(self, **options: Any) -> None:
         """Check, print, and fail if violations remain."""
         broker = connections.broker()
-        known = broker.queue_names()
         for name in options["queues"]:
-            if name not in known:
-                raise CommandError(f"there is no queue {name!r}. Known queues: {', '.join(known) or 'none yet'}")
-        with self.progress("fsck", unit="entries") as shown:
-            report = check(broker, queues=options["queues"], repair=options["repair"], progress=shown.update)
-        wrong = len(report.violations)
+            self.known_queue(name)
+        with self.progress("fsck", unit="entries") as progress:
+            report = check(broker, queues=options["queues"], repair=options["repair"], progress=progress.update)
+        violations = len(report.violations)
         if options["json"]:
             self.print_json({"checked": report.checked, "violations": report.violations, "repaired": report.repaired})
         else:
             for violation in report.violations:
                 self.stdout.write(self.style.WARNING(printable(violation, 500)))
-            self.stdout.write(f"{report.checked} entries checked, {wrong} violations, {report.repaired} repaired")
+            self.stdout.write(f"{report.checked} entries checked, {violations} violations, {report.repaired} repaired")
         if not options["queues"]:  # a part of the deployment gives no total for the metric
-            broker.set_level("fsck_violations", wrong)
-        if wrong > report.repaired:
-            hint = "" if options["repair"] else ": run it again with --repair"
-            raise CommandError(f"{wrong - report.repaired} violations{hint}")
+            broker.set_level("fsck_violations", violations)
+        if violations > report.repaired:
+            hint = "" if options["repair"] else ": run the command again with --repair"
+            raise CommandError(f"{violations - report.repaired} violations are left{hint}")

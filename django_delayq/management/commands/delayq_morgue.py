@@ -25,39 +25,53 @@ PAGE = 250
 class Command(DelayQCommand):
     """Command for the jobs in the morgue."""
 
-    help = "Lists, shows, retries or discards the jobs in the morgue."
+    help = (
+        "Lists, shows, retries or discards the jobs in the morgue: jobs that used up their attempts, or that cannot be "
+        "run. Without an action it lists them."
+    )
+    examples = (
+        "delayq_morgue list --queue orders",
+        "delayq_morgue show --id invoice-17",
+        "delayq_morgue retry --id invoice-17",
+        "delayq_morgue retry --all --queue orders --per-second 50",
+        "delayq_morgue discard --all --older-than 2592000",
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument("action", nargs="?", default="list", choices=("list", "show", "retry", "discard"))
-        parser.add_argument("--queue", help="only this queue (default: all)")
-        parser.add_argument("--id", action="append", default=[], dest="ids", help="this job; may be repeated")
-        parser.add_argument("--all", action="store_true", help="retry or discard every job (of --queue)")
         parser.add_argument(
-            "--limit", type=positive(int, "a number of jobs"), help="at most so many jobs (list: 50 unless told)"
+            "action", nargs="?", default="list", choices=("list", "show", "retry", "discard"), help="default: list"
+        )
+        parser.add_argument("--queue", help="only this queue (default: all)")
+        parser.add_argument(
+            "--id", action="append", default=[], dest="ids", help="only the job of this id; may be repeated"
+        )
+        parser.add_argument("--all", action="store_true", help="retry or discard every job, of --queue if it is given")
+        parser.add_argument(
+            "--limit", type=positive(int, "a number of jobs"), help="at most this many jobs (default: 50 for list)"
         )
         parser.add_argument(
             "--delay",
             type=positive(float, "a number of seconds", zero=True),
             default=0.0,
             metavar="SECONDS",
-            help="retry: due after so many seconds",
+            help="retry: run the jobs after this time (default: at once)",
         )
         parser.add_argument(
             "--per-second",
             type=positive(float, "a number of jobs"),
             metavar="JOBS",
-            help="retry --all: so many of each queue fall due in a second, instead of all at once",
+            help="retry --all: how many jobs of each queue become due per second (default: all at once)",
         )
         parser.add_argument(
             "--older-than",
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="discard --all: only what was buried longer ago",
+            help="discard --all: only jobs that have been in the morgue for longer than this",
         )
-        parser.add_argument("--replace", action="store_true", help="retry: take the place of a live job of the same id")
-        parser.add_argument("--yes", action="store_true", help="discard --all: do not ask")
+        parser.add_argument("--replace", action="store_true", help="retry: replace a live job of the same id")
+        parser.add_argument("--yes", action="store_true", help="discard --all: do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print JSON")
         add_show_secrets(parser)
 
@@ -71,37 +85,37 @@ class Command(DelayQCommand):
         if action == "show":
             if not options["ids"] or options["all"]:
                 raise CommandError("show needs --id ID (and --queue NAME if several queues have that id)")
-            self.print_jobs(list(_chosen(queues, options["ids"], None)), hide, as_json=options["json"])
+            self.print_jobs(list(_select(queues, options["ids"], None)), hide, as_json=options["json"])
             return
         if bool(options["ids"]) == options["all"]:
             raise CommandError(f"{action} needs either --id ID (may be repeated) or --all")
-        for option, meaning in (("per_second", "retry"), ("older_than", "discard")):
-            if options[option] is not None and (action != meaning or options["ids"] or options["limit"]):
-                raise CommandError(f"--{option.replace('_', '-')} goes with {meaning} --all, without --limit")
+        for option, command in (("per_second", "retry"), ("older_than", "discard")):
+            if options[option] is not None and (action != command or options["ids"] or options["limit"]):
+                raise CommandError(f"--{option.replace('_', '-')} needs {command} --all without --limit")
         if action == "discard" and options["all"]:
-            self.ask(queues, options)
+            self.confirm_discard(queues, options)
         counts: Counter[str] = Counter()
-        chosen: dict[str, list[Wanted]] = {}
+        selected: dict[str, list[Wanted]] = {}
         if options["ids"] or options["limit"]:
-            for queue, view in _chosen(queues, options["ids"], options["limit"]):
-                chosen.setdefault(queue.name, []).append((view.id, view.job.key))
-        with self.progress(action) as shown:
+            for queue, view in _select(queues, options["ids"], options["limit"]):
+                selected.setdefault(queue.name, []).append((view.id, view.job.key))
+        with self.progress(action) as progress:
             for queue in queues:
                 if options["all"] and not options["limit"]:
-                    counts.update(self.act_on_all(queue, action, options, shown.part()))
+                    counts.update(self.act_on_all(queue, action, options, progress.part()))
                 else:
-                    counts.update(self.act_on(queue, chosen.get(queue.name, []), action, options, shown.part()))
-        self.tell(counts, options)
+                    counts.update(self.act_on(queue, selected.get(queue.name, []), action, options, progress.part()))
+        self.print_outcome(counts, options)
 
-    def ask(self, queues: list[Queue], options: dict[str, Any]) -> None:
+    def confirm_discard(self, queues: list[Queue], options: dict[str, Any]) -> None:
         """Ask for confirmation, because discarded jobs cannot be restored."""
         inspector = connections.broker().inspector
-        there = sum(inspector.counts(queue.name).morgue for queue in queues)
-        if there:
-            most = min(there, options["limit"] or there)
+        buried = sum(inspector.counts(queue.name).morgue for queue in queues)
+        if buried:
+            number = min(buried, options["limit"] or buried)
             up_to = "up to " if options["older_than"] is not None else ""
             self.confirm(
-                f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?", yes=options["yes"]
+                f"Discard {up_to}{number} job{'s' if number > 1 else ''} of the morgue for good?", yes=options["yes"]
             )
 
     def act_on(
@@ -134,18 +148,11 @@ class Command(DelayQCommand):
 
     def queues(self, name: str | None) -> list[Queue]:
         """Return the chosen queue, or all."""
-        queues = connections.broker().queues()
-        if name is None:
-            return queues
-        chosen = [queue for queue in queues if queue.name == name]
-        if not chosen:
-            known = ", ".join(queue.name for queue in queues) or "none yet"
-            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
-        return chosen
+        return connections.broker().queues() if name is None else [self.known_queue(name)]
 
     def print_list(self, queues: list[Queue], ids: list[str], limit: int, hide: Mask, *, as_json: bool) -> None:
         """Print the jobs that were buried last, newest first."""
-        views = [view for _, view in _chosen(queues, ids, limit)]
+        views = [view for _, view in _select(queues, ids, limit)]
         if as_json:
             self.print_json([as_dict(view, hide) for view in views])
             return
@@ -167,39 +174,39 @@ class Command(DelayQCommand):
         for line in table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3):
             self.stdout.write(line)
 
-    def print_jobs(self, found: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
+    def print_jobs(self, jobs: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
         """Print all details of the jobs."""
-        if not found:
+        if not jobs:
             raise CommandError("no such job in the morgue")
         if as_json:
-            self.print_json([as_dict(view, hide, whole=True) for _, view in found])
+            self.print_json([as_dict(view, hide, details=True) for _, view in jobs])
             return
-        for _, view in found:
-            for name, value in as_dict(view, hide, whole=True).items():
+        for _, view in jobs:
+            for name, value in as_dict(view, hide, details=True).items():
                 if name == "error":
                     self.stdout.write(f"error     {printable(str(value.get('class', '')))}")
                     self.stdout.write(f"          {printable(str(value.get('message', '')), 2000)}")
-                    for word in value.keys() - {"class", "message", "traceback"}:  # added by the project's format_error
-                        self.stdout.write(f"          {printable(f'{word}: {value[word]}', 2000)}")
+                    for key in value.keys() - {"class", "message", "traceback"}:  # added by the project's format_error
+                        self.stdout.write(f"          {printable(f'{key}: {value[key]}', 2000)}")
                     for line in str(value.get("traceback", "")).splitlines():
                         self.stdout.write(f"  {printable(line, 500)}")
                 else:
                     self.stdout.write(f"{name:<10}{printable(str(value), 2000)}")
             self.stdout.write("")
 
-    def tell(self, counts: Counter[str], options: dict[str, Any]) -> None:
+    def print_outcome(self, counts: Counter[str], options: dict[str, Any]) -> None:
         """Print counts by outcome, and fail if jobs need a decision of the operator."""
         self.print_counts(counts, as_json=options["json"])
         if options["ids"] and not counts:
             raise CommandError("no such job in the morgue")
         if counts["live"]:
             raise CommandError(
-                f"{counts['live']} jobs were left in the morgue, because a live job has their id now; "
-                f"--replace takes its place"
+                f"{counts['live']} jobs stay in the morgue, because a live job has their id: "
+                f"wait until it ends, or replace it with --replace"
             )
 
 
-def _chosen(queues: list[Queue], ids: list[str], limit: int | None) -> Iterator[tuple[Queue, JobView]]:
+def _select(queues: list[Queue], ids: list[str], limit: int | None) -> Iterator[tuple[Queue, JobView]]:
     """Yield the selected jobs of the morgue, newest first in each queue."""
     left = limit
     for queue in queues:
@@ -212,8 +219,8 @@ def _chosen(queues: list[Queue], ids: list[str], limit: int | None) -> Iterator[
 
 
 def _of_ids(queue: Queue, ids: list[str]) -> Iterator[JobView]:
-    for ident in ids:
-        yield from queue.broker.inspector.graves(queue.name, ident)
+    for job_id in ids:
+        yield from queue.broker.inspector.graves(queue.name, job_id)
 
 
 def _all(queue: Queue) -> Iterator[JobView]:
@@ -226,10 +233,10 @@ def _all(queue: Queue) -> Iterator[JobView]:
             return
 
 
-def as_dict(view: JobView, hide: Mask, *, whole: bool = False) -> dict[str, Any]:
-    """Return a buried job as plain data, masked; ``whole`` = with its arguments and its last error."""
+def as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, Any]:
+    """Return a buried job as plain data, masked; ``details`` adds its arguments and its last error."""
     job = view.job
-    known: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "queue": job.queue,
         "id": job.id,
         "key": job.key.hex(),
@@ -242,10 +249,14 @@ def as_dict(view: JobView, hide: Mask, *, whole: bool = False) -> dict[str, Any]
         "outcome": view.outcome,
         "reason": hide.text(view.reason),
     }
-    if not whole:
-        return {**known, "error_class": view.error_class}
-    known |= {"payloads": [payload_of(one.data, hide) for one in view.payloads]} if job.merged else call_of(job, hide)
+    if not details:
+        return {**summary, "error_class": view.error_class}
+    summary |= (
+        {"payloads": [payload_of(payload.data, hide) for payload in view.payloads]}
+        if job.merged
+        else call_of(job, hide)
+    )
     error = hide.value(view.error)
     if "traceback" in error:
         error["traceback"] = hide.traceback(str(view.error["traceback"]))
-    return {**known, "options": hide.value(job.options), "error": {"class": view.error_class, **error}}
+    return {**summary, "options": hide.value(job.options), "error": {"class": view.error_class, **error}}

@@ -7,8 +7,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from django.core.management.base import CommandError
-
 from ... import connections
 from ...core import bulk, rules
 from ...core.job import Job
@@ -18,19 +16,20 @@ from ...core.queue import Queue
 from ...masking import Mask
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
+from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
 
-#: action -> help text, question, and the verb
-BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
+#: action -> help text, question for confirmation, and function
+BULK_ACTIONS: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
     "run-now": (
-        "make every waiting job due now, in their order",
+        "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
         bulk.run_all_now,
     ),
     "kill-failed": (
-        "put every waiting job that has failed into the morgue",
-        "Put the {failed} jobs of {queue} that have failed into the morgue?",
+        "move every waiting job that has failed to the morgue",
+        "Move the {failed} jobs of {queue} that have failed to the morgue?",
         bulk.kill_failed,
     ),
     "delete-failed": (
@@ -52,55 +51,64 @@ class Command(DelayQCommand):
     """Command that runs operator actions on a whole queue."""
 
     help = "Lists, searches, pauses, resumes, empties or deletes queues."
+    examples = (
+        "delayq_queue list",
+        "delayq_queue pause orders --in",
+        "delayq_queue search orders invoice-17",
+        "delayq_queue run-now orders --yes",
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        self._action(actions, "list", "every queue, what is ordered for it and how many jobs it has", named=False)
-        for name, text in (("pause", "stop a queue"), ("resume", "let a paused queue go on")):
-            one = self._action(actions, name, text)
-            ways = one.add_mutually_exclusive_group()
-            ways.add_argument(
+        self._action(actions, "list", "list every queue with its policy and its number of jobs", named=False)
+        for name, text in (("pause", "pause a queue"), ("resume", "resume a paused queue")):
+            directions = self._action(actions, name, text).add_mutually_exclusive_group()
+            directions.add_argument(
                 "--in",
                 action="store_const",
                 dest="direction",
                 const="in",
                 default="both",
-                help="only for new jobs: schedule() is refused",
+                help="only the scheduling of new jobs, which is refused while it is paused",
             )
-            ways.add_argument(
+            directions.add_argument(
                 "--out",
                 action="store_const",
                 dest="direction",
                 const="out",
-                help="only for workers: nothing is started",
+                help="only the workers, which start no jobs while it is paused",
             )
-        search = self._action(actions, "search", "look for jobs by what is in them")
-        search.add_argument("text", help="a text in the id, the task's name, the arguments, payloads, context or error")
+        search = self._action(actions, "search", "search the jobs of a queue for a text")
+        search.add_argument("text", help="text in the id, the task name, the arguments, payloads, context or error")
         search.add_argument(
-            "--place", action="append", choices=tuple(INDEXES), dest="places", help="only there; may be repeated"
+            "--place",
+            action="append",
+            choices=tuple(INDEXES),
+            dest="places",
+            help="only jobs in this place; may be repeated",
         )
         search.add_argument(
-            "--limit", type=positive(int, "a number of jobs"), default=50, help="at most so many jobs (50 unless told)"
+            "--limit", type=positive(int, "a number of jobs"), default=50, help="at most this many jobs (default: 50)"
         )
         add_show_secrets(search)
-        for name, (text, _, _) in BULK.items():
-            self._asking(self._action(actions, name, text))
-        delete = self._asking(self._action(actions, "delete", "delete a queue"))
-        delete.add_argument("--force", action="store_true", help="also with jobs in it, which are lost")
+        for name, (text, _, _) in BULK_ACTIONS.items():
+            self._confirmable(self._action(actions, name, text))
+        delete = self._confirmable(self._action(actions, "delete", "delete a queue"))
+        delete.add_argument("--force", action="store_true", help="delete it even if it has jobs, which are lost")
         share_options(parser, actions.choices.values())
 
     def _action(self, actions: Any, name: str, text: str, *, named: bool = True) -> ArgumentParser:
-        one: ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser: ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if named:
-            one.add_argument("name", help="name of the queue")
-        one.add_argument("--json", action="store_true", help="print JSON")
-        return one
+            parser.add_argument("name", help="name of the queue")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        return parser
 
-    def _asking(self, one: ArgumentParser) -> ArgumentParser:
-        one.add_argument("--yes", action="store_true", help="do not ask")
-        return one
+    def _confirmable(self, parser: ArgumentParser) -> ArgumentParser:
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        return parser
 
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
@@ -108,32 +116,19 @@ class Command(DelayQCommand):
         if action == "list":
             self.print_list(as_json=as_json)
             return
-        queue = self.queue(options["name"])
+        queue = self.known_queue(options["name"])
         if action in ("pause", "resume"):
-            self.order(queue, action, options["direction"], as_json=as_json)
+            self.pause_or_resume(queue, action, options["direction"], as_json=as_json)
         elif action == "search":
             self.search(queue, options, mask_for(options))
         elif action == "delete":
             self.delete(queue, yes=options["yes"], force=options["force"], as_json=as_json)
         else:
-            _, question, verb = BULK[action]
+            _, question, function = BULK_ACTIONS[action]
             self.confirm(self.question(question, queue), yes=options["yes"])
-            with self.progress(action) as shown:
-                counts = verb(queue, progress=shown.update)
+            with self.progress(action) as progress:
+                counts = function(queue, progress=progress.update)
             self.print_counts(counts, as_json=as_json)
-
-    def queue(self, name: str) -> Queue:
-        """Return the queue of this name.
-
-        Raises:
-            CommandError: there is no such queue.
-        """
-        broker = connections.broker()
-        queue = broker.known_queue(name)
-        if queue is None:
-            known = ", ".join(broker.queue_names()) or "none yet"
-            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
-        return queue
 
     def question(self, text: str, queue: Queue) -> str:
         """Return a question with the numbers of jobs, so that the operator sees the effect."""
@@ -145,7 +140,7 @@ class Command(DelayQCommand):
             waiting=counts.delayed + counts.ready,
         )
 
-    def order(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
+    def pause_or_resume(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
         """Pause or resume a queue."""
         broker = queue.broker
         (broker.pause if action == "pause" else broker.resume)(queue.name, direction)
@@ -153,42 +148,42 @@ class Command(DelayQCommand):
         if as_json:
             self.print_json({"queue": queue.name, "paused": paused})
         elif paused:
-            what = {
+            effect = {
                 "in": "new jobs are refused",
-                "out": "nothing is started",
-                "both": "new jobs are refused and nothing is started",
+                "out": "no jobs are started",
+                "both": "new jobs are refused, and no jobs are started",
             }[paused]
-            self.stdout.write(f"{printable(queue.name)} is paused: {what}")
+            self.stdout.write(f"{printable(queue.name)} is paused: {effect}")
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")
 
     def search(self, queue: Queue, options: Mapping[str, Any], hide: Mask) -> None:
         """Print the jobs that contain a text."""
         places, limit = options["places"] or SEARCHED, options["limit"]
-        found = queue.broker.inspector.search(queue.name, options["text"], places=places, limit=limit)
+        views = queue.broker.inspector.search(queue.name, options["text"], places=places, limit=limit)
         if options["json"]:
-            self.print_json([job_as_dict(view, hide) for view in found])
+            self.print_json([job_as_dict(view, hide) for view in views])
             return
-        rows = [[cell_of(value) for value in job_as_dict(view, hide).values()] for view in found]
+        rows = [[cell_of(value) for value in job_as_dict(view, hide).values()] for view in views]
         if not rows:
-            self.stdout.write("no such job")
+            self.stdout.write("no job found")
             return
         for line in table(JOB_COLUMNS, rows, left=len(JOB_COLUMNS)):
             self.stdout.write(line)
         if len(rows) == limit:
-            self.stdout.write(f"There may be more; these are the first {limit}. See --limit.")
+            self.stdout.write(f"These are the first {limit} jobs; there may be more. Raise --limit to see them.")
 
     def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:
         """Delete a queue."""
         counts = queue.broker.inspector.counts(queue.name)
         live = counts.delayed + counts.ready + counts.reserved
-        what = f" with {live} jobs and {counts.morgue} in its morgue, for good" if force else ""
-        self.confirm(f"Delete the queue {printable(queue.name)}{what}?", yes=yes)
-        counted = {"deleted": int(queue.broker.delete_queue(queue.name, force=force))}
+        loss = f" with {live} jobs and {counts.morgue} in its morgue, for good" if force else ""
+        self.confirm(f"Delete the queue {printable(queue.name)}{loss}?", yes=yes)
+        deleted = {"deleted": int(queue.broker.delete_queue(queue.name, force=force))}
         forgotten = forget_queue(conf().outbox.databases, queue.name) if force else 0
         if forgotten:
-            counted["outbox rows deleted"] = forgotten
-        self.print_counts(counted, as_json=as_json)
+            deleted["outbox rows deleted"] = forgotten
+        self.print_counts(deleted, as_json=as_json)
 
     def print_list(self, *, as_json: bool) -> None:
         """Print every queue."""
@@ -199,7 +194,7 @@ class Command(DelayQCommand):
             self.print_json(queues)
             return
         if not queues:
-            self.stdout.write("No queue yet: nothing was ever scheduled.")
+            self.stdout.write(NO_QUEUE)
             return
         names = tuple(queues[0])
         rows = [[self.cell(name, queue[name]) for name in names] for queue in queues]
@@ -214,14 +209,14 @@ class Command(DelayQCommand):
 
 
 def job_as_dict(view: JobView, hide: Mask) -> dict[str, Any]:
-    """Return a job that was found as plain data, masked."""
+    """Return a job as plain data for the results of a search, masked."""
     content = f"{view.payload_count} payloads" if view.job.merged else _content(view.job, hide)
     values = (view.state, view.id, view.job.task, iso_of(view.due_ms), view.job.failures, content)
     return dict(zip(JOB_COLUMNS, values, strict=True))
 
 
 def _content(job: Job, hide: Mask) -> str:
-    """Return the arguments in one line, as they are stored."""
+    """Return the arguments on one line, in their stored form."""
     call = call_of(job, hide)
     if "bytes" in call:
         return str(call["bytes"])

@@ -1,4 +1,4 @@
-"""Command ``manage.py delayq_reconcile``: synchronise the database and Redis now instead of in rotation."""
+"""Command ``manage.py delayq_reconcile``: synchronise the database and Redis now, not at the next periodic turn."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ...outbox.rows import free
 from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker import Changes
-from ..base import DelayQCommand
+from ..base import DelayQCommand, count_text
 
 State = OutboxJob.State
-#: rows that are checked together
+#: rows that are checked in one query
 PAGE: Final = 500
 
 
@@ -32,9 +32,14 @@ class Command(DelayQCommand):
     """Command that synchronises the database and Redis."""
 
     help = (
-        "Brings the database and Redis into line: durable jobs that wait or were lost (--outbox), the tables of failed "
-        "and buried jobs (--mirror), durable jobs whose grave was lost (--buried), durable jobs that "
-        "Redis did not accept (--refused)."
+        "Synchronises the database with Redis: sends durable jobs that wait or were lost (--outbox), rebuilds the "
+        "tables of failed and buried jobs (--mirror), restores durable jobs whose morgue record was lost (--buried), "
+        "and sends durable jobs again that Redis refused (--refused). Dispatchers do the first two periodically."
+    )
+    examples = (
+        "delayq_reconcile --outbox --mirror",
+        "delayq_reconcile --buried --queue orders --dry-run",
+        "delayq_reconcile --refused --id invoice-17 --yes",
     )
     requires_system_checks = ()
 
@@ -43,50 +48,55 @@ class Command(DelayQCommand):
         parser.add_argument(
             "--outbox",
             action="store_true",
-            help="send what waits, take down what has ended, send again what Redis has lost, however young it is",
+            help="send waiting rows, record the ends of jobs, and send jobs again that Redis has lost, also new ones",
         )
-        parser.add_argument("--mirror", action="store_true", help="copy failed jobs and the morgue from Redis anew")
         parser.add_argument(
-            "--buried", action="store_true", help="make jobs again of durable ones whose record in the morgue was lost"
+            "--mirror", action="store_true", help="copy all failed jobs and the morgue from Redis again"
         )
-        parser.add_argument("--refused", action="store_true", help="send durable jobs again that were refused")
-        parser.add_argument("--queue", help="only this queue (not of --outbox)")
+        parser.add_argument(
+            "--buried",
+            action="store_true",
+            help="restore durable jobs whose record in the morgue was lost; they run when they are due",
+        )
+        parser.add_argument("--refused", action="store_true", help="send durable jobs again that Redis refused")
+        parser.add_argument("--queue", help="only this queue; does not apply to --outbox")
         parser.add_argument(
             "--id",
             action="append",
             default=[],
             dest="ids",
-            help="only this job (of --buried and --refused); may be repeated",
+            help="only this job; for --buried and --refused; may be repeated",
         )
-        parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be done")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be changed")
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
         """Run the chosen reconciliations in a fixed order."""
-        chosen = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
-        if not chosen:
+        steps = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
+        if not steps:
             raise CommandError(
-                "what shall be reconciled? Give --outbox, --mirror, --buried or --refused, or several of them"
+                "nothing is chosen to be reconciled: give --outbox, --mirror, --buried or --refused, or several of them"
             )
         if options["ids"] and not (options["buried"] or options["refused"]):
-            raise CommandError("--id speaks of --buried and --refused")
-        if options["queue"] and chosen == ["outbox"]:
-            raise CommandError("--queue speaks of --mirror, --buried and --refused; the outbox is one for all queues")
+            raise CommandError("--id selects jobs for --buried and --refused: give one of them, or leave --id out")
+        if options["queue"] and steps == ["outbox"]:
+            raise CommandError(
+                "--queue does not apply to --outbox, which has the rows of all queues: leave --queue out"
+            )
         broker = connections.broker()
-        told: dict[str, dict[str, int]] = {}
-        for name in chosen:
-            told[name] = getattr(self, name)(broker, options)
+        results: dict[str, dict[str, int]] = {}
+        for name in steps:
+            results[name] = getattr(self, name)(broker, options)
             if not options["json"]:
-                words = [f"{count} {word}" for word, count in sorted(told[name].items()) if count]
-                self.stdout.write(f"{name}: {', '.join(words) or 'nothing to do'}")
+                self.stdout.write(f"{name}: {count_text(results[name])}")
         if options["json"]:
-            self.print_json(told)
+            self.print_json(results)
 
     # --- the outbox
 
     def outbox(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Run every duty of the outbox until none has work left.
+        """Run the duties of the outbox until no work is left.
 
         Returns:
             Counts by word: marks (ends stored), kept (ends that wait, because another process has claimed the row),
@@ -102,49 +112,49 @@ class Command(DelayQCommand):
                 counts["lost"] += len(list(self._unknown(outbox, broker, State.SENT, options)))
             return dict(counts)
         marks = Marks(outboxes, broker, Changes())
-        with self.progress("ends", unit="shards") as shown:
+        with self.progress("ends", unit="shards") as progress:
             shards = list(places(broker.queues()))
             for number, place in enumerate(shards, 1):
                 done, kept = marks.take_down(*place)
                 counts.update(marks=done, kept=kept)
-                shown.update(number, len(shards))
+                progress.update(number, len(shards))
         for outbox in outboxes:
-            counts["lost"] += self._look_for_lost(Reconciler(conf(), outbox, broker, Changes()), outbox)
+            counts["lost"] += self._resend_lost(Reconciler(conf(), outbox, broker, Changes()), outbox)
             counts.update(self._relay(outbox, broker))
         return dict(counts)
 
-    def _look_for_lost(self, reconciler: Reconciler, outbox: Outbox) -> int:
+    def _resend_lost(self, reconciler: Reconciler, outbox: Outbox) -> int:
         since, lost = outbox.now(), 0
         total = outbox.rows.filter(state=State.SENT).count()
-        with self.progress("check", unit="rows") as shown:
+        with self.progress("check", unit="rows") as progress:
             while since is not None:
-                asked, missing = reconciler.look(since, at_once=True)
+                checked, missing = reconciler.look(since, at_once=True)
                 lost += missing
-                if not asked:
+                if not checked:
                     break
-                shown.update(shown.done + asked, total)
+                progress.update(progress.done + checked, total)
         return lost
 
     def _relay(self, outbox: Outbox, broker: DjangoBroker) -> Counter[str]:
         relay = Relay(conf(), outbox, broker)
         counts: Counter[str] = Counter()
         total = outbox.rows.filter(state__in=OutboxJob.WAITING).count()
-        with self.progress("send", unit="rows") as shown:
-            while some := relay.turn():
-                counts.update(some)
-                shown.update(counts.total(), total)
+        with self.progress("send", unit="rows") as progress:
+            while sent := relay.turn():
+                counts.update(sent)
+                progress.update(counts.total(), total)
         return counts
 
     # --- the mirror
 
     def mirror(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
         """Rebuild the mirrors. Return the number of rows by place; in a dry run, how many there would be."""
-        wanted = [options["queue"]] if options["queue"] else None
+        names = [options["queue"]] if options["queue"] else None
         if not options["dry_run"]:
-            with self.progress("mirror", unit="rows") as shown:
-                return rebuild(wanted, shown.update)
-        counted = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
-        return {"failed": sum(one.failed for one in counted), "morgue": sum(one.morgue for one in counted)}
+            with self.progress("mirror", unit="rows") as progress:
+                return rebuild(names, progress.update)
+        queues = [counts for counts in broker.inspector.all_counts() if names is None or counts.queue in names]
+        return {"failed": sum(counts.failed for counts in queues), "morgue": sum(counts.morgue for counts in queues)}
 
     # --- lost morgue records
 
@@ -157,18 +167,18 @@ class Command(DelayQCommand):
             return {"lost": count}
         first = next(row for rows in lost for row in rows)
         self.confirm(
-            f"Redis has lost {count} jobs of its morgue ({printable(first.queue)}/{printable(first.job_id)} is one). "
-            "Make them jobs again, which run as soon as they are due?",
+            f"Redis has lost the morgue records of {count} durable jobs, for example of "
+            f"{printable(first.queue)}/{printable(first.job_id)}. Schedule these jobs again, to run when they are due?",
             yes=options["yes"],
         )
-        kicked: Counter[str] = Counter(lost=count)
+        restored: Counter[str] = Counter(lost=count)
         for outbox, rows in zip(outboxes, lost, strict=True):
             for start in range(0, len(rows), PAGE):
                 pks = [row.pk for row in rows[start : start + PAGE]]
-                mine = outbox.rows.filter(free(), pk__in=pks, state=State.BURIED)
-                kicked["unburied"] += mine.update(state=State.UNSENT)
-            kicked.update(self._relay(outbox, broker))
-        return dict(kicked)
+                page = outbox.rows.filter(free(), pk__in=pks, state=State.BURIED)
+                restored["unburied"] += page.update(state=State.UNSENT)
+            restored.update(self._relay(outbox, broker))
+        return dict(restored)
 
     # --- rows that Redis did not accept
 
@@ -180,31 +190,31 @@ class Command(DelayQCommand):
             sent again (again), and the outcomes of these.
         """
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
-        found = [[row for page in self._pages(outbox, State.REFUSED, options) for row in page] for outbox in outboxes]
-        left = [self._overtaken(outbox, rows) for outbox, rows in zip(outboxes, found, strict=True)]
-        counts: Counter[str] = Counter(found=sum(map(len, found)), overtaken=sum(map(len, left)))
+        refused = [[row for page in self._pages(outbox, State.REFUSED, options) for row in page] for outbox in outboxes]
+        overtaken_of = [self._overtaken(outbox, rows) for outbox, rows in zip(outboxes, refused, strict=True)]
+        counts: Counter[str] = Counter(found=sum(map(len, refused)), overtaken=sum(map(len, overtaken_of)))
         count = counts["found"] - counts["overtaken"]
         if options["dry_run"] or not count:
             return dict(counts)
         self.confirm(
-            f"Send {count} durable jobs again that were refused? (The outbox in the admin tells why.)",
+            f"Send {count} refused durable jobs again? (The outbox in the admin shows why they were refused.)",
             yes=options["yes"],
         )
-        for outbox, rows, overtaken in zip(outboxes, found, left, strict=True):
+        for outbox, rows, overtaken in zip(outboxes, refused, overtaken_of, strict=True):
             pks = [row.pk for row in rows if row.pk not in overtaken]
             for start in range(0, len(pks), PAGE):
-                mine = outbox.rows.filter(pk__in=pks[start : start + PAGE], state=State.REFUSED)
-                counts["again"] += mine.update(state=State.UNSENT, tries=0, error="", claim=None, claimed_until=None)
+                page = outbox.rows.filter(pk__in=pks[start : start + PAGE], state=State.REFUSED)
+                counts["again"] += page.update(state=State.UNSENT, tries=0, error="", claim=None, claimed_until=None)
             counts.update(self._relay(outbox, broker))
         return dict(counts)
 
     def _overtaken(self, outbox: Outbox, rows: list[Row]) -> set[int]:
         """Return the rows of plain jobs that would replace a newer job of their id."""
         plain = [row.pk for row in rows if not row.digest]
-        found: set[int] = set()
+        overtaken: set[int] = set()
         for start in range(0, len(plain), PAGE):
-            found |= outbox.overtaken(plain[start : start + PAGE], (*OutboxJob.WAITING, State.SENT))
-        return found
+            overtaken |= outbox.overtaken(plain[start : start + PAGE], (*OutboxJob.WAITING, State.SENT))
+        return overtaken
 
     # --- selection of rows
 
@@ -222,8 +232,8 @@ class Command(DelayQCommand):
         if options["ids"]:
             rows = rows.filter(job_id__in=options["ids"])
         after, total = 0, rows.count()
-        with self.progress("read", unit="rows") as shown:
+        with self.progress("read", unit="rows") as progress:
             while page := read(rows.filter(pk__gt=after).order_by("pk")[:PAGE]):
                 yield page
                 after = page[-1].pk
-                shown.update(shown.done + len(page), total)
+                progress.update(progress.done + len(page), total)

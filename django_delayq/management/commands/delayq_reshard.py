@@ -8,42 +8,40 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from ... import connections
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.operations.resharding import Progress
 from ...status.formatting import table
 from ..base import DelayQCommand, positive
 
-#: seconds between two checks of --wait
-LOOK: Final = 0.5
+#: pause between two checks of --wait
+POLL_SECONDS: Final = 0.5
 
 
 class Command(DelayQCommand):
     """Command that changes the number of shards of a queue."""
 
     help = (
-        "Changes the number of shards of a queue without a stop: new jobs go to the new shards, those in the old ones "
-        "are worked off by the running workers. The shard count in the settings should be changed too."
+        "Changes the number of shards of a queue while workers and producers continue. New jobs go to the new shards; "
+        "the running workers empty the old ones. Change the number in the settings as well."
     )
+    examples = ("delayq_reshard orders --shards 12 --wait", "delayq_reshard orders --status")
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument("queue", metavar="QUEUE")
-        parser.add_argument("--shards", type=positive(int, "a whole number"), metavar="N", help="how many from now on")
-        parser.add_argument("--wait", action="store_true", help="until no job is left in the old shards")
-        parser.add_argument("--status", action="store_true", help="only show what lies in the old and new shards")
+        parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+        parser.add_argument("--shards", type=positive(int, "a whole number"), metavar="N", help="new number of shards")
+        parser.add_argument("--wait", action="store_true", help="wait until the old shards are empty")
+        parser.add_argument("--status", action="store_true", help="only show the jobs in the old and new shards")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(self, **options: Any) -> None:
         """Change the number, wait, and show the result."""
-        broker, name = connections.broker(), check_queue_name(options["queue"])
-        if broker.known_queue(name) is None:
-            known = ", ".join(broker.queue_names()) or "none yet"
-            raise CommandError(f"there is no queue {name!r}. Known queues: {known}")
+        queue = self.known_queue(check_queue_name(options["queue"]))
+        broker, name = queue.broker, queue.name
         if options["shards"] is None and not (options["status"] or options["wait"]):
-            raise CommandError("how many shards? Give --shards N; or --status to see what is")
+            raise CommandError("the number of shards is missing: give --shards N, or --status to see the present ones")
         if options["shards"] is not None and not options["status"]:
             broker.reshard(name, options["shards"])
         if options["wait"]:
@@ -52,13 +50,13 @@ class Command(DelayQCommand):
 
     def wait(self, broker: Broker, name: str) -> None:
         """Wait until no job is left in the old shards."""
-        with self.progress("reshard") as shown:
-            most = 0
+        with self.progress("reshard") as progress:
+            total = 0
             while left := _left(broker.epochs.progress(name)):
-                most = max(most, left)
-                shown.update(most - left, most)
-                time.sleep(LOOK)
-            shown.update(most, most)
+                total = max(total, left)
+                progress.update(total - left, total)
+                time.sleep(POLL_SECONDS)
+            progress.update(total, total)
 
     def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
         """Print the counts of each epoch."""
@@ -68,36 +66,39 @@ class Command(DelayQCommand):
                     "queue": name,
                     "epochs": [
                         {
-                            "epoch": one.epoch,
-                            "shards": one.shards,
-                            "state": one.state,
-                            "jobs": _jobs(one),
-                            "reserved": one.counts.reserved,
-                            "morgue": one.counts.morgue,
+                            "epoch": epoch.epoch,
+                            "shards": epoch.shards,
+                            "state": epoch.state,
+                            "jobs": _jobs(epoch),
+                            "reserved": epoch.counts.reserved,
+                            "morgue": epoch.counts.morgue,
                         }
-                        for one in epochs
+                        for epoch in epochs
                     ],
                 }
             )
             return
         head = ("epoch", "state", "shards", "jobs", "reserved", "morgue")
         rows = [
-            (one.epoch, one.state, one.shards, _jobs(one), one.counts.reserved, one.counts.morgue) for one in epochs
+            (epoch.epoch, epoch.state, epoch.shards, _jobs(epoch), epoch.counts.reserved, epoch.counts.morgue)
+            for epoch in epochs
         ]
         for line in table(head, rows, left=2):
             self.stdout.write(line)
-        old = [one for one in epochs if one.state == "old"]
+        old = [epoch for epoch in epochs if epoch.state == "old"]
         if _left(epochs):
-            self.stdout.write("Old shards are emptied by the workers; see again with --status.")
-        elif any(one.counts.morgue for one in old):
-            self.stdout.write("Old shards stay while there are jobs in their morgue: kick or discard them.")
+            self.stdout.write("The workers are emptying the old shards. --status shows what is left.")
+        elif any(epoch.counts.morgue for epoch in old):
+            self.stdout.write(
+                "The old shards are kept while their morgue has jobs: retry or discard these with delayq_morgue."
+            )
         elif old:
-            self.stdout.write("Old shards are empty; a dispatcher takes them off within three minutes.")
+            self.stdout.write("The old shards are empty. A dispatcher removes them within three minutes.")
 
 
 def _left(epochs: list[Progress]) -> int:
     """Return the number of jobs in the old shards."""
-    return sum(_jobs(one) for one in epochs if one.state == "old")
+    return sum(_jobs(epoch) for epoch in epochs if epoch.state == "old")
 
 
 def _jobs(epoch: Progress) -> int:

@@ -18,7 +18,7 @@ from ...status.drawing import report
 from ...status.json_form import as_json
 from ...status.screen import HORIZON, Screen, Trail, screen
 from ..base import DelayQCommand, positive
-from ..screen import drawing, live
+from ..screen import draw, live
 from ..terminal import console_of, exit_on_sigterm
 
 
@@ -26,6 +26,7 @@ class Command(DelayQCommand):
     """Command that shows the status of the deployment."""
 
     help = "Shows the queues (delayed, ready, reserved, gated, failed, morgue, lag), the workers and Redis."
+    examples = ("delayq_status", "delayq_status --watch 5", "delayq_status --json")
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -37,7 +38,7 @@ class Command(DelayQCommand):
             const=2.0,
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="draw it anew every SECONDS (default 2) with rates and what each thread runs, until Ctrl-C",
+            help="refresh every SECONDS (default: 2) until Ctrl-C, with rates and the job of each thread",
         )
 
     def run(self, **options: Any) -> None:
@@ -55,7 +56,7 @@ class Command(DelayQCommand):
 
         An unavailable Redis is an error at the start only; later the command waits for it.
         """
-        rest = threading.Event()
+        pause = threading.Event()
         before: Snapshot | None = None
         try:
             with self.display(json=json) as (show, warn):
@@ -69,10 +70,10 @@ class Command(DelayQCommand):
                     else:
                         show(now, compare(before, now) if before is not None else None)
                         before = now
-                    rest.wait(seconds)
+                    pause.wait(seconds)
         except KeyboardInterrupt:
             return
-        except BrokenPipeError:  # the reader is gone; the interpreter's own last flush must not fail for it too
+        except BrokenPipeError:  # the reader has closed the pipe; the interpreter's last flush must not fail as well
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     @contextlib.contextmanager
@@ -92,11 +93,11 @@ class Command(DelayQCommand):
         if console is None:
             yield lambda now, change: self.print_lines([*contents(now, change).lines(), ""]), self.stderr.write
             return
-        with exit_on_sigterm(), live(console) as draw:
-            yield lambda now, change: draw(drawing(contents(now, change), console)), draw
+        with exit_on_sigterm(), live(console) as show:
+            yield lambda now, change: show(draw(contents(now, change), console)), show
 
     def show_json(self, now: Snapshot, change: Change | None) -> None:
-        """Print one of many snapshots as JSON."""
+        """Print a snapshot and the change since the last one as JSON."""
         self.print_json(as_json(now, change))
         self.stdout.flush()
 

@@ -16,7 +16,7 @@ from ... import __version__, connections, logs
 from ...runtime import wiring
 from ...settings.conf import Conf, conf
 from ...worker import WorkerConfig, child_spec
-from ..base import DelayQCommand, positive, queue_list
+from ..base import DelayQCommand, add_log_format, positive, queue_list
 
 NAME = "delayq_worker"
 
@@ -25,58 +25,69 @@ class Command(DelayQCommand):
     """Command that runs a worker."""
 
     help = (
-        "Runs jobs until SIGTERM or Ctrl-C (the second one ends it at once). "
-        "SIGUSR1: finish what is running, then end. SIGTTIN: show the stacks of all threads."
+        "Runs jobs until SIGTERM or Ctrl-C; running jobs get --grace seconds to finish, and a second signal ends the "
+        "worker at once. SIGUSR1: finish the running jobs without a time limit, then end. SIGTTIN: log the stacks of "
+        "all threads."
+    )
+    examples = (
+        "delayq_worker",
+        "delayq_worker --queues orders,mail --processes 2 --threads 10",
+        "delayq_worker --reload",
+        "delayq_worker --burst",
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
         number = positive(int, "a whole number")
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
-        parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
-        parser.add_argument("--processes", type=number, metavar="N", help="processes (1)")
+        parser.add_argument(
+            "--threads", type=number, metavar="N", help="jobs that run at the same time in one process (default: 5)"
+        )
+        parser.add_argument("--processes", type=number, metavar="N", help="number of processes (default: 1)")
         parser.add_argument(
             "--quarantine",
             type=number,
             metavar="N",
-            help="further processes at most, for jobs whose process died under them, one job each (2)",
+            help="most additional processes for jobs during which a process died, one job each (default: 2)",
         )
         parser.add_argument(
             "--nodes",
             type=number,
             metavar="N",
-            help="machines that share the work; each begins with its own shards (splitter by_node)",
+            help="number of machines that share the work; each prefers its own shards (splitter by_node)",
         )
         parser.add_argument(
-            "--node", type=positive(int, "a whole number", zero=True), metavar="N", help="which of them this is, from 0"
+            "--node",
+            type=positive(int, "a whole number", zero=True),
+            metavar="N",
+            help="number of this machine, from 0",
         )
-        parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after so many jobs")
-        parser.add_argument("--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory")
+        parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after this many jobs")
+        parser.add_argument(
+            "--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory than this"
+        )
         parser.add_argument(
             "--grace",
             type=positive(float, "a number of seconds", zero=True),
             metavar="SECONDS",
-            help="time that running jobs get to finish at the end (25)",
+            help="time for running jobs to finish after a signal to stop (default: 25)",
         )
         parser.add_argument(
             "--dispatcher",
             action=BooleanOptionalAction,
             default=None,
-            help="also do the housekeeping of the queues (default: yes)",
+            help="do the housekeeping of the queues, too (default: yes)",
         )
-        parser.add_argument("--reload", action="store_true", help="start fresh processes when code changes")
-        parser.add_argument("--burst", action="store_true", help="one process; end when nothing is ready any more")
         parser.add_argument(
-            "--log-format",
-            choices=("plain", "json"),
-            default="plain",
-            help="used when the project's LOGGING has no handler for 'django_delayq'",
+            "--reload", action="store_true", help="replace the processes when a source file changes; for development"
         )
+        parser.add_argument("--burst", action="store_true", help="run in one process, and end when no job is ready")
+        add_log_format(parser)
 
     def run(self, **options: Any) -> None:
         """Run as a child, a single process, or a supervisor."""
         logs.configure(options["log_format"], options["verbosity"])
-        told = child_spec()
+        child = child_spec()
         settings = conf()
         config = wiring.make_config(
             settings,
@@ -91,32 +102,32 @@ class Command(DelayQCommand):
             grace=options["grace"],
             dispatcher=options["dispatcher"],
             burst=options["burst"] or None,
-            index=told.index if told is not None else None,
+            index=child.index if child is not None else None,
         )
-        if told is not None:
-            wiring.run_worker(config, told)
-        away = wiring.ensure_server()
-        if not away:
+        if child is not None:
+            wiring.run_worker(config, child)
+        redis_error = wiring.ensure_server()
+        if not redis_error:
             wiring.check_queues(config.queues, settings)
-        self.announce(settings, config, away)
+        self.announce(settings, config, redis_error)
         if options["burst"]:
             wiring.run_worker(config)
         self.supervise(config, options)
 
-    def announce(self, settings: Conf, config: WorkerConfig, away: str) -> None:
+    def announce(self, settings: Conf, config: WorkerConfig, redis_error: str) -> None:
         """Print one line on stdout, and warnings on stderr."""
-        many = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
+        size = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
         self.stdout.write(
-            f"delayq_worker {__version__} (pid {os.getpid()}): {many}, queues {', '.join(config.queues)}, "
+            f"delayq_worker {__version__} (pid {os.getpid()}): {size}, queues {', '.join(config.queues)}, "
             f"{wiring.redis_name(settings)}{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
         )
         self.stdout.flush()
-        if away:
-            self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
+        if redis_error:
+            self.stderr.write(self.style.WARNING(f"Redis is not available; the worker waits for it: {redis_error}"))
         else:
-            differing = connections.other_shards(connections.broker())
-            for sentence in (*wiring.pulled_queues(config.queues, settings), *differing):
-                self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
+            notes = (*wiring.pulled_queues(config.queues, settings), *connections.other_shards(connections.broker()))
+            for note in notes:
+                self.stderr.write(self.style.WARNING(f"Note: {note}"))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
         """Run the supervisor until it is stopped."""
@@ -133,7 +144,7 @@ class Command(DelayQCommand):
         """Send this process SIGHUP when a file of the project changes, as detected by Django's autoreloader."""
 
         def changed(sender: object, file_path: Path, **_: object) -> bool:
-            self.stdout.write(f"{file_path} changed, starting fresh processes")
+            self.stdout.write(f"{file_path} changed: replacing the processes")
             self.stdout.flush()
             os.kill(os.getpid(), signal.SIGHUP)
             return True  # handled: Django must not end this process

@@ -12,10 +12,10 @@ from redis.sentinel import SentinelConnectionPool
 
 from ... import connections
 from ...core.errors import Misconfigured
-from ...pipeline.redis_door import config_of
+from ...pipeline.redis_options import config_of
 from ...settings.conf import SETTING, Conf
 
-#: environment variable of Spark's workers with the address
+#: environment variable that passes the address to Spark's workers
 ENV: Final = "DELAYQ_PIPELINE_REDIS"
 _SSL: Final = (
     "ca_certs",
@@ -31,7 +31,7 @@ _SSL: Final = (
 )
 
 
-def spoken(settings: Conf) -> str:
+def redis_address(settings: Conf) -> str:
     """Return the value of ``DELAYQ["REDIS"]`` as text for the option ``redis`` of the formats.
 
     The embedded Redis is started if the settings use it.
@@ -44,11 +44,11 @@ def spoken(settings: Conf) -> str:
         return json.dumps(dict(redis), default=str)
     if isinstance(redis, str) and "://" in redis:
         return redis
-    made = connections.make_connection(settings)
+    connection = connections.make_connection(settings)
     try:
-        return json.dumps(of_client(made.client))
+        return json.dumps(address_of_client(connection.client))
     finally:
-        made.close()
+        connection.close()
 
 
 def check_reach(text: str, master: str) -> None:
@@ -67,51 +67,53 @@ def check_reach(text: str, master: str) -> None:
         )
 
 
-def of_client(client: Any) -> dict[str, Any]:
+def address_of_client(client: Any) -> dict[str, Any]:
     """Return a value for ``DELAYQ["REDIS"]`` that connects to the same Redis as a redis-py client.
 
     Raises:
-        Misconfigured: its password comes from a program of this process.
+        Misconfigured: its password comes from a credential provider, which exists in this process only.
     """
     if isinstance(client, RedisCluster):
         nodes = [[str(node.host), int(node.port)] for node in client.get_nodes()]
         return {"cluster": nodes, **_access(client.nodes_manager.connection_kwargs, tls=None)}
     pool = client.connection_pool
-    given = pool.connection_kwargs
+    arguments = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):
         manager: Any = pool.sentinel_manager
-        theirs = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
-        found = {
-            "sentinels": [[str(one["host"]), int(one["port"])] for one in theirs],
+        sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
+        address = {
+            "sentinels": [[str(sentinel["host"]), int(sentinel["port"])] for sentinel in sentinels],
             "master": pool.service_name,
             "sentinel_username": manager.sentinel_kwargs.get("username"),
             "sentinel_password": manager.sentinel_kwargs.get("password"),
-            "db": given.get("db") or 0,
-            **_access(given, tls=None),
+            "db": arguments.get("db") or 0,
+            **_access(arguments, tls=None),
         }
-    elif "path" in given:
-        found = {"path": given["path"], "db": given.get("db") or 0, **_access(given, tls=False)}
+    elif "path" in arguments:
+        address = {"path": arguments["path"], "db": arguments.get("db") or 0, **_access(arguments, tls=False)}
     else:
         tls = issubclass(pool.connection_class, SSLConnection)
-        found = {
-            "host": given.get("host", "localhost"),
-            "port": int(given.get("port", 6379)),
-            "db": given.get("db") or 0,
-            **_access(given, tls=tls),
+        address = {
+            "host": arguments.get("host", "localhost"),
+            "port": int(arguments.get("port", 6379)),
+            "db": arguments.get("db") or 0,
+            **_access(arguments, tls=tls),
         }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in address.items() if value is not None}
 
 
-def _access(given: Mapping[str, Any], *, tls: bool | None) -> dict[str, Any]:
+def _access(arguments: Mapping[str, Any], *, tls: bool | None) -> dict[str, Any]:
     """Return user, password and TLS from connection arguments; ``tls`` None = take TLS from the arguments."""
-    if given.get("credential_provider") is not None:
+    if arguments.get("credential_provider") is not None:
         raise Misconfigured(
             f"the cache that {SETTING}['REDIS'] names gets its password from a credential_provider, which Spark's "
             f"workers do not have: give {SETTING}['REDIS'] as a URL or a dict with a password"
         )
-    tls = bool(given.get("ssl")) if tls is None else tls
-    found = {name: given[name] for name in ("username", "password") if given.get(name) is not None}
+    tls = bool(arguments.get("ssl")) if tls is None else tls
+    access = {name: arguments[name] for name in ("username", "password") if arguments.get(name) is not None}
     if tls:
-        found["ssl"] = True
-        found.update({f"ssl_{name}": given[f"ssl_{name}"] for name in _SSL if given.get(f"ssl_{name}") is not None})
-    return found
+        access["ssl"] = True
+        access.update(
+            {f"ssl_{name}": arguments[f"ssl_{name}"] for name in _SSL if arguments.get(f"ssl_{name}") is not None}
+        )
+    return access

@@ -8,36 +8,40 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from . import common, keeping
-from .day_bar import following_days
+from . import common, history_runs
 from .stopping import Stopped
 
-HELP: Final = "compute the attempts and figures of some days anew from their events, e.g. after a change of the SLA"
+HELP: Final = "compute the attempts and metrics of days again from their events, e.g. after a change of the SLA"
+EXAMPLES: Final = ("delayq_pipeline backfill --from 2026-11-01 --to 2026-11-21",)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    for name, dest, text in (("--from", "first", "the first day, of UTC"), ("--to", "last", "the last day")):
-        parser.add_argument(name, dest=dest, type=common.day, required=True, metavar="DAY", help=f"{text}: 2026-11-21")
+    for name, dest, text in (("--from", "first", "first day, in UTC"), ("--to", "last", "last day")):
+        parser.add_argument(
+            name, dest=dest, type=common.day, required=True, metavar="DAY", help=f"{text}, like 2026-11-21"
+        )
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Compute and write the days."""
     first, last = options["first"], options["last"]
     if last < first:
-        raise CommandError(f"--to {last} lies before --from {first}", returncode=2)
-    run_id = keeping.new_run("backfill")
+        raise CommandError(f"--to {last} is before --from {first}: exchange them", returncode=2)
+    run_id = history_runs.new_run_id("backfill")
     with (
-        common.recorded(command, "backfill", run_id, detail=keeping.asked(options)) as kept,
+        common.record_run(command, "backfill", run_id, detail=history_runs.run_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
-        with following_days(command, "backfill", kept) as told_days:
-            summary = keeping.driver(spark, options).backfill(
-                first, last, keeping.write_hours, stop=command.stopping, on_days=told_days
+        with history_runs.follow_days(command, "backfill", record) as on_days:
+            summary = history_runs.driver(spark, options).backfill(
+                first, last, history_runs.write_hours, stop=command.stop_request, on_days=on_days
             )
-        told = keeping.told(summary)
-        kept.progress(rows=summary.rows, bad=summary.bad, detail=told)
-        common.finish(command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **told})
+        values = history_runs.summary_values(summary)
+        record.progress(rows=summary.rows, bad=summary.bad, detail=values)
+        common.print_result(
+            command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **values}
+        )
         if summary.stopped:
-            raise Stopped(command.stopping.sentence)
+            raise Stopped(command.stop_request.message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,125 +13,142 @@ from django.db import connections
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
-from ...core.moments import iso_of
 from ...core.sending import bulk_loads
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
-from ...status.formatting import table
 from ..base import positive
-from . import common, keeping, making
+from . import common, history_runs, job_writer
+from .bulk_preview import print_dry_run
 from .stopping import Stopped
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
-    from ...pipeline.dry_run import DryRun
     from ...pipeline.inputs import Files, Table
 
-HELP: Final = "schedule a job for each row of files or of a model, in a run that can be gone on with"
+HELP: Final = "schedule a job for each row of files or of a model; an interrupted run can be resumed"
+EXAMPLES: Final = (
+    "delayq_pipeline bulk sms.parquet --task shop.send_sms --id 'sms:{pk}' --args pk --due +2h --dry-run",
+    "delayq_pipeline bulk --model shop.Order --filter '{\"status\": \"placed\"}' --task shop.remind --id 'order-{pk}'",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     source = parser.add_argument_group("rows")
-    source.add_argument("paths", nargs="*", metavar="PATH", help="files or folders, also URLs that Spark can open")
+    source.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or URLs that Spark can open")
     source.add_argument(
-        "--format", choices=FORMATS, help="of the files (default: what their endings say, else parquet)"
+        "--format", choices=FORMATS, help="format of the files (default: by their extension, else parquet)"
     )
     source.add_argument(
         "--schema",
         metavar="COLUMNS",
-        help="of csv and json, like 'pk LONG, day DATE'; without it all columns of csv are texts",
+        help="columns of csv and json, like 'pk LONG, day DATE' (default for csv: all columns are text)",
     )
-    source.add_argument("--no-header", action="store_true", help="the first line of a csv file is data")
-    source.add_argument("--model", metavar="APP.MODEL", help="the rows of a Django model instead of files")
-    source.add_argument("--filter", metavar="JSON", help="""lookups of its rows, like '{"status": "pending"}'""")
-    source.add_argument("--using", metavar="ALIAS", help="the database of the model")
+    source.add_argument("--no-header", action="store_true", help="treat the first line of a csv file as data")
+    source.add_argument("--model", metavar="APP.MODEL", help="read the rows of a Django model instead of files")
+    source.add_argument(
+        "--filter", metavar="JSON", help="""lookups that select its rows, like '{"status": "pending"}'"""
+    )
+    source.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
     made = parser.add_argument_group("jobs")
     made.add_argument(
-        "--task", help="its name; queue, priority, expiry and how payloads are merged are those of the task"
+        "--task", help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged"
     )
-    made.add_argument("--queue", type=check_queue_name, help="another queue, or one of kind pull")
-    made.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'sms:{pk}:{day}', of columns of the rows")
+    made.add_argument(
+        "--queue", type=check_queue_name, help="queue of the jobs, if not that of the task; alone, a queue of kind pull"
+    )
+    made.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of columns, like 'sms:{pk}:{day}'")
     made.add_argument(
         "--due",
         metavar="WHAT",
-        help="a column, a moment like 2026-11-21T08:00:00+01:00, or a time from "
-        "now on like +2h30m; without it the jobs are due at once",
+        help="due time: a column, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m (default: at once)",
     )
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
         # "args" is reserved among the options of a Django command
         made.add_argument(
             f"--{name}",
             dest=f"{name}_columns",
-            type=making.names,
+            type=job_writer.column_names,
             default=(),
             metavar="A,B",
             help=f"columns that are {text}",
         )
-    made.add_argument("--payload", metavar="COLUMN", help="of merged tasks, and the bytes of a queue of kind pull")
-    made.add_argument("--score", metavar="COLUMN", help="the order of the payload")
+    made.add_argument(
+        "--payload", metavar="COLUMN", help="payload of merged tasks, or body of the jobs of a queue of kind pull"
+    )
+    made.add_argument("--score", metavar="COLUMN", help="score of the payload")
     made.add_argument(
         "--on-conflict",
         choices=("ignore", "replace", "merge", "error"),
-        help="what happens to a live job of the same id (default: ignore; merge for jobs with a payload)",
+        help="what to do if there is a live job of the same id (default: ignore; merge for jobs with a payload)",
     )
-    made.add_argument("--priority", type=int, help="0 (first) to 7")
+    made.add_argument("--priority", type=int, help="priority from 0 (first) to 7 (default: that of the task)")
     how = parser.add_argument_group("run")
-    how.add_argument("--run-id", metavar="X", help="go on with a run, or name a new one")
+    how.add_argument("--run-id", metavar="X", help="resume this run, or name a new one")
     how.add_argument(
-        "--chunk", type=positive(int, "a number of jobs"), default=250, help="jobs in a call of Redis (250)"
+        "--chunk", type=positive(int, "a number of jobs"), default=250, help="jobs in one call of Redis (default: 250)"
     )
-    how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
-    how.add_argument("--parts", type=positive(int, "a number of tasks"), help="tasks of Spark (default: one a core)")
+    how.add_argument(
+        "--rate", type=positive(float, "a number of jobs"), metavar="N", help="at most this many jobs per second"
+    )
+    how.add_argument(
+        "--parts", type=positive(int, "a number of tasks"), help="number of Spark tasks (default: one per core)"
+    )
     how.add_argument(
         "--part-bytes",
         type=positive(int, "a number of bytes"),
         default=PART_BYTES,
-        help="of a file that one task reads at most (default: 64 MiB)",
+        help="most bytes of a file that one Spark task reads (default: 64 MiB)",
     )
-    how.add_argument("--quarantine", metavar="DIR", help="put rows that are no jobs there; else the first ends the run")
-    how.add_argument("--dry-run", action="store_true", help="say what would be written; nothing is")
+    how.add_argument(
+        "--quarantine",
+        metavar="DIR",
+        help="folder for rows that cannot become jobs (default: the first such row ends the run)",
+    )
+    how.add_argument("--dry-run", action="store_true", help="write nothing, print what would be written")
     how.add_argument(
         "--storm",
         type=positive(int, "a number of jobs"),
         default=60_000,
         metavar="N",
-        help="with --dry-run: warn of more jobs than these in one minute (default: 60,000)",
+        help="warn if more jobs than this become due in one minute (default: 60,000)",
     )
-    how.add_argument("--yes", action="store_true", help="write although the look before found something to warn of")
+    how.add_argument("--yes", action="store_true", help="write even if the preview has warnings")
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
-    source, wanted = _source(options), _wanted(options)
+    source, bulk_options = _source(options), _bulk_options(options)
     if options["dry_run"]:
         with common.session(command, options, "delayq bulk dry run") as spark:
             _attach(spark, options)
             from ...pipeline.bulk import rehearse
 
-            _show(command, rehearse(spark, source, wanted, storm_above=options["storm"]), options)
+            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]), options)
         return None
-    run_id = options["run_id"] or keeping.new_run("bulk")
-    wanted = replace(wanted, run_id=run_id)
-    how = f"go on with it by the same command and --run-id {run_id}"
-    detail = _asked(options)
+    run_id = options["run_id"] or history_runs.new_run_id("bulk")
+    bulk_options = replace(bulk_options, run_id=run_id)
+    hint = f"resume it with the same command and --run-id {run_id}"
+    detail = _run_detail(options)
     try:
         with (
-            common.recorded(command, "bulk", run_id, queue=wanted.queue, task=wanted.task or "", detail=detail) as kept,
+            common.record_run(
+                command, "bulk", run_id, queue=bulk_options.queue, task=bulk_options.task or "", detail=detail
+            ) as record,
             common.session(command, options, f"delayq bulk {run_id}") as spark,
         ):
-            result = _write(command, spark, source, wanted, options, kept)
+            result = _write(command, spark, source, bulk_options, options, record)
     except Stopped as stopped:
-        raise Stopped(f"{stopped}. Run {run_id} is open: {how}") from stopped
+        raise Stopped(f"{stopped}. Run {run_id} is incomplete: {hint}") from stopped
     except DelayQError as error:
         if options["run_id"] is None and run_id not in str(error):
-            raise CommandError(f"{error}\nRun {run_id}: {how}") from error
+            raise CommandError(f"{error}\nRun {run_id}: {hint}") from error
         raise
     if result.was_over:
-        common.say(command, f"Run {run_id} was over before: everything is in, nothing was written.", options)
-    common.finish(command, _told(result))
+        common.print_note(command, f"Run {run_id} was complete already, so nothing was written.", options)
+    common.print_result(command, _result_values(result))
     return None
 
 
@@ -144,59 +160,65 @@ def _attach(spark: Any, options: Mapping[str, Any]) -> None:
 
 
 def _write(
-    command: common.Desk,
+    command: common.CommandContext,
     spark: Any,
     source: Files | Table,
-    wanted: BulkOptions,
+    bulk_options: BulkOptions,
     options: Mapping[str, Any],
-    kept: Record,
+    record: Record,
 ) -> BulkResult:
     from ...pipeline.bulk import bulk, rehearse
 
     _attach(spark, options)
     # An existing bulk load is resumed without a preview, which was shown when it began.
-    if not options["yes"] and bulk_loads.read_load(ours.broker(), wanted.run_id or "") is None:
-        look = rehearse(spark, source, wanted, storm_above=options["storm"])
-        found = look.dangers if wanted.quarantine else look.warnings
-        if found:
+    if not options["yes"] and bulk_loads.read_load(ours.broker(), bulk_options.run_id or "") is None:
+        preview = rehearse(spark, source, bulk_options, storm_above=options["storm"])
+        warnings = preview.dangers if bulk_options.quarantine else preview.warnings
+        if warnings:
             raise CommandError(
-                "\n".join([*found, "Nothing was written. --dry-run tells more; --yes writes all the same."])
+                "\n".join(
+                    [*warnings, "Nothing was written. --dry-run shows the details; --yes writes despite the warnings."]
+                )
             )
-    ours.queue(wanted.queue)  # created with the shards and limits of the settings, if it does not exist
-    with command.progress("bulk", unit="rows") as shown:
+    ours.queue(bulk_options.queue)  # created with the shards and limits of the settings, if it does not exist
+    with command.progress("bulk", unit="rows") as progress:
 
         def watch(counts: Mapping[str, int], total: int | None) -> None:
             rows = sum(counts.values())
-            shown.update(rows, total)
+            progress.update(rows, total)
             created = counts.get("created", 0)
-            kept.progress(rows=rows, created=created, known=rows - created, total=total)
+            record.progress(rows=rows, created=created, known=rows - created, total=total)
 
-        result = bulk(spark, source, wanted, watch=_in_its_thread(watch))
-    kept.progress(rows=result.rows, created=result.created, known=result.known, bad=result.bad, detail=_told(result))
+        result = bulk(spark, source, bulk_options, watch=_closing_connections(watch))
+    record.progress(
+        rows=result.rows, created=result.created, known=result.known, bad=result.bad, detail=_result_values(result)
+    )
     return result
 
 
-def _in_its_thread(watch: Callable[[Mapping[str, int], int | None], None]) -> Callable[..., None]:
+def _closing_connections(watch: Callable[[Mapping[str, int], int | None], None]) -> Callable[..., None]:
     """Return ``watch`` wrapped to close the thread's database connections after each call: the thread is not ours."""
 
-    def told(counts: Mapping[str, int], total: int | None) -> None:
+    def call(counts: Mapping[str, int], total: int | None) -> None:
         try:
             watch(counts, total)
         finally:
             connections.close_all()
 
-    return told
+    return call
 
 
 def _source(options: Mapping[str, Any]) -> Files | Table:
     from ...pipeline.inputs import Files, Table
 
     if bool(options["model"]) == bool(options["paths"]):
-        raise CommandError("which rows? Give paths of files, or --model app.Model: one of the two", returncode=2)
+        raise CommandError(
+            "the rows are missing or ambiguous: give either paths of files or --model app.Model", returncode=2
+        )
     if options["model"]:
         return Table(options["model"], options["filter"], using=options["using"])
     if options["filter"]:
-        raise CommandError("--filter is for --model; of files all rows are taken", returncode=2)
+        raise CommandError("--filter needs --model: leave it out, because all rows of files are used", returncode=2)
     return Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
 
 
@@ -207,20 +229,25 @@ def _format(options: Mapping[str, Any]) -> str:
         raise CommandError(str(error), returncode=2) from error
 
 
-def _wanted(options: Mapping[str, Any]) -> BulkOptions:
+def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
     """Return the options of the bulk load: the command line overrides the task and the settings."""
     from ...pipeline.bulk import BulkOptions
     from .address import ENV
 
     settings = conf()
     name = options["task"]
-    task = making.known_task(name, payload=options["payload"]) if name else None
+    task = job_writer.known_task(name, payload=options["payload"]) if name else None
     queue = options["queue"] or (task.options.queue if task else None)
     if queue is None:
-        raise CommandError("which task? Give --task, or --queue of kind pull, whose jobs are raw bytes", returncode=2)
+        raise CommandError(
+            "the task is missing: give --task, or --queue with a queue of kind pull, whose jobs are raw bytes",
+            returncode=2,
+        )
     policy = settings.queue(queue)
     if task is None and policy.kind != "pull":
-        raise CommandError(f"which task? Queue {queue!r} is of kind {policy.kind}: give --task", returncode=2)
+        raise CommandError(
+            f"the task is missing: give --task, because queue {queue!r} is of kind {policy.kind}", returncode=2
+        )
     return BulkOptions(
         queue=queue,
         task=name,
@@ -239,20 +266,20 @@ def _wanted(options: Mapping[str, Any]) -> BulkOptions:
         part_bytes=options["part_bytes"],
         rate=options["rate"],
         quarantine=options["quarantine"],
-        more=making.policies(
+        more=job_writer.options(
             queue, task, kind=policy.kind, onConflict=options["on_conflict"], priority=options["priority"]
         ),
     )
 
 
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+def _run_detail(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command line's options for the run's row, without secrets."""
     names = ("model", "filter", "id", "due", "args_columns", "kwargs_columns", "payload", "score", "rate", "master")
     files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
     return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
 
 
-def _told(result: BulkResult) -> dict[str, Any]:
+def _result_values(result: BulkResult) -> dict[str, Any]:
     return {
         "run_id": result.run_id,
         "state": "finished",
@@ -266,35 +293,3 @@ def _told(result: BulkResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
     }
-
-
-def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> None:
-    """Print a dry run as readable text on stderr, and as JSON in the last line."""
-    lines = [
-        f"{found.rows:,} rows, {found.due_now:,} of them due already; about {found.bytes_per_job:,.0f} bytes a "
-        f"job, {found.memory / 1e6:,.1f} MB in all"
-    ]
-    lines += ["", *table(("shard", "rows"), sorted(found.shards.items())), ""]
-    lines += table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in found.dues])
-    lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in found.first)]
-    lines += ["", *(f"WARNING: {text}" for text in found.warnings)]
-    common.say(command, "\n".join(lines), options)
-    common.finish(
-        command,
-        {
-            "state": "dry run",
-            "rows": found.rows,
-            "due_now": found.due_now,
-            "without_id": found.without_id,
-            "without_due": found.without_due,
-            "shards": dict(found.shards),
-            "dues": list(found.dues),
-            "width_minutes": found.width_min,
-            "busiest_minute": {"at": iso_of(found.busiest[0]), "rows": found.busiest[1]},
-            "bytes_per_job": round(found.bytes_per_job),
-            "bytes": found.memory,
-            "free_bytes": found.free,
-            "first": list(found.first),
-            "warnings": found.warnings,
-        },
-    )

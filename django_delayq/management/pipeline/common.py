@@ -20,7 +20,7 @@ from ...settings.conf import Conf, conf
 from ..progress import Progress
 from ..terminal import RawOutput
 from . import address
-from .stopping import Stopped, Stopping
+from .stopping import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
@@ -31,16 +31,27 @@ MISSING: Final = 3
 STOPPED: Final = 4
 
 
-class Desk(Protocol):
+class CommandContext(Protocol):
     """Part of :class:`~django_delayq.management.commands.delayq_pipeline.Command` that a subcommand uses."""
 
     stdout: OutputWrapper
     stderr: OutputWrapper
-    #: stop request by a signal
-    stopping: Stopping
+    stop_request: StopRequest
 
-    def progress(self, what: str, *, unit: str = "jobs") -> Progress:
+    def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager."""
+        ...
+
+    def check_confirmable(self, question: str = ..., *, yes: bool) -> None:
+        """Check that the action is confirmed, or can be."""
+        ...
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask for confirmation, unless ``yes`` is set."""
+        ...
+
+    def confirmed(self, question: str, *, yes: bool) -> bool:
+        """Return True if the action is confirmed."""
         ...
 
 
@@ -50,21 +61,23 @@ class Desk(Protocol):
 def add_spark(parser: ArgumentParser) -> None:
     """Add ``--master`` and ``--conf``."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", metavar="URL", help="where it runs (default: DELAYQ['PIPELINE']['master'], local)")
+    group.add_argument(
+        "--master", metavar="URL", help="master of Spark (default: DELAYQ['PIPELINE']['master'], which is local)"
+    )
     group.add_argument(
         "--conf",
         action="append",
         default=[],
         type=_setting,
         metavar="KEY=VALUE",
-        help="an option of Spark, over those of DELAYQ['PIPELINE']['conf']; may be repeated",
+        help="option of Spark, which overrides DELAYQ['PIPELINE']['conf']; may be repeated",
     )
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise ArgumentTypeError(f"{text!r} is no option of Spark; write it like spark.driver.memory=2g")
+        raise ArgumentTypeError(f"{text!r} is not an option of Spark; write it like spark.driver.memory=2g")
     return key.strip(), value.strip()
 
 
@@ -73,7 +86,7 @@ def day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no day like 2026-11-21") from None
+        raise ArgumentTypeError(f"{text!r} is not a day; write it like 2026-11-21") from None
 
 
 # -- the settings ------------------------------------------------------------------------------------------------------
@@ -81,11 +94,11 @@ def day(text: str) -> date:
 
 def root(settings: Conf | None = None) -> str:
     """Return the folder of the history. A relative one is below the project's ``BASE_DIR``, a URL is not changed."""
-    given = (settings or conf()).pipeline.root
-    if "://" in given:
-        return given
+    folder = (settings or conf()).pipeline.root
+    if "://" in folder:
+        return folder
     base = getattr(django_settings, "BASE_DIR", None)
-    return str(Path(base or ".").resolve() / Path(given).expanduser())
+    return str(Path(base or ".").resolve() / Path(folder).expanduser())
 
 
 def format_options(settings: Conf | None = None) -> dict[str, str]:
@@ -101,13 +114,13 @@ def session_options(options: Mapping[str, Any], app: str, settings: Conf | None 
     """
     settings = settings or conf()
     master = options.get("master") or settings.pipeline.master
-    where = address.spoken(settings)
-    address.check_reach(where, master)
+    redis = address.redis_address(settings)
+    address.check_reach(redis, master)
     return SessionOptions(
         master=master,
         app=app,
         conf={**settings.pipeline.conf, **dict(options.get("conf") or ())},
-        environ={address.ENV: where},
+        environ={address.ENV: redis},
     )
 
 
@@ -115,29 +128,33 @@ def session_options(options: Mapping[str, Any], app: str, settings: Conf | None 
 
 
 @contextlib.contextmanager
-def session(command: Desk, options: Mapping[str, Any], app: str, *, patient: bool = False) -> Iterator[SparkSession]:
+def session(
+    command: CommandContext, options: Mapping[str, Any], app: str, *, patient: bool = False
+) -> Iterator[SparkSession]:
     """Open a Spark session with the formats registered and the address of Redis set for :func:`format_options`.
 
     Args:
         app: Spark's name for the application.
-        patient: do not cancel Spark's jobs after a stop request, because the block checks ``command.stopping`` itself.
-            Otherwise they are cancelled, and the block has to expect an exception.
+        patient: do not cancel Spark's jobs after a stop request, because the block checks ``command.stop_request``
+            itself. Otherwise they are cancelled, and the block has to expect an exception.
 
     Raises:
         SparkMissing: Spark or Java is not installed.
         Stopped: a stop was requested before it began.
     """
-    wanted = session_options(options, app)
-    os.environ.update(wanted.environ)
-    with opened(wanted) as spark:
-        command.stopping.listen()
-        command.stopping.check()
-        with contextlib.nullcontext() if patient else command.stopping.cancelling(spark):
+    session = session_options(options, app)
+    os.environ.update(session.environ)
+    with opened(session) as spark:
+        command.stop_request.listen()
+        command.stop_request.check()
+        with contextlib.nullcontext() if patient else command.stop_request.cancelling(spark):
             yield spark
 
 
 @contextlib.contextmanager
-def recorded(command: Desk, kind: str, run_id: str, *, endless: bool = False, **about: Any) -> Iterator[Record]:
+def record_run(
+    command: CommandContext, kind: str, run_id: str, *, endless: bool = False, **about: Any
+) -> Iterator[Record]:
     """Create and update the run's :class:`~django_delayq.models.PipelineRun`.
 
     See :func:`~django_delayq.history.records.record`. A block that completes is ``finished``, even after a signal. A
@@ -151,20 +168,20 @@ def recorded(command: Desk, kind: str, run_id: str, *, endless: bool = False, **
         Stopped: a stop was requested, and the block failed because of it.
         PipelineError: Spark failed; the text is short.
     """
-    with record(kind, run_id, **about) as kept:
+    with record(kind, run_id, **about) as run:
         try:
-            yield kept
+            yield run
         except Exception as error:
-            if command.stopping():
-                raise Stopped(command.stopping.sentence) from error
-            if is_sparks(error):
-                raise PipelineError(told(error)) from error
+            if command.stop_request():
+                raise Stopped(command.stop_request.message) from error
+            if is_spark_error(error):
+                raise PipelineError(spark_message(error)) from error
             raise
-        if endless and command.stopping():
-            kept.stop()
+        if endless and command.stop_request():
+            run.stop()
 
 
-def say(command: Desk, text: str, options: Mapping[str, Any]) -> None:
+def print_note(command: CommandContext, text: str, options: Mapping[str, Any]) -> None:
     """Print a line on stderr; none with ``--verbosity 0``."""
     if options.get("verbosity") != 0:
         out = RawOutput(command.stderr)
@@ -172,32 +189,32 @@ def say(command: Desk, text: str, options: Mapping[str, Any]) -> None:
         out.flush()
 
 
-def finish(command: Desk, result: Mapping[str, Any]) -> None:
+def print_result(command: CommandContext, result: Mapping[str, Any]) -> None:
     """Print the result as the last line of stdout, as one line of JSON."""
     command.stdout.write(json.dumps(result, default=str, ensure_ascii=False))
     command.stdout.flush()
 
 
-def is_sparks(error: BaseException) -> bool:
-    """Return True if the error comes from Spark, whose messages are long."""
+def is_spark_error(error: BaseException) -> bool:
+    """Return True if the error comes from Spark; its message is long."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
-def told(error: BaseException) -> str:
+def spark_message(error: BaseException) -> str:
     """Return the message of an error without the Java stack that Spark appends to it.
 
     For an error in one of Spark's Python workers this is the worker's last line.
     """
     text = str(error).strip()
     lines = [line for line in text.splitlines() if line.strip()]
-    traces = [place for place, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    traces = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if traces:
-        inside = lines[traces[-1] + 1 :]
-        end = next((line for line in inside if not line.startswith((" ", "\t"))), "")
-        return end or lines[0]
-    kept = []
+        trace = lines[traces[-1] + 1 :]
+        last = next((line for line in trace if not line.startswith((" ", "\t"))), "")
+        return last or lines[0]
+    message = []
     for line in lines:
         if line.startswith(("JVM stacktrace", "\tat ", "    at ", "Driver stacktrace")):
             break
-        kept.append(line)
-    return "\n".join(kept[:8]) or type(error).__name__
+        message.append(line)
+    return "\n".join(message[:8]) or type(error).__name__

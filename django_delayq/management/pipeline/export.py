@@ -17,25 +17,32 @@ from . import common
 from .status import TABLES
 
 HELP: Final = "copy the history to a folder of plain Parquet, for tools that do not read Delta tables"
+EXAMPLES: Final = ("delayq_pipeline export --parquet /srv/history --from 2026-11-01",)
 NEEDS_SPARK: Final = False
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument(
-        "--parquet", required=True, metavar="FOLDER", help="write here; a new folder, or a URL that Arrow opens"
+        "--parquet", required=True, metavar="FOLDER", help="new folder for the files, or a URL that Arrow can open"
     )
     parser.add_argument(
-        "--tables", type=queue_list, default=TABLES, metavar="A,B", help=f"of {', '.join(TABLES)} (default: all)"
+        "--tables",
+        type=queue_list,
+        default=TABLES,
+        metavar="A,B",
+        help=f"only these tables, of {', '.join(TABLES)} (default: all)",
     )
-    for name, dest, text in (("--from", "first", "the first day, of UTC"), ("--to", "last", "the last day")):
+    for name, dest, text in (("--from", "first", "first day, in UTC"), ("--to", "last", "last day")):
         parser.add_argument(name, dest=dest, type=common.day, metavar="DAY", help=f"{text} (default: all days)")
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Copy the files, and print how many."""
     if unknown := [name for name in options["tables"] if name not in TABLES]:
-        raise CommandError(f"--tables: {unknown[0]!r} is none of {', '.join(TABLES)}", returncode=2)
+        raise CommandError(
+            f"--tables: there is no table {unknown[0]!r}. Known tables: {', '.join(TABLES)}", returncode=2
+        )
     try:
         from ...pipeline.export import export
         from ...pipeline.store import Store
@@ -44,14 +51,14 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         raise SparkMissing(f"The pipeline needs {error.name}: {HOW_TO}") from error
     store = Store(common.root())
     days = (options["first"] or date.min, options["last"] or date.max)
-    with command.progress("export", unit="files") as shown:
+    with command.progress("export", unit="files") as progress:
 
         def on_file(done: int, total: int) -> None:
-            command.stopping.check()
-            shown.update(done, total)
+            command.stop_request.check()
+            progress.update(done, total)
 
-        found = export(
+        exported = export(
             [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
         )
-    tables = {name: asdict(one) for name, one in found.items()}
-    common.finish(command, {"state": "finished", "folder": options["parquet"], "tables": tables})
+    tables = {name: asdict(files) for name, files in exported.items()}
+    common.print_result(command, {"state": "finished", "folder": options["parquet"], "tables": tables})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
@@ -14,19 +14,24 @@ from ...core.errors import DelayQError, Misconfigured
 from ...core.moments import parse_moment
 from ...core.times import delay_ms_of, due_of
 from ...settings.conf import conf
-from ..base import add_show_secrets, queue_list
-from . import asking, common, keeping
+from ...status.formatting import printable, table
+from ..base import add_show_secrets, mask_for, queue_list
+from . import common, history_runs
 
 if TYPE_CHECKING:
     from ...pipeline.maintain import MaintainOptions
     from ...pipeline.selection import Selection
 
-HELP: Final = "retry, cancel, discard or reschedule the jobs that a condition of SQL chooses"
+HELP: Final = "retry, cancel, discard or reschedule the jobs that an SQL condition selects"
+EXAMPLES: Final = (
+    "delayq_pipeline jobs retry --where \"task = 'shop.remind' and failures > 3\" --dry-run",
+    "delayq_pipeline jobs reschedule --where \"id like 'order-%'\" --queues orders --delay 2h",
+)
 _VERBS: Final = {
-    "retry": "another try now, or after --delay: jobs that failed and wait, and those of the morgue",
-    "cancel": "take out what waits or is gated; what runs does not come back",
-    "discard": "throw out of the morgue",
-    "reschedule": "another due time for what waits or is gated: --delay or --at",
+    "retry": "run waiting jobs that have failed, and jobs of the morgue, again now or after --delay",
+    "cancel": "delete waiting and gated jobs; running ones end and are not retried",
+    "discard": "delete jobs from the morgue",
+    "reschedule": "give waiting and gated jobs another due time, by --delay or --at",
 }
 
 
@@ -39,17 +44,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--where",
         required=True,
         metavar="SQL",
-        help="a condition of Spark SQL over the columns of the format delayq, like \"task = 'shop.remind' and failures "
-        '> 3 and failed_at > now() - interval 1 day"; times are UTC; "true" means all',
+        help="condition in Spark SQL over the columns of the format delayq, like \"task = 'shop.remind' and failures "
+        '> 3 and failed_at > now() - interval 1 day"; times are in UTC; "true" selects all jobs',
     )
     parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
-    parser.add_argument("--delay", type=seconds, metavar="TIME", help="from now on, like 90s or 2h30m")
-    parser.add_argument("--at", metavar="MOMENT", help="like 2026-11-21T08:00:00+01:00")
+    parser.add_argument("--delay", type=seconds, metavar="TIME", help="time from now, like 90s or 2h30m")
+    parser.add_argument("--at", metavar="MOMENT", help="due time, like 2026-11-21T08:00:00+01:00")
     parser.add_argument(
-        "--replace", action="store_true", help="jobs of the morgue take the places of live plain jobs of the same ids"
+        "--replace", action="store_true", help="retry: replace live plain jobs that have the ids of jobs of the morgue"
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be chosen; nothing is done")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, show the selected jobs")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_show_secrets(parser)
     common.add_spark(parser)
 
@@ -64,62 +69,90 @@ def seconds(text: str) -> float:
         raise ArgumentTypeError(str(error)) from None
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
     from ...pipeline.maintain import FOR, carry_out
 
-    wanted = _wanted(options)
+    action = _maintain_options(options)
     if not options["dry_run"]:
-        asking.check(options)
-    run_id, began = keeping.new_run("jobs"), time.monotonic()
+        command.check_confirmable(yes=options["yes"])
+    run_id, began = history_runs.new_run_id("jobs"), time.monotonic()
     with common.session(command, options, f"delayq jobs {run_id}") as spark:
-        selection = choose(command, spark, wanted)
-        asking.preview(command, selection, options)
-        told: dict[str, Any] = {"run_id": run_id, "verb": wanted.verb, "selected": selection.total}
+        selection = select(command, spark, action)
+        preview(command, selection, options)
+        result: dict[str, Any] = {"run_id": run_id, "verb": action.verb, "selected": selection.total}
         if options["dry_run"] or not selection.total:
             if not selection.total:
-                common.say(command, f"No job is meant. {wanted.verb} is for {FOR[wanted.verb]}.", options)
+                common.print_note(command, f"No job matches. {action.verb} is for {FOR[action.verb]}.", options)
             state = "dry run" if options["dry_run"] else "finished"
-            common.finish(command, {**told, "state": state, "groups": groups(selection), "outcomes": {}})
+            common.print_result(command, {**result, "state": state, "groups": group_values(selection), "outcomes": {}})
             return
-        if not asking.agreed(command, f"{wanted.verb}: {selection.total:,} jobs?", options):
-            raise CommandError("nothing was done")
-        detail = {"verb": wanted.verb, "where": wanted.where, "queues": list(wanted.queues)}
-        with common.recorded(command, "jobs", run_id, total=selection.total, detail=detail) as kept:
-            with command.progress(wanted.verb) as shown:
+        command.confirm(f"{action.verb}: {selection.total:,} jobs?", yes=options["yes"])
+        detail = {
+            "verb": action.verb,
+            "where": action.where,
+            "queues": list(action.queues),
+        }
+        with common.record_run(command, "jobs", run_id, total=selection.total, detail=detail) as record:
+            with command.progress(action.verb) as progress:
 
-                def show(seen: int, total: int) -> None:
-                    shown.update(seen, total)
-                    kept.progress(rows=seen)
+                def on_progress(seen: int, total: int) -> None:
+                    progress.update(seen, total)
+                    record.progress(rows=seen)
 
                 outcomes = carry_out(
-                    selection.frame, wanted, total=selection.total, progress=show, stop=command.stopping
+                    selection.frame,
+                    action,
+                    total=selection.total,
+                    progress=on_progress,
+                    stop=command.stop_request,
                 )
             seen = sum(outcomes.values())
-            kept.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
+            record.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
             if seen < selection.total:
-                command.stopping.check()
-    common.finish(
-        command, {**told, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
+                command.stop_request.check()
+    common.print_result(
+        command, {**result, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
     )
 
 
-def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selection:
+def select(command: common.CommandContext, spark: Any, action: MaintainOptions) -> Selection:
     """Return the selected jobs.
 
     Raises:
-        Stopped: a stop was requested meanwhile.
+        Stopped: a stop was requested during the selection.
     """
-    from ...pipeline.maintain import choose as look
+    from ...pipeline.maintain import choose
 
     try:
-        return look(spark, wanted)
+        return choose(spark, action)
     except Exception:
-        command.stopping.check()
+        command.stop_request.check()
         raise
 
 
-def groups(selection: Selection) -> list[dict[str, Any]]:
+def preview(command: common.CommandContext, selection: Selection, options: Mapping[str, Any]) -> None:
+    """Print the numbers of selected jobs by queue, task and state, and the first jobs."""
+    if not selection.total:
+        return
+    groups = [
+        (printable(group.queue), printable(group.task or "?"), group.state, f"{group.jobs:,}")
+        for group in selection.groups
+    ]
+    lines = table(("queue", "task", "state", "jobs"), groups, left=3)
+    names, hide = list(selection.examples[0]), mask_for(options)
+    rows = [hide.value(row) for row in selection.examples]
+    lines += ["", *table(names, ([_cell(row[name]) for name in names] for row in rows), left=len(names))]
+    common.print_note(command, "\n".join(lines), options)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return "" if value is None else printable(str(value), 40)
+
+
+def group_values(selection: Selection) -> list[dict[str, Any]]:
     """Return the numbers of jobs by queue, task and state, for the last line."""
     return [
         {"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
@@ -127,7 +160,7 @@ def groups(selection: Selection) -> list[dict[str, Any]]:
     ]
 
 
-def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
+def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
     from ...pipeline.maintain import MaintainOptions
 
     due_ms = delay_ms = None

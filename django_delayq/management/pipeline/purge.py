@@ -12,13 +12,13 @@ from ... import connections as ours
 from ...core.sending import bulk_loads
 from ...history.retention import forget_hours
 from ...settings.conf import conf
-from . import common, keeping
-from .day_bar import following_days
+from . import common, history_runs
 
 if TYPE_CHECKING:
     from ...pipeline.history import History
 
-HELP: Final = "take away the days, and forget the bulk loads, that are older than DELAYQ['PIPELINE'] says"
+HELP: Final = "delete days and records of bulk loads that are older than DELAYQ['PIPELINE'] allows"
+EXAMPLES: Final = ("delayq_pipeline purge --dry-run", "delayq_pipeline purge --events 30")
 _TABLES: Final = ("events", "attempts", "hours")
 _DAY_MS: Final = 86_400_000
 
@@ -26,33 +26,33 @@ _DAY_MS: Final = 86_400_000
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     for name in _TABLES:
-        keeping.days_option(
-            parser, f"--{name}", None, f"keep so many days of the {name}, not keep_{name}_days of the settings"
+        history_runs.add_days_option(
+            parser, f"--{name}", None, f"keep this many days of the {name} (default: keep_{name}_days of the settings)"
         )
-    parser.add_argument("--dry-run", action="store_true", help="take nothing away, say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="delete nothing, print what would be deleted")
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Delete old days, and print which ones."""
     settings = conf().pipeline
     keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
     if options["dry_run"]:
-        found = _would_go(keeping.driver(None, options), keep)
-        told = {"state": "dry run", "keep_days": keep, **found, "bulk_runs": _old_runs(keep["hours"])}
-        common.finish(command, told)
+        outdated = _outdated(history_runs.driver(None, options), keep)
+        result = {"state": "dry run", "keep_days": keep, **outdated, "bulk_runs": _old_runs(keep["hours"])}
+        common.print_result(command, result)
         return
-    run_id = keeping.new_run("purge")
-    with common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept:
-        with following_days(command, "purge", kept) as told_days:
-            gone = keeping.driver(None, options).purge(*(keep[name] for name in _TABLES), on_days=told_days)
-        days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
+    run_id = history_runs.new_run_id("purge")
+    with common.record_run(command, "purge", run_id, detail={"keep_days": keep}) as record:
+        with history_runs.follow_days(command, "purge", record) as on_days:
+            purged = history_runs.driver(None, options).purge(*(keep[name] for name in _TABLES), on_days=on_days)
+        days = {name: [str(day) for day in dates] for name, dates in asdict(purged).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
-        kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
+        record.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
         # Last, because everything else can be done without Redis.
         forgotten = _forget_runs(keep["hours"])
-        kept.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
-    told = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
-    common.finish(command, told)
+        record.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
+    result = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
+    common.print_result(command, result)
 
 
 def _forget_runs(days: float | None) -> int:
@@ -68,15 +68,15 @@ def _old_runs(days: float | None) -> int:
     return sum((run.closed_ms or run.opened_ms) <= before for run in bulk_loads.list_loads(broker))
 
 
-def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:
+def _outdated(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:
     from ...pipeline.upkeep import horizon
 
     now = datetime.now(UTC)
     days: dict[str, list[str]] = {name: [] for name in _TABLES}
     size = 0
-    for one in history.status().days:
+    for stored in history.status().days:
         for name, bound in keep.items():
-            if bound is not None and one.bytes.get(name) and one.day < horizon(now, bound):
-                days[name].append(str(one.day))
-                size += one.bytes[name]
+            if bound is not None and stored.bytes.get(name) and stored.day < horizon(now, bound):
+                days[name].append(str(stored.day))
+                size += stored.bytes[name]
     return {"days": days, "bytes": size}

@@ -18,192 +18,211 @@ from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name, short
 from ...history.records import Record
 from ...settings.conf import conf
-from ..base import positive
-from . import asking, common, keeping, making
+from ..base import count_text, positive
+from . import common, history_runs, job_writer
 from .address import ENV
-from .jobs import groups, seconds
+from .jobs import group_values, preview, seconds
 
 if TYPE_CHECKING:
     from ...pipeline.reconcile import Found, ReconcileOptions, Reconciliation
     from ...pipeline.selection import Selection
 
-HELP: Final = "compare a table with the queue: put back the jobs that rows need and that are missing"
+HELP: Final = "compare the rows of a model with their jobs, and restore missing jobs"
+EXAMPLES: Final = (
+    "delayq_pipeline reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     rows = parser.add_argument_group("rows that need a job")
-    rows.add_argument("--model", required=True, metavar="APP.MODEL")
-    rows.add_argument("--filter", metavar="JSON", help="""lookups that are true of them, like '{"status": "placed"}'""")
-    rows.add_argument("--using", metavar="ALIAS", help="the database of the model")
+    rows.add_argument("--model", required=True, metavar="APP.MODEL", help="model of the rows")
+    rows.add_argument("--filter", metavar="JSON", help="""lookups that select them, like '{"status": "placed"}'""")
+    rows.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
     rows.add_argument(
         "--created",
         required=True,
         metavar="FIELD",
-        help="a field with the moment (or the day) from which on a row needs its job",
+        help="field with the moment or the day since when a row needs its job",
     )
     rows.add_argument(
-        "--grace", type=seconds, default=600.0, metavar="TIME", help="leave rows alone that are younger than this (10m)"
+        "--grace",
+        type=seconds,
+        default=600.0,
+        metavar="TIME",
+        help="skip rows that are younger than this (default: 10m)",
     )
-    jobs = parser.add_argument_group("their jobs")
+    jobs = parser.add_argument_group("jobs")
     jobs.add_argument(
         "--task",
         required=True,
-        help="its name; queue, priority, expiry and how payloads are merged are those of the task",
+        help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged",
     )
-    jobs.add_argument("--queue", type=check_queue_name, help="another queue")
-    jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'order-{pk}', of fields of the model")
+    jobs.add_argument("--queue", type=check_queue_name, help="queue of the jobs (default: that of the task)")
+    jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of fields, like 'order-{pk}'")
     jobs.add_argument(
         "--due",
         metavar="WHAT",
-        help="when a job is due that is put back: a field, a moment like "
-        "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once",
+        help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
+        "(default: at once)",
     )
     # Django uses the name args itself.
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
         jobs.add_argument(
             f"--{name}",
             dest=f"job_{name}",
-            type=making.names,
+            type=job_writer.column_names,
             default=(),
             metavar="A,B",
             help=f"fields that are {text}",
         )
-    jobs.add_argument("--payload", metavar="FIELD", help="of merged tasks")
-    jobs.add_argument("--score", metavar="FIELD", help="the order of the payload")
-    how = parser.add_argument_group("what is done")
+    jobs.add_argument("--payload", metavar="FIELD", help="payload of merged tasks")
+    jobs.add_argument("--score", metavar="FIELD", help="score of the payload")
+    how = parser.add_argument_group("actions")
     how.add_argument(
         "--include-morgue",
         action="store_true",
-        help="put back also what has nothing but a job in the morgue, or refused by the outbox; those records stay",
+        help="also restore jobs that are in the morgue or were refused by the outbox; those records are kept",
     )
-    how.add_argument("--report-orphans", action="store_true", help="tell of live jobs of the task that no row needs")
-    how.add_argument("--cancel-orphans", action="store_true", help="cancel them; --filter decides what is needed")
-    how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
-    how.add_argument("--dry-run", action="store_true", help="say what is missing; nothing is done")
-    how.add_argument("--yes", action="store_true", help="do not ask before orphans are cancelled")
+    how.add_argument("--report-orphans", action="store_true", help="report live jobs of the task that no row needs")
+    how.add_argument(
+        "--cancel-orphans",
+        action="store_true",
+        help="cancel live jobs of the task that no row selected by --filter needs",
+    )
+    how.add_argument(
+        "--rate", type=positive(float, "a number of jobs"), metavar="N", help="at most this many jobs per second"
+    )
+    how.add_argument("--dry-run", action="store_true", help="change nothing, report what is missing")
+    how.add_argument("--yes", action="store_true", help="do not ask for confirmation before orphans are cancelled")
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Compare, restore missing jobs, and print the result."""
     from ...pipeline.reconcile import Reconciliation
     from ...pipeline.table import attach
 
-    wanted = _wanted(options)
+    reconcile_options = _reconcile_options(options)
     if options["cancel_orphans"] and not options["dry_run"]:
-        asking.check(options)
-    clock = _clock(wanted)
-    run_id, began = keeping.new_run("reconcile"), time.monotonic()
+        command.check_confirmable(yes=options["yes"])
+    clock = _clock(reconcile_options)
+    run_id, began = history_runs.new_run_id("reconcile"), time.monotonic()
     detail = {name: options[name] for name in ("model", "filter", "id", "created", "grace", "dry_run")}
-    queue, task = wanted.jobs.queue, wanted.jobs.task or ""
+    queue, task = reconcile_options.jobs.queue, reconcile_options.jobs.task or ""
     with (
-        common.recorded(command, "reconcile", run_id, queue=queue, task=task, detail=detail) as kept,
+        common.record_run(command, "reconcile", run_id, queue=queue, task=task, detail=detail) as record,
         common.session(command, options, f"delayq reconcile {run_id}") as spark,
     ):
         attach(spark)
-        comparison = Reconciliation(spark, wanted, now_ms=clock)
-        found = comparison.look()
-        common.say(command, _sentence(found, wanted), options)
-        told = {"run_id": run_id, "state": "dry run", **_told(found), "outcomes": {}}
-        kept.progress(rows=found.rows, bad=found.bad, known=found.rows - found.missing - found.bad, detail=_told(found))
+        comparison = Reconciliation(spark, reconcile_options, now_ms=clock)
+        counts = comparison.look()
+        common.print_note(command, _summary(counts, reconcile_options), options)
+        result = {"run_id": run_id, "state": "dry run", **_count_values(counts), "outcomes": {}}
+        record.progress(
+            rows=counts.rows,
+            bad=counts.bad,
+            known=counts.rows - counts.missing - counts.bad,
+            detail=_count_values(counts),
+        )
         orphans = comparison.orphans() if options["report_orphans"] or options["cancel_orphans"] else None
         if not options["dry_run"]:
-            outcomes = _put_back(command, comparison, found, run_id, kept, options)
-            told |= {"state": "finished", "outcomes": outcomes, "bad": found.bad + outcomes.get("refused", 0)}
-        told |= _warned(command, told["bad"], (*found.first_bad, *comparison.refused), options)
+            outcomes = _restore(command, comparison, counts, run_id, record, options)
+            result |= {"state": "finished", "outcomes": outcomes, "bad": counts.bad + outcomes.get("refused", 0)}
+        result |= _report_bad_rows(command, result["bad"], (*counts.first_bad, *comparison.refused), options)
         if orphans is not None:
-            told |= _orphans(command, comparison, orphans, options)
-        told["seconds"] = round(time.monotonic() - began, 3)
-        kept.progress(detail=told)
-    common.finish(command, told)
+            result |= _handle_orphans(command, comparison, orphans, options)
+        result["seconds"] = round(time.monotonic() - began, 3)
+        record.progress(detail=result)
+    common.print_result(command, result)
 
 
-def _put_back(
-    command: common.Desk,
+def _restore(
+    command: common.CommandContext,
     comparison: Reconciliation,
-    found: Found,
+    counts: Found,
     run_id: str,
-    kept: Record,
+    record: Record,
     options: Mapping[str, Any],
 ) -> dict[str, int]:
-    if found.missing:
+    if counts.missing:
         ours.queue(comparison.queue)  # created with the shards and limits of the settings, if it does not exist
-    with command.progress("put back") as shown:
+    with command.progress("restore") as progress:
 
-        def watch(counts: Mapping[str, int], total: int | None) -> None:
-            shown.update(sum(counts.values()), total)
+        def watch(done: Mapping[str, int], total: int | None) -> None:
+            progress.update(sum(done.values()), total)
 
-        outcomes = comparison.put_back(found, run_id=run_id, watch=watch)
-    kept.progress(created=outcomes.get("created", 0), bad=found.bad + outcomes.get("refused", 0))
-    if found.missing:
-        words = ", ".join(f"{count:,} {word}" for word, count in sorted(outcomes.items()) if count)
-        common.say(command, f"put back: {words}", options)
+        outcomes = comparison.put_back(counts, run_id=run_id, watch=watch)
+    record.progress(created=outcomes.get("created", 0), bad=counts.bad + outcomes.get("refused", 0))
+    if counts.missing:
+        common.print_note(command, f"restored: {count_text(outcomes)}", options)
     return outcomes
 
 
-def _warned(
-    command: common.Desk, bad: int, first: Sequence[tuple[str | None, str]], options: Mapping[str, Any]
+def _report_bad_rows(
+    command: common.CommandContext, bad: int, first: Sequence[tuple[str | None, str]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Report on stderr, and in the last line, the rows that cannot have a job until they are corrected."""
+    """Report rows that cannot have a job on stderr, and return them for the last line."""
     if not bad:
         return {}
-    lines = [f"WARNING: {bad:,} rows can have no job, and are passed over until they are mended. The first:"]
+    lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
     lines += [f"    {short(ident)}: {reason}" for ident, reason in first]
-    common.say(command, "\n".join(lines), options)
+    common.print_note(command, "\n".join(lines), options)
     return {"first_bad": [list(pair) for pair in first]}
 
 
-def _orphans(
-    command: common.Desk, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
+def _handle_orphans(
+    command: common.CommandContext, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    asking.preview(command, orphans, options)
-    common.say(command, f"{orphans.total:,} live jobs of the task that no row needs", options)
-    told: dict[str, Any] = {"orphans": orphans.total, "orphan_groups": groups(orphans)}
+    preview(command, orphans, options)
+    common.print_note(command, f"{orphans.total:,} live jobs of the task that no row needs", options)
+    result: dict[str, Any] = {"orphans": orphans.total, "orphan_groups": group_values(orphans)}
     if not options["cancel_orphans"] or options["dry_run"] or not orphans.total:
-        return told
-    if asking.agreed(command, f"Cancel {orphans.total:,} jobs that no row needs?", options):
-        with command.progress("cancel") as shown:
-            told["cancelled"] = comparison.cancel_orphans(orphans, progress=shown.update, stop=command.stopping)
-        if sum(told["cancelled"].values()) < orphans.total:
-            command.stopping.check()
-    return told
+        return result
+    if command.confirmed(f"Cancel {orphans.total:,} jobs that no row needs?", yes=options["yes"]):
+        with command.progress("cancel") as progress:
+            result["cancelled"] = comparison.cancel_orphans(
+                orphans, progress=progress.update, stop=command.stop_request
+            )
+        if sum(result["cancelled"].values()) < orphans.total:
+            command.stop_request.check()
+    return result
 
 
-def _sentence(found: Found, wanted: ReconcileOptions) -> str:
-    lines = [f"{found.rows:,} rows need a job, {found.known:,} jobs are known: {found.missing:,} are missing"]
-    if found.buried and not wanted.include_morgue:
+def _summary(counts: Found, reconcile_options: ReconcileOptions) -> str:
+    lines = [f"{counts.rows:,} rows need a job, {counts.known:,} jobs are known: {counts.missing:,} are missing"]
+    if counts.buried and not reconcile_options.include_morgue:
         lines.append(
-            f"{found.buried:,} have nothing but a job in the morgue, or refused by the outbox; retry those, "
+            f"{counts.buried:,} of them have only a job in the morgue, or one refused by the outbox: retry those, "
             "or use --include-morgue"
         )
-    if found.first:
-        lines.append(f"the first: {', '.join(map(repr, found.first))}")
+    if counts.first:
+        lines.append(f"the first: {', '.join(map(repr, counts.first))}")
     return "\n".join(lines)
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _count_values(counts: Found) -> dict[str, Any]:
     return {
-        "rows": found.rows,
-        "known": found.known,
-        "missing": found.missing,
-        "buried": found.buried,
-        "bad": found.bad,
-        "first": list(found.first),
+        "rows": counts.rows,
+        "known": counts.known,
+        "missing": counts.missing,
+        "buried": counts.buried,
+        "bad": counts.bad,
+        "first": list(counts.first),
     }
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
+def _reconcile_options(options: Mapping[str, Any]) -> ReconcileOptions:
     """Return the options of the comparison, checked as far as possible without Spark."""
     from ...pipeline.bulk import BulkOptions
     from ...pipeline.reconcile import ReconcileOptions
     from ...pipeline.table import Table
     from ...pipeline.table_options import TableOptions, check_filter
 
-    settings, task = conf(), making.known_task(options["task"], payload=options["payload"])
+    settings, task = conf(), job_writer.known_task(options["task"], payload=options["payload"])
     queue = options["queue"] or task.options.queue
     try:
         jobs = BulkOptions(
@@ -219,9 +238,9 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
             redis_env=ENV,
             prefix=settings.prefix,
             rate=options["rate"],
-            more=making.policies(queue, task),
+            more=job_writer.options(queue, task),
         )
-        found = ReconcileOptions(
+        checked = ReconcileOptions(
             jobs=jobs,
             model=options["model"],
             created=options["created"],
@@ -233,8 +252,10 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
             outbox=tuple(settings.outbox.databases),
         )
         # Checked here, because a Spark worker takes twenty seconds and a long message to report it.
-        Table.of(TableOptions(found.model, tuple(found.filters), (*found.columns, found.created), found.using))
-        return replace(found, written=options["using"] or router.db_for_write(apps.get_model(found.model)))
+        Table.of(
+            TableOptions(checked.model, tuple(checked.filters), (*checked.columns, checked.created), checked.using)
+        )
+        return replace(checked, written=options["using"] or router.db_for_write(apps.get_model(checked.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error
 
@@ -245,10 +266,10 @@ def _scratch(options: Mapping[str, Any]) -> str | None:
     return None if local else f"{common.root()}/_reconcile"
 
 
-def _clock(wanted: ReconcileOptions) -> Callable[[], float]:
+def _clock(reconcile_options: ReconcileOptions) -> Callable[[], float]:
     """Return a function for the time of the rows' database in Unix ms."""
-    model: Any = apps.get_model(wanted.model)
-    alias = wanted.using or router.db_for_read(model)
+    model: Any = apps.get_model(reconcile_options.model)
+    alias = reconcile_options.using or router.db_for_read(model)
 
     def now_ms() -> float:
         rows = model._base_manager.using(alias).order_by()

@@ -1,4 +1,4 @@
-"""Subcommand ``delayq_pipeline run``: read the events since the last run, and end."""
+"""Subcommand ``delayq_pipeline run``: add the events since the last run to the history, and end."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..progress import following
-from . import common, keeping
+from ..progress import follow
+from . import common, history_runs
 from .stopping import Stopped
 
-HELP: Final = "read the events since the last time into the history, and end; for cron"
+HELP: Final = "read the events since the last run into the history, and end; for cron"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    keeping.add_reading(parser)
+    history_runs.add_read_options(parser)
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Read, compute and write, then print the result."""
-    run_id, total = keeping.new_run("history"), keeping.unread(options["queues"])
+    run_id, total = history_runs.new_run_id("history"), history_runs.unread_events(options["queues"])
     with (
-        common.recorded(command, "history", run_id, total=total, detail=keeping.asked(options)) as kept,
+        common.record_run(command, "history", run_id, total=total, detail=history_runs.run_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
-        history = keeping.driver(spark, options)
-        with command.progress("history", unit="events") as shown:
-            with following(shown, keeping.counter(spark, total)):
-                summary = history.run(keeping.write_hours, stop=command.stopping)
-            shown.update(summary.rows)
-        told = keeping.told(summary)
-        kept.progress(rows=summary.rows, bad=summary.bad, detail={**told, "offsets": summary.offsets})
-        common.finish(command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **told})
+        history = history_runs.driver(spark, options)
+        with command.progress("history", unit="events") as progress:
+            with follow(progress, history_runs.event_counter(spark, total)):
+                summary = history.run(history_runs.write_hours, stop=command.stop_request)
+            progress.update(summary.rows)
+        values = history_runs.summary_values(summary)
+        record.progress(rows=summary.rows, bad=summary.bad, detail={**values, "offsets": summary.offsets})
+        common.print_result(
+            command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **values}
+        )
         if summary.stopped:
-            raise Stopped(command.stopping.sentence)
+            raise Stopped(command.stop_request.message)

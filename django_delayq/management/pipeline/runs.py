@@ -16,41 +16,43 @@ from ...status.formatting import duration, printable, table
 from ..base import positive
 from . import common
 
-HELP: Final = "list the pipeline's runs, the latest first"
+HELP: Final = "list the pipeline runs, the latest first"
 NEEDS_SPARK: Final = False
 _COLUMNS: Final = ("started", "kind", "run", "state", "took", "rows", "created", "known", "bad")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("--kind", choices=PipelineRun.Kind.values, help="only these")
-    parser.add_argument("--state", choices=(*PipelineRun.State.values, "died"), help="only these")
-    parser.add_argument("--run-id", metavar="ID", help="only the tries of this run")
-    parser.add_argument("--limit", type=positive(int, "a number of runs"), default=20, help="at most so many (20)")
+    parser.add_argument("--kind", choices=PipelineRun.Kind.values, help="only runs of this kind")
+    parser.add_argument("--state", choices=(*PipelineRun.State.values, "died"), help="only runs in this state")
+    parser.add_argument("--run-id", metavar="ID", help="only this run and its repetitions")
+    parser.add_argument(
+        "--limit", type=positive(int, "a number of runs"), default=20, help="at most this many runs (default: 20)"
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON, with details and errors")
 
 
 def run(command: Any, options: Mapping[str, Any]) -> None:
     """Read and print the runs."""
-    found = PipelineRun.objects.all()
+    runs = PipelineRun.objects.all()
     for field, name in (("kind", "kind"), ("run_id", "run_id")):
         if options[name]:
-            found = found.filter(**{field: options[name]})
-    wanted = options["state"]
-    if wanted:
-        found = found.filter(state="running" if wanted == "died" else wanted)
+            runs = runs.filter(**{field: options[name]})
+    state = options["state"]
+    if state:
+        runs = runs.filter(state="running" if state == "died" else state)
     now = timezone.now()
     rows = []
-    for row in found.iterator(chunk_size=100):
-        if wanted is None or state_of(row, now) == wanted:
+    for row in runs.iterator(chunk_size=100):
+        if state is None or state_of(row, now) == state:
             rows.append(row)
         if len(rows) == options["limit"]:
             break
     if options["json"]:
-        common.finish(command, {"runs": [as_json(row, now) for row in rows]})
+        common.print_result(command, {"runs": [as_json(row, now) for row in rows]})
         return
     if not rows:
-        command.stdout.write("No run yet." if wanted is None and not options["kind"] else "No such run.")
+        command.stdout.write("No pipeline run found.")
         return
     for line in table(_COLUMNS, [_cells(row, now) for row in rows], left=4):
         command.stdout.write(line)

@@ -20,7 +20,7 @@ from .runs import as_json
 if TYPE_CHECKING:
     from ...pipeline.versions import Versions
 
-HELP: Final = "say how far the history is: the last run, events not read yet, days that are there or pending"
+HELP: Final = "show the last run, the number of unread events, and the stored and pending days of the history"
 NEEDS_SPARK: Final = False
 TABLES: Final = ("events", "attempts", "hours", "quarantine")
 
@@ -32,15 +32,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(command: Any, options: Mapping[str, Any]) -> None:
     """Read and print the status."""
-    told = look()
+    status = read_status()
     if options["json"]:
-        common.finish(command, told)
+        common.print_result(command, status)
         return
-    for line in drawn(told):
+    for line in status_lines(status):
         command.stdout.write(line)
 
 
-def look() -> dict[str, Any]:
+def read_status() -> dict[str, Any]:
     """Return the status as JSON values.
 
     Raises:
@@ -54,20 +54,20 @@ def look() -> dict[str, Any]:
         "root": root,
         "consumer": settings.pipeline.consumer,
         "last_run": None if last is None else as_json(last, now),
-        "unread": sum(one["unread"] for one in queues),
+        "unread": sum(queue["unread"] for queue in queues),
         "queues": queues,
         **_contents(root),
     }
 
 
 def _queues(consumer: str) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for one in events.lag(ours.broker(), consumer):
-        queue = found.setdefault(one.queue, {"queue": one.queue, "shards": 0, "unread": 0, "behind_seconds": 0.0})
+    queues: dict[str, dict[str, Any]] = {}
+    for shard in events.lag(ours.broker(), consumer):
+        queue = queues.setdefault(shard.queue, {"queue": shard.queue, "shards": 0, "unread": 0, "behind_seconds": 0.0})
         queue["shards"] += 1
-        queue["unread"] += one.events
-        queue["behind_seconds"] = max(queue["behind_seconds"], one.behind_ms / 1000)
-    return sorted(found.values(), key=lambda one: (-one["unread"], one["queue"]))
+        queue["unread"] += shard.events
+        queue["behind_seconds"] = max(queue["behind_seconds"], shard.behind_ms / 1000)
+    return sorted(queues.values(), key=lambda queue: (-queue["unread"], queue["queue"]))
 
 
 def _contents(root: str) -> dict[str, Any]:
@@ -95,34 +95,41 @@ def _table(table: Versions) -> dict[str, Any]:
     }
 
 
-def drawn(told: Mapping[str, Any]) -> list[str]:
+def status_lines(status: Mapping[str, Any]) -> list[str]:
     """Return the status as lines of text."""
-    last = told["last_run"]
-    lines = [f"history in {told['root']}, read as {told['consumer']!r}"]
+    last = status["last_run"]
+    lines = [f"history in {status['root']}, consumer {status['consumer']!r}"]
     if last is None:
-        lines.append("No run yet. Begin with: manage.py delayq_pipeline run")
+        lines.append("No run yet. Start one with: manage.py delayq_pipeline run")
     else:
         lines.append(
-            f"last run {last['run_id']}: {last['state']}, {last['rows']} events, began "
+            f"last run {last['run_id']}: {last['state']}, {last['rows']} events, started "
             f"{last['started_at'][:19].replace('T', ' ')} UTC, took {duration(last['seconds'])}"
         )
         if last["error"]:
             lines.append(f"  {last['error'].splitlines()[0][:200]}")
-    if told["queues"]:
-        rows = [(one["queue"], one["shards"], one["unread"], duration(one["behind_seconds"])) for one in told["queues"]]
-        lines += ["", *table(("queue", "shards", "not read", "behind"), rows)]
-    if told["tables"] is None:
-        return [*lines, "", "What lies there cannot be read here: pip install 'django-delayq[spark]'"]
+    if status["queues"]:
+        rows = [
+            (queue["queue"], queue["shards"], queue["unread"], duration(queue["behind_seconds"]))
+            for queue in status["queues"]
+        ]
+        lines += ["", *table(("queue", "shards", "unread", "behind"), rows)]
+    if status["tables"] is None:
+        return [
+            *lines,
+            "",
+            "The stored history cannot be read without more packages: pip install 'django-delayq[spark]'",
+        ]
     days = [
-        (name, one["days"], one["first"] or "-", one["last"] or "-", one["files"], human_bytes(one["bytes"]))
-        for name, one in told["tables"].items()
+        (name, entry["days"], entry["first"] or "-", entry["last"] or "-", entry["files"], human_bytes(entry["bytes"]))
+        for name, entry in status["tables"].items()
     ]
     lines += ["", *table(("table", "days", "first", "last", "files", "size"), days)]
-    pending = told["pending_days"]
+    pending = status["pending_days"]
     if pending:
         lines += [
             "",
-            f"{len(pending)} days are to be computed once more by the next run: {', '.join(pending[:10])}"
+            f"the next run computes {len(pending)} days again: {', '.join(pending[:10])}"
             f"{' …' if len(pending) > 10 else ''}",
         ]
     return lines

@@ -8,53 +8,52 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: seconds between two checks for a stop request
-LOOK: Final = 0.2
+#: pause between two checks for a stop request
+CHECK_SECONDS: Final = 0.2
 
 
 class Stopped(BaseException):
-    """Stop before the work was done. Not an Exception, so that error handlers do not catch it."""
+    """Stop before the work is done. Not an Exception, so that error handlers do not catch it."""
 
 
-class Stopping:
-    """Stop request by a signal; may be called, as ``stop()`` of a long run, from any thread.
+class StopRequest:
+    """Stop request by a signal. Call it, from any thread, to find out if a stop is requested.
 
-    A context manager: outside of the block the previous signal handlers apply. In a thread other than the main one
+    A context manager, which installs the previous signal handlers again at its end. In a thread other than the main one
     signals cannot be handled, and a stop is never requested.
     """
 
     def __init__(self) -> None:
         #: signal that requested the stop
-        self.asked: signal.Signals | None = None
-        self._before: dict[int, Any] = {}
+        self.signal: signal.Signals | None = None
+        self._previous: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        return self.asked is not None
+        return self.signal is not None
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> Self:
         self.listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        before, self._before = self._before, {}
-        for number, handler in before.items():
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def listen(self) -> None:
-        """Install the signal handlers; call again if other code has replaced them meanwhile (Spark does so)."""
+        """Install the signal handlers; call again if other code has replaced them (Spark does)."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
-            before = signal.signal(number, self._heard)
-            self._before.setdefault(number, before)
+            self._previous.setdefault(number, signal.signal(number, self._handle_signal))
 
     def check(self) -> None:
         """Check for a stop request.
@@ -62,20 +61,20 @@ class Stopping:
         Raises:
             Stopped: a stop was requested.
         """
-        if self.asked is not None:
-            raise Stopped(self.sentence)
+        if self.signal is not None:
+            raise Stopped(self.message)
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Message about the stop request; "" if there is none."""
-        return "" if self.asked is None else f"stopped by {self.asked.name}; the same command goes on from here"
+        return "" if self.signal is None else f"stopped by {self.signal.name}; the same command resumes from here"
 
-    def _heard(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked is not None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
             # Spark's Java process detects the end of this process by its pipe, however the process ends.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.asked = signal.Signals(number)
+        self.signal = signal.Signals(number)
 
     @contextlib.contextmanager
     def cancelling(self, spark: SparkSession) -> Iterator[None]:
@@ -87,9 +86,9 @@ class Stopping:
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(LOOK):
+            while not done.wait(CHECK_SECONDS):
                 if self():
-                    with contextlib.suppress(Exception):  # Spark may be ending by itself
+                    with contextlib.suppress(Exception):  # Spark may be about to end
                         cancel(spark)
 
         watcher = threading.Thread(target=watch, name="delayq-stopping", daemon=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...status.formatting import duration
 from ..base import positive
-from . import common, keeping
+from . import common, history_runs
 
 if TYPE_CHECKING:
     from ...pipeline.history import Summary
 
-HELP: Final = "keep the history up to date until SIGTERM or Ctrl-C, which end it in order (the second one at once)"
+HELP: Final = "keep the history up to date until SIGTERM or Ctrl-C; a second signal ends it at once"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,30 +24,32 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=positive(float, "a number of seconds"),
         default=60.0,
         metavar="SECONDS",
-        help="read so often (60)",
+        help="pause between two reads (default: 60)",
     )
-    keeping.add_reading(parser)
+    history_runs.add_read_options(parser)
     common.add_spark(parser)
 
 
-def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
     """Read at regular intervals. A stop request is a normal end."""
-    run_id = keeping.new_run("history")
+    run_id = history_runs.new_run_id("history")
     counts: Counter[str] = Counter(rows=0, bad=0, batches=0)
     with (
-        common.recorded(command, "history", run_id, endless=True, detail=keeping.asked(options)) as kept,
+        common.record_run(command, "history", run_id, endless=True, detail=history_runs.run_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
 
-        def heard(summary: Summary) -> None:
+        def on_summary(summary: Summary) -> None:
             counts.update(rows=summary.rows, bad=summary.bad, batches=summary.batches)
-            told = {**keeping.told(summary), "offsets": summary.offsets}
-            kept.progress(rows=counts["rows"], bad=counts["bad"], detail=told)
+            detail = {**history_runs.summary_values(summary), "offsets": summary.offsets}
+            record.progress(rows=counts["rows"], bad=counts["bad"], detail=detail)
             if summary.rows:
-                common.say(command, f"history: {summary.rows} events in {duration(summary.seconds)}", options)
+                common.print_note(command, f"history: {summary.rows} events in {duration(summary.seconds)}", options)
 
-        common.say(command, f"history: reads every {options['interval']:g} s; SIGTERM or Ctrl-C ends it", options)
-        runs = keeping.driver(spark, options).stream(
-            options["interval"], keeping.write_hours, command.stopping, on_summary=heard
+        common.print_note(
+            command, f"history: reads every {options['interval']:g} s; SIGTERM or Ctrl-C ends it", options
         )
-    common.finish(command, {"run_id": run_id, "state": "stopped", "runs": runs, **counts})
+        runs = history_runs.driver(spark, options).stream(
+            options["interval"], history_runs.write_hours, command.stop_request, on_summary=on_summary
+        )
+    common.print_result(command, {"run_id": run_id, "state": "stopped", "runs": runs, **counts})

@@ -13,7 +13,7 @@ from shop.tasks import cancel_order
 
 
 class Command(BaseCommand):
-    help = "Takes the cancellations of some unpaid orders out of the queue; the orders stay unpaid for ever then."
+    help = "Deletes the cancellation jobs of some unpaid orders, so that these orders stay unpaid. For demos."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--orders", type=int, default=7, help="how many (default 7)")

@@ -23,7 +23,7 @@ def a_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no day like 2026-11-21") from None
+        raise ArgumentTypeError(f"{text!r} is not a day; write it like 2026-11-21") from None
 
 
 def span(text: str) -> timedelta:

@@ -45,7 +45,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
         dice = random.Random(seed)
         if not Product.objects.exists() or not Customer.objects.exists():
-            raise CommandError("There is nothing to order. Run `manage.py shop_seed` first.")
+            raise CommandError("The shop has no products. Run `manage.py shop_seed` first.")
         patience = conf.cancel_after().total_seconds()
         payments: list[tuple[float, int]] = []  # (time, order) of the orders that will be paid
         placed = paid = 0

@@ -1,10 +1,11 @@
-"""Shared parts of the history subcommands: the driver's settings, and the writing of metrics to the database."""
+"""Shared parts of the history subcommands: options, the driver, progress, and writing metrics to the database."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,32 +22,34 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
+    from ...history.records import Record
     from ...pipeline.history import History, Summary
+    from ...pipeline.upkeep import DaysDone, OnDays
 
 
-def add_reading(parser: ArgumentParser) -> None:
+def add_read_options(parser: ArgumentParser) -> None:
     """Add ``--queues``, ``--max-rows`` and ``--allow-loss``."""
     parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
     parser.add_argument(
         "--max-rows",
         type=positive(int, "a number of events"),
         metavar="N",
-        help="read at most so many events at once (500000), which bounds the memory; all are read all the same",
+        help="read at most this many events at a time, which limits the memory (default: 500000)",
     )
     parser.add_argument(
         "--allow-loss",
         action="store_true",
-        help="when events were lost before they were read: say so, and go on with what is there",
+        help="if unread events were deleted, report it and continue with the events that are left",
     )
 
 
-def days_option(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
+def add_days_option(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
     """Add an option that is a number of days."""
     parser.add_argument(name, type=positive(float, "a number of days"), default=default, metavar="DAYS", help=text)
 
 
-def new_run(kind: str) -> str:
-    """Return a generated name for a run."""
+def new_run_id(kind: str) -> str:
+    """Return a generated id for a pipeline run."""
     return f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
@@ -56,8 +59,8 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
     from ...pipeline.history_options import HistoryOptions
 
     settings = conf()
-    wanted = settings.pipeline
-    given: dict[str, Any] = {"max_rows": options["max_rows"]} if options.get("max_rows") else {}
+    pipeline = settings.pipeline
+    limits: dict[str, Any] = {"max_rows": options["max_rows"]} if options.get("max_rows") else {}
     return History(
         spark,
         HistoryOptions(
@@ -65,13 +68,13 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
             redis_env=address.ENV,
             prefix=settings.prefix,
             queues=tuple(options.get("queues") or ()),
-            consumer=wanted.consumer,
-            sla=dict(wanted.sla),
-            keep_events_days=wanted.keep_events_days,
-            keep_attempts_days=wanted.keep_attempts_days,
-            keep_hours_days=wanted.keep_hours_days,
+            consumer=pipeline.consumer,
+            sla=dict(pipeline.sla),
+            keep_events_days=pipeline.keep_events_days,
+            keep_attempts_days=pipeline.keep_attempts_days,
+            keep_hours_days=pipeline.keep_hours_days,
             fail_on_loss=not options.get("allow_loss"),
-            **given,
+            **limits,
         ),
     )
 
@@ -84,43 +87,63 @@ def write_hours(table: pyarrow.Table, days: list[date]) -> None:
     replace_days(table, days)
 
 
-def unread(queues: Iterable[str] = ()) -> int:
+def unread_events(queues: Iterable[str] = ()) -> int:
     """Return the number of events that the history has not read yet."""
-    only = set(queues)
+    names = set(queues)
     lag = events.lag(ours.broker(), conf().pipeline.consumer)
-    return sum(one.events for one in lag if not only or one.queue in only)
+    return sum(shard.events for shard in lag if not names or shard.queue in names)
 
 
-def asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the command line's options for the run's row; none of them can be secret."""
+def run_detail(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the command line's options for the run's row; none of them is secret."""
     names = ("queues", "max_rows", "interval", "first", "last", "older_than", "allow_loss", "master")
-    found = {name: options[name] for name in names if options.get(name)}
+    detail = {name: options[name] for name in names if options.get(name)}
     return {
         name: value if isinstance(value, int | float | str) else list(value) if isinstance(value, tuple) else str(value)
-        for name, value in found.items()
+        for name, value in detail.items()
     }
 
 
-def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, int | None]]:
+def event_counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, int | None]]:
     """Return a function for the progress of a session's streams: the number of events in finished batches."""
-    counted: dict[str, int] = {}
+    rows_of_batch: dict[str, int] = {}
 
-    def look() -> tuple[int, int | None]:
+    def count() -> tuple[int, int | None]:
         for query in spark.streams.active:
-            for one in query.recentProgress:
-                counted[f"{query.id}/{one['batchId']}"] = int(one["numInputRows"])
-        return sum(counted.values()), total
+            for batch in query.recentProgress:
+                rows_of_batch[f"{query.id}/{batch['batchId']}"] = int(batch["numInputRows"])
+        return sum(rows_of_batch.values()), total
 
-    return look
+    return count
 
 
-def told(summary: Summary) -> dict[str, Any]:
+def summary_values(summary: Summary) -> dict[str, Any]:
     """Return the values of a summary, for the last line and for the run's row."""
     return {
         "rows": summary.rows,
         "bad": summary.bad,
         "batches": summary.batches,
-        "days": [str(one) for one in summary.days],
+        "days": [str(day) for day in summary.days],
         "broken": dict(summary.broken),
         "seconds": round(summary.seconds, 3),
     }
+
+
+@contextlib.contextmanager
+def follow_days(command: common.CommandContext, name: str, record: Record) -> Iterator[OnDays]:
+    """Yield a callback that shows the progress of work over many days and updates the run's row.
+
+    If rows are not counted, the progress counts days.
+    """
+    with command.progress(name, unit="rows") as progress:
+
+        def on_days(done: DaysDone) -> None:
+            if done.rows is None:
+                progress.unit = "days"
+                progress.update(done.days, done.of_days)
+                return
+            progress.name = f"{name}, {done.days:,} of {done.of_days:,} days"
+            progress.update(done.rows, done.of_rows)
+            record.progress(rows=done.rows, total=done.of_rows)
+
+        yield on_days

@@ -1,4 +1,4 @@
-"""Options of the job writer, shared by the subcommands that create jobs from rows."""
+"""Task and options of the data source that writes jobs, for the subcommands that create jobs from rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...core.task import Task, registry, suggest
 from ...settings.conf import conf
 
 
-def names(text: str) -> tuple[str, ...]:
+def column_names(text: str) -> tuple[str, ...]:
     """Return columns or fields like ``pk,day``, as an argparse type."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -23,41 +23,41 @@ def known_task(name: str, *, payload: str | None) -> Task:
         payload: source of the payload of a merged task.
 
     Raises:
-        CommandError: there is no such task, or its jobs need a payload and have none, or the other way round.
+        CommandError: there is no such task, or a payload is missing or superfluous.
     """
     task = registry.get(name)
     if task is None:
         raise CommandError(
-            f"there is no task {name!r} here.{suggest(name, registry.tasks)} `manage.py delayq_check` "
-            "names those that there are. Jobs of an unknown task would wait for a worker that knows it",
+            f"there is no task {name!r} here.{suggest(name, registry.tasks)} Give the name of a registered task: "
+            "no worker runs the jobs of an unknown one",
             returncode=2,
         )
     if bool(task.options.merge) != (payload is not None):
-        told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
-        raise CommandError(f"task {name!r} {told}", returncode=2)
+        problem = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
+        raise CommandError(f"task {name!r} {problem}", returncode=2)
     return task
 
 
-def policies(queue: str, task: Task | None, **given: object) -> dict[str, str]:
+def options(queue: str, task: Task | None, **overrides: object) -> dict[str, str]:
     """Return options of the writer: the values that ``schedule()`` takes from the task and the settings.
 
     Args:
         task: the task; None if the jobs have none.
-        given: options that override those of the task; None = not given.
+        overrides: options that override those of the task; None = not given.
     """
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "shards": ours.configured_shards(queue),
         "maxArgsBytes": conf().max_args_bytes,
         "allowFar": str(conf().allow_far).lower(),
     }
     if task is not None:
-        said |= {"priority": task.options.priority, "expires": task.options.expires}
+        values |= {"priority": task.options.priority, "expires": task.options.expires}
     if task is not None and task.options.merge:
-        said |= {
+        values |= {
             "duePolicy": task.options.due_policy,
             "scorePolicy": task.options.score_policy,
             "payloads": task.options.payloads,
             "maxPayloads": task.options.max_payloads,
         }
-    said |= {name: value for name, value in given.items() if value is not None}
-    return {name: str(value) for name, value in said.items() if value is not None}
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,161 @@
+"""manage.py delayq_pipeline doctor: it finds what the pipeline needs and does not have."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq.connections import DjangoBroker
+from django_delayq.core import events
+from tests.support.event_entries import add, pack
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command("delayq_pipeline", *arguments, stdout=out, stderr=StringIO(), no_color=True)
+    return out.getvalue()
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
+    """Return the exit code, and levels and texts by topic."""
+    out, code = StringIO(), 0
+    try:
+        call_command("delayq_pipeline", "doctor", "--json", *arguments, stdout=out, stderr=StringIO(), no_color=True)
+    except SystemExit as error:
+        code = int(str(error.code))
+    result = json.loads(out.getvalue())
+    assert out.getvalue().count("\n") == 1
+    found: dict[str, list[tuple[str, str]]] = {}
+    for one in result["findings"]:
+        found.setdefault(one["what"], []).append((one["level"], one["text"]))
+    assert result["ok"] is (code == 0)
+    assert set(result["missing"]) == {
+        what for what, texts in found.items() if any(level == "ERROR" for level, _ in texts)
+    }
+    return code, found
+
+
+@pytest.fixture
+def root(delayq: DjangoBroker, settings: Any, tmp_path: Path) -> Path:
+    """Set a folder for the history, which does not exist yet."""
+    folder = tmp_path / "deep" / "history"
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(folder)}}
+    return folder
+
+
+@pytest.mark.django_db
+def test_a_doctor_finds_a_whole_machine_whole(root: Path, delayq: DjangoBroker) -> None:
+    pytest.importorskip("pyspark")
+    code, found = doctor()
+    assert code == 0
+    assert {what for what, texts in found.items() if texts[0][0] == "OK"} >= {
+        "python",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "deltalake",
+        "java",
+        "redis",
+        "eviction",
+        "events",
+        "database",
+        "root",
+    }
+    assert found["python"][0][1].endswith(f"{sys.executable}; Spark's workers use the same one")
+    assert "GiB free" in found["root"][0][1]
+    assert found["history"][0][0] == "WARN", "no events were read yet"
+    assert not root.parent.exists(), "the check leaves no files behind"
+    lines = run("doctor").splitlines()
+    assert lines[-1] == "All requirements are met."
+    assert lines[0].startswith("OK   python: 3.")
+
+
+@pytest.mark.django_db
+@pytest.mark.one_server("another server")
+def test_a_redis_that_may_evict_jobs_is_refused(root: Path, settings: Any, redis_factory: Callable[..., Any]) -> None:
+    from django_delayq import connections
+
+    box, whole = redis_factory(), settings.DELAYQ
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
+    for policy, level in (("allkeys-lru", "ERROR"), ("volatile-ttl", "WARN"), ("noeviction", "OK")):
+        box.client().config_set("maxmemory-policy", policy)
+        connections.close_broker()
+        assert doctor()[1]["eviction"][0][0] == level, policy
+    box.close()
+    connections.close_broker()
+    code, found = doctor()
+    assert code == 3
+    assert found["redis"][0][0] == "ERROR"
+    assert "DELAYQ['REDIS']" in found["redis"][0][1]
+    settings.DELAYQ = whole
+    connections.close_broker()
+
+
+@pytest.mark.django_db
+def test_a_folder_that_cannot_be_written_is_found_by_trying(root: Path) -> None:
+    root.parent.parent.mkdir(exist_ok=True)
+    root.parent.write_text("a file in the way")
+    code, found = doctor()
+    assert code == 3
+    assert found["root"] == [
+        ("ERROR", f"{root} cannot be written (Not a directory): set DELAYQ['PIPELINE']['root'] to a writable folder")
+    ]
+    assert root.parent.read_text() == "a file in the way"
+
+
+@pytest.mark.django_db
+def test_a_cluster_needs_a_folder_that_all_its_machines_see(root: Path) -> None:
+    assert [level for level, _ in doctor("--master", "spark://host:7077")[1]["root"]] == ["OK", "WARN"]
+
+
+@pytest.mark.django_db
+def test_the_package_of_the_historys_tables_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    code, found = doctor()
+    assert code == 3
+    assert "needs deltalake: pip install 'django-delayq[spark]'" in found["pyspark"][0][1]
+
+
+def happen(broker: DjangoBroker, count: int, *, apart_ms: int = 1000, after_ms: int = 0) -> None:
+    """Add events to one shard, at equal distances."""
+    place = broker.queue("default", shards=1).numbers[0]
+    moments = [after_ms + number * apart_ms for number in range(1, count + 1)]
+    add(broker, "default", place, [(ms, [pack(outcome="succeeded", id=ms)]) for ms in moments])
+
+
+@pytest.mark.django_db
+def test_a_cap_that_holds_less_than_an_hour_is_reported(root: Path, delayq: DjangoBroker, settings: Any) -> None:
+    happen(delayq, 200, apart_ms=10_000)
+    settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 1000}}
+    assert doctor()[1]["events"][0] == (
+        "OK",
+        "a shard keeps its latest 1000 events; at the rate of queue default they cover 2h45m; read them "
+        "more often than that",
+    )
+    settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 300}}
+    level, text = doctor()[1]["events"][0]
+    assert level == "WARN"
+    assert "they cover 49m45s: read them more often, with delayq_pipeline stream, or raise" in text
+    settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 0}}
+    assert doctor()[1]["events"][0][0] == "ERROR"
+
+
+@pytest.mark.django_db
+def test_a_stream_nearly_full_of_unread_events_is_reported(root: Path, delayq: DjangoBroker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 100}}
+    happen(delayq, 60)
+    events.follow(delayq, "history")
+    assert doctor()[1]["history"] == [("OK", "60 events are unread")]
+    happen(delayq, 15, apart_ms=1, after_ms=10**7)
+    level, text = doctor()[1]["history"][0]
+    assert level == "WARN"
+    assert (
+        "of queue default has 75 of at most 100; above that the oldest are deleted: run delayq_pipeline run now" in text
+    )
