@@ -31,7 +31,7 @@ class ApiView(GuardedView):
     schema = ApiSchema()
     #: group of its operations in the OpenAPI document
     tag: ClassVar[str] = ""
-    _kept: idempotency.Kept | None = None
+    _record: idempotency.IdempotencyRecord | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check the caller, the permission and the rate, then look for a stored response."""
@@ -41,7 +41,7 @@ class ApiView(GuardedView):
         for name in self.named_queues(request) if action else ():
             if not may_use(request, action or "", name):
                 raise PermissionDenied(f"you may not {action} in queue {short(name)}")
-        self._kept = idempotency.begin(request)
+        self._record = idempotency.begin(request)
 
     def named_queues(self, request: Request) -> Sequence[str]:
         """Return the queues named in the request body; the project's ``allow`` rule is checked for each."""
@@ -54,16 +54,16 @@ class ApiView(GuardedView):
         try:
             return super().handle_exception(exc)
         except Exception:  # a bug: Django responds, and the key may be used again
-            if self._kept is not None:
-                self._kept.drop()
+            if self._record is not None:
+                self._record.drop()
             raise
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Store the response if its request carried a key."""
-        found = super().finalize_response(request, response, *args, **kwargs)
-        if self._kept is not None and isinstance(response, Response):
-            self._kept.keep(response)
-        return found
+        finalized = super().finalize_response(request, response, *args, **kwargs)
+        if self._record is not None and isinstance(response, Response):
+            self._record.keep(response)
+        return finalized
 
     def read(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
         """Return the validated request body. An empty body is an empty object.
@@ -71,8 +71,8 @@ class ApiView(GuardedView):
         Raises:
             ValidationError: the body is invalid.
         """
-        given = request.data
-        body = {} if given is None or (given == {} and not isinstance(given, list)) else given
+        data = request.data
+        body = {} if data is None or (data == {} and not isinstance(data, list)) else data
         return kind.read(body)
 
     def read_query(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class ApiView(GuardedView):
             Problem: there is no such queue.
         """
         # The registry counts its changes under the name "", so it must not be looked up as a queue.
-        found = brokers.broker().existing(name) if name else None
-        if found is None:
+        queue = brokers.broker().existing(name) if name else None
+        if queue is None:
             raise problems.queue_not_found(name[:64])
-        return found
+        return queue

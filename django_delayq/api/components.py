@@ -11,30 +11,30 @@ from ..access.problems import PROBLEM, UNAVAILABLE
 
 #: code → (status, meaning); codes are stable
 CODES: Final[dict[str, tuple[int, str]]] = {
-    "invalid": (400, "the request says something that cannot be; `errors` tells where; nothing was done"),
+    "invalid": (400, "the request is invalid; `errors` has the place of each mistake; nothing was changed"),
     "malformed": (400, "the body is not JSON"),
     "too_deep": (400, "the JSON is nested too deep"),
     "not_authenticated": (401, "no credentials, or wrong ones"),
     "permission_denied": (403, "the user may not do this, or not in this queue"),
-    "not_found": (404, "there is no such address, worker or dump"),
-    "queue_not_found": (404, "there is no such queue"),
-    "job_not_found": (404, "there is no such job (any more)"),
+    "not_found": (404, "the address, worker or dump does not exist"),
+    "queue_not_found": (404, "the queue does not exist"),
+    "job_not_found": (404, "the job does not exist, or has ended"),
     "task_not_found": (404, "no task of this name may be scheduled over HTTP"),
-    "method_not_allowed": (405, "the address has other methods"),
-    "not_acceptable": (406, "answers are JSON"),
-    "conflict": (409, "it cannot be done as things are now"),
+    "method_not_allowed": (405, "the address does not have this method"),
+    "not_acceptable": (406, "responses are JSON"),
+    "conflict": (409, "the present state does not allow it"),
     "id_taken": (409, "the id belongs to a live job of another task, or `on_conflict` is `error`"),
-    "queue_not_empty": (409, "the queue holds jobs or graves"),
-    "set_in_settings": (409, "the project's settings decide this"),
-    "idempotency_in_progress": (409, "a request with the same key has not been answered yet"),
-    "length_required": (411, "the request does not say how long its body is"),
+    "queue_not_empty": (409, "the queue has jobs or morgue records"),
+    "set_in_settings": (409, "the project's settings define this"),
+    "idempotency_in_progress": (409, "a request with the same key is in progress"),
+    "length_required": (411, "the request has no Content-Length"),
     "too_large": (413, "the body has too many bytes"),
     "unsupported_media_type": (415, "bodies are `application/json`"),
-    "idempotency_mismatch": (422, "the key belonged to another request"),
+    "idempotency_mismatch": (422, "the key was used for another request"),
     "queue_full": (429, "the queue reached its limit; nothing was stored"),
     "throttled": (429, "too many requests of this user"),
     "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
-    "unavailable": (503, "Redis or the database does not answer; what changes something may have been carried out"),
+    "unavailable": (503, "Redis or the database does not answer; a change may have been made"),
 }
 
 #: code → detail in the example of its status
@@ -45,23 +45,23 @@ _EXAMPLES: Final = {
     "queue_not_found": "there is no queue 'mial'; GET v1/queues lists those that there are",
     "method_not_allowed": 'Method "PUT" not allowed.',
     "not_acceptable": "Could not satisfy the request Accept header.",
-    "conflict": "it cannot be done now",
+    "conflict": "the job is running",
     "length_required": "send a Content-Length",
     "too_large": "the body has more than 4194304 bytes; send several smaller requests",
     "unsupported_media_type": 'Unsupported media type "text/plain" in request.',
-    "idempotency_mismatch": "this Idempotency-Key belonged to another request",
+    "idempotency_mismatch": "this Idempotency-Key was used for another request",
     "queue_full": "queue 'mail' is full; try again later",
     "unavailable": UNAVAILABLE,
 }
 _RETRY_AFTER: Final = {
     "Retry-After": {
-        "description": "seconds after which it is worth asking again",
+        "description": "seconds after which to send the request again",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
 #: status → headers of the response
 _HEADERS: Final[dict[int, dict[str, Any]]] = {
-    401: {"WWW-Authenticate": {"description": "how to come in", "schema": {"type": "string"}}},
+    401: {"WWW-Authenticate": {"description": "how to authenticate", "schema": {"type": "string"}}},
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
 }
@@ -85,7 +85,7 @@ def error_reference(status: str) -> dict[str, str]:
 def _error_response(code: str, schema: str) -> dict[str, Any]:
     status = CODES[code][0]
     phrase, headers = HTTPStatus(status).phrase, _HEADERS.get(status, {})
-    known = "\n".join(f"* `{name}`: {text}" for name, (its, text) in CODES.items() if its == status)
+    codes = "\n".join(f"* `{name}`: {text}" for name, (its, text) in CODES.items() if its == status)
     example = {
         "type": f"urn:django-delayq:problem:{code}",
         "title": phrase,
@@ -95,7 +95,7 @@ def _error_response(code: str, schema: str) -> dict[str, Any]:
         **({"retry_after": 5} if "Retry-After" in headers else {}),
     }
     return {
-        "description": f"{phrase}\n\n{known}",
+        "description": f"{phrase}\n\n{codes}",
         "content": {PROBLEM: {"schema": {"$ref": schema}, "examples": {code: {"value": example}}}},
         **({"headers": headers} if headers else {}),
     }
@@ -105,8 +105,8 @@ IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Any text of your own for this one request, say a UUID. Sent again with the same key and body, the "
-    "request is not carried out again: it gets the answer that it got before.",
+    "description": "A unique text for this request, such as a UUID. A repeated request with the same key and body is "
+    "not executed again; it gets the first response.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
     "example": "8e03978e-40d5-43e8-bc93-6894a57f9324",
 }
@@ -119,12 +119,12 @@ _QUEUE: Final[dict[str, Any]] = {
 PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "queue": _QUEUE,
     "id": {
-        "description": "the job's id, percent-encoded; it may hold slashes, which may stand for themselves",
+        "description": "the job's id, percent-encoded; slashes may be left as they are",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         "example": "order-5",
     },
     "worker": {
-        "description": "name of the worker, as the list has it",
+        "description": "name of the worker, as in the list of workers",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         "example": "web1-4711",
     },
@@ -176,14 +176,14 @@ METRICS: Final = "metrics"
 _AWAY: Final = {"status": "away", "redis": "away"}
 HEALTH: Final[dict[str, Any]] = {
     "/healthz": _health(
-        "healthz", "Does the process live?", "Nobody else is asked.", {"status": "ok"}, {"200": "It does."}
+        "healthz", "Liveness of the process", "Checks nothing else.", {"status": "ok"}, {"200": "The process is alive."}
     ),
     "/readyz": _health(
         "readyz",
-        "Can it work?",
-        "Asks Redis, and the databases that have an outbox.",
+        "Readiness of the process",
+        "Checks Redis and the databases that have an outbox.",
         {"status": "ok", "redis": "ok", "database": "ok"},
-        {"200": "It can.", "503": "It cannot now."},
+        {"200": "Ready.", "503": "Not ready now."},
     ),
 }
 
@@ -192,9 +192,10 @@ _METRICS: Final[dict[str, Any]] = {
     "/metrics": {
         "get": {
             "operationId": METRICS,
-            "summary": "Everything that Prometheus asks for",
-            "description": "In the format of Prometheus, or of OpenMetrics if that is accepted. While Redis is away "
-            '`delayq_up` is 0, and nothing else is said. With `METRICS["public"]` nobody is asked who it is.\n\n'
+            "summary": "Metrics for Prometheus",
+            "description": "In the format of Prometheus, or of OpenMetrics if the request accepts it. While Redis is "
+            'unavailable, `delayq_up` is 0 and nothing else is exported. With `METRICS["public"]` no credentials are '
+            "needed.\n\n"
             "Permission: `view`.",
             "tags": ["figures"],
             "x-permission": "view",
@@ -232,33 +233,33 @@ def _codes() -> str:
 DESCRIPTION: Final = f"""\
 Delayed jobs for programs in any language.
 
-**Credentials.** `Authorization: Token …`, or a session with its CSRF token. Each operation asks for one of the
+**Credentials.** `Authorization: Token …`, or a session with its CSRF token. Each operation needs one of the
 permissions view, produce, consume, operate and admin.
 
-**Times.** Answers have ISO 8601 in UTC with milliseconds. Requests have `delay` in seconds, or `at` as ISO 8601 with an
-offset or as Unix seconds. Spans are seconds.
+**Times.** Responses have ISO 8601 in UTC with milliseconds. Requests have `delay` in seconds, or `at` as ISO 8601 with
+an offset or as Unix seconds. Spans are seconds.
 
-**Bodies** are JSON objects. A member that is not known is refused: most often it is misspelled.
+**Bodies** are JSON objects. Unknown members are refused, because most of them are misspelled.
 
-**Errors** are problem details (RFC 9457), `application/problem+json`. Decide by `code`. Methods that an address does
-not have are answered with 405.
+**Errors** are problem details (RFC 9457), `application/problem+json`. Programs should compare `code`. A method that
+an address does not have gets 405.
 
 {_codes()}
 
-**Trying again.** 429 and 503 say in `Retry-After` when. Send the same `Idempotency-Key` with it, and the request is
-carried out once.
+**Retries.** 429 and 503 have a `Retry-After`. A request that is repeated with the same `Idempotency-Key` is executed
+once.
 
-**Pull queues** (kind `pull`) hold raw bytes: `body` where they are UTF-8 text, `body_base64` else. Queues of kind
+**Pull queues** (kind `pull`) hold raw bytes: `body` if they are UTF-8 text, else `body_base64`. Queues of kind
 `python` hold calls of tasks, of which only those with `@task(api=True)` may be produced here.
 """
 TAGS: Final[dict[str, str]] = {
     "queues": "Queues and their policies.",
-    "jobs": "Put jobs in, look at them, move them.",
-    "consuming": "Take due jobs, and say how they ended.",
-    "morgue": "Jobs that wait for a person.",
-    "workers": "Processes that run tasks.",
-    "figures": "How much lies where, and everything that is known.",
-    "history": "What became of runs, hour by hour, and what the next day brings.",
+    "jobs": "Schedule, list, show, cancel and reschedule jobs.",
+    "consuming": "Reserve due jobs, and settle them.",
+    "morgue": "Jobs that nothing retries; a person decides.",
+    "workers": "Worker processes and commands to them.",
+    "figures": "Counts and status of the whole deployment.",
+    "history": "Attempts by hour, pipeline runs, and the forecast of the next day.",
     "health": "For load balancers.",
     "schema": "This document.",
 }

@@ -28,7 +28,7 @@ def render_held_jobs(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
         try:
             found.append(render_held_job(job))
         except Undecodable as error:
-            logger.warning("job %s of %s cannot be handed out, so it is buried: %s", job.id, job.queue, error)
+            logger.warning("job %s of queue %s cannot be decoded, so it is buried: %s", job.id, job.queue, error)
             try:
                 job.refuse(error)
             except DelayQError as trouble:

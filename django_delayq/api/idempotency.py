@@ -81,7 +81,7 @@ class Replayed(Exception):
         self.response = response
 
 
-class Kept:
+class IdempotencyRecord:
     """Place in Redis for the answer of a request with a key. Until then it holds a mark: the request is in progress."""
 
     def __init__(self, name: str, fingerprint: bytes, keep: float) -> None:
@@ -166,7 +166,7 @@ class Kept:
             self._put(answer)
         except DelayQError as error:
             logger.warning(
-                "the answer of a request with an %s is not kept; its key is in progress for up to %s s: %s",
+                "the response of a request with an %s was not stored; its key is in progress for up to %s s: %s",
                 HEADER,
                 UNDER_WAY,
                 error,
@@ -188,7 +188,7 @@ class Kept:
                 client.set(self._name, answer, px=self._keep_ms)
 
 
-def begin(request: Request) -> Kept | None:
+def begin(request: Request) -> IdempotencyRecord | None:
     """Claim the request's key and return the place for its answer; None if the request has no key.
 
     Raises:
@@ -207,18 +207,18 @@ def begin(request: Request) -> Kept | None:
     raw: bytes = getattr(request, "delayq_raw", b"")
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
-    kept = Kept(
+    record = IdempotencyRecord(
         f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
         _digest(*words),
         conf().api.keep_answers,
     )
-    kept.begin()
-    return kept
+    record.begin()
+    return record
 
 
-def calls(kept: Kept | None, number: int) -> list[bytes | None]:
+def call_ids(record: IdempotencyRecord | None, number: int) -> list[bytes | None]:
     """Return the request ids for ``number`` calls to Redis; for a request without a key None, which is a new id."""
-    return [None if kept is None else kept.call(place) for place in range(number)]
+    return [None if record is None else record.call(place) for place in range(number)]
 
 
 def _is_incomplete(answer: Any) -> bool:
@@ -235,7 +235,7 @@ def _digest(*words: bytes) -> bytes:
 
 
 def _in_progress(seconds: float) -> Problem:
-    text = f"a request with this {HEADER} is under way; ask for its answer later"
+    text = f"a request with this {HEADER} is in progress; repeat it later to get its response"
     return Problem(409, "idempotency_in_progress", text, retry_after=seconds)
 
 
@@ -247,9 +247,9 @@ def _pack(response: HttpResponse) -> bytes:
 
 def _unpack(stored: bytes) -> HttpResponse:
     head, _, content = stored.partition(b"\n")
-    known = json.loads(head)
-    response = HttpResponse(content, status=known["status"])
-    for name, value in known["headers"].items():
+    answer = json.loads(head)
+    response = HttpResponse(content, status=answer["status"])
+    for name, value in answer["headers"].items():
         response[name] = value
     response["Idempotent-Replayed"] = "true"
     return response

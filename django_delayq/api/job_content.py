@@ -43,6 +43,6 @@ def content_of(job: Job) -> dict[str, Any]:
         args, kwargs = codec.decode_args(job.args)
     except Undecodable:
         return raw(job.args, hide)
-    known = registry.get(job.task)
-    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if known is None else known.argument_names)
+    task = registry.get(job.task)
+    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if task is None else task.argument_names)
     return {"args": args, "kwargs": kwargs}

@@ -95,5 +95,9 @@ def graves_page(queue: Queue, ident: str, query: Mapping[str, Any]) -> dict[str,
         page_bytes=PAGE_BYTES,
     )
     if not (page.jobs or page.cursor or query["cursor"]):
-        raise Problem(404, "job_not_found", f"the morgue of queue {queue.name!r} has no job {ident!r} (any more)")
+        raise Problem(
+            404,
+            "job_not_found",
+            f"the morgue of queue {queue.name!r} has no job {ident!r}; it was kicked, discarded or never there",
+        )
     return {"jobs": page.jobs, "cursor": page.cursor or None}

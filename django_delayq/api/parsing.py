@@ -52,7 +52,7 @@ class LimitedJSONParser(BaseParser):
         if parser_context is not None:
             request = parser_context["request"]
             if len(raw) < int(request.META.get("CONTENT_LENGTH") or 0):
-                raise ParseError("the body broke off before its end")
+                raise ParseError("the body ended early; send all of it")
             request.delayq_raw = raw
         return loads(raw, limits.max_depth)
 
@@ -74,10 +74,10 @@ def check_head(request: Request) -> None:
     length = str(meta.get("CONTENT_LENGTH") or "").strip()
     if not length:
         if meta.get("HTTP_TRANSFER_ENCODING") or _has_unannounced_body(request):
-            raise Problem(411, "length_required", "the length of the body is not told; send a Content-Length")
+            raise Problem(411, "length_required", "the request has no length of its body; send a Content-Length")
         return
     if not (length.isascii() and length.isdigit()):
-        raise ParseError(f"the Content-Length {short(length)} is no number of bytes")
+        raise ParseError(f"the Content-Length {short(length)} is not a number of bytes")
     most = conf().api.max_body
     if len(length) > 20 or int(length) > most:
         raise too_large(most)
@@ -170,7 +170,7 @@ def _read(stream: IO[bytes], most: int) -> bytes:
             parts.append(part)
             left -= len(part)
     except (UnreadablePostError, OSError):
-        raise ParseError("the body broke off before its end") from None
+        raise ParseError("the body ended early; send all of it") from None
     if left <= 0:
         raise too_large(most)
     return b"".join(parts)
@@ -180,11 +180,11 @@ def _refuse_lone_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ParseError("the body has a half of a surrogate pair; send whole characters") from None
+        raise ParseError("the body has an unpaired surrogate; send whole characters") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ParseError(f"{name} is no JSON; send a number or null")
+    raise ParseError(f"{name} is not JSON; send a number or null")
 
 
 def _whole(digits: str) -> int:
@@ -205,7 +205,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ParseError(f"the name {short(twice)} stands twice in an object; which value is meant?")
+        raise ParseError(f"the name {short(twice)} occurs twice in an object; send it once")
     return made
 
 

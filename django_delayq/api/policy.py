@@ -117,26 +117,26 @@ def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Que
     """
     if connections.is_configured(name):
         _check_settings(name, given)
-    wanted = _wanted(name, given)
-    made: list[Layout] = []
+    properties = _with_settings(name, given)
+    created: list[Layout] = []
 
-    def fresh(stone: Layout | None) -> Layout:
-        shards, kind = wanted["shards"], wanted["kind"]
-        layout = layouts.again(stone, shards, kind) if stone else layouts.new_layout(shards, kind)
-        limits = {word: value for word, value in limits_of(wanted).items() if value}
-        made.append({**layout, "limits": limits} if limits else layout)
-        return made[-1]
+    def fresh(tombstone: Layout | None) -> Layout:
+        shards, kind = properties["shards"], properties["kind"]
+        layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
+        limits = {word: value for word, value in limits_of(properties).items() if value}
+        created.append({**layout, "limits": limits} if limits else layout)
+        return created[-1]
 
     layout = broker.create(name, fresh)
     queue = broker.queue(name)
-    if made and layout is made[-1]:
+    if created and layout is created[-1]:
         rules.restore(queue)
         return queue, True
     _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, given)
     return queue, False
 
 
-def _wanted(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request completed with the settings."""
     entry = conf().queue(name)
     limits = {word: getattr(entry, word) for word in ("max_length", "morgue_max", "morgue_ttl", "priorities")}
@@ -146,13 +146,13 @@ def _wanted(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _check_settings(name: str, given: Mapping[str, Any]) -> None:
     entry: QueueConf = conf().queue(name)
     for word, value in given.items():
-        known = getattr(entry, word)
-        if value != known and not (word == "shards" and known is None):
+        setting = getattr(entry, word)
+        if value != setting and not (word == "shards" and setting is None):
             raise Problem(
                 409,
                 "set_in_settings",
-                f"DELAYQ['QUEUES'][{name!r}] of the project's settings says "
-                f"{word}={known!r}; leave it out, or change it there",
+                f"DELAYQ['QUEUES'][{name!r}] of the project's settings has "
+                f"{word}={setting!r}; leave it out, or change it there",
             )
 
 
@@ -163,6 +163,6 @@ def _check_same(name: str, there: Mapping[str, Any], given: Mapping[str, Any]) -
             raise Problem(
                 409,
                 "conflict",
-                f"queue {name!r} is there with {word}={there[word]!r}; "
+                f"queue {name!r} exists with {word}={there[word]!r}; "
                 f"{advice.get(word, f'PATCH v1/queues/{name} changes it')}",
             )

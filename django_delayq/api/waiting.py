@@ -32,7 +32,7 @@ from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
 from ..settings.conf import conf
 from .held_jobs import render_held_jobs
-from .idempotency import Kept
+from .idempotency import IdempotencyRecord
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -81,7 +81,7 @@ class WaitingResponse(Response):
     def __init__(self, request: Request, search: Search, seconds: float) -> None:
         super().__init__()
         #: record in which to store the response if its request carried a key
-        self.kept: Kept | None = None
+        self.record: IdempotencyRecord | None = None
         self._reserve_request = request
         self._user = identity_of(request.user)
         self._search = search
@@ -127,8 +127,8 @@ class WaitingResponse(Response):
                 self["Retry-After"] = RETRY_AFTER
         else:
             self._copy_problem(problem)
-        if self.kept is not None:
-            self.kept.keep(self)
+        if self.record is not None:
+            self.record.keep(self)
         super().render()
 
     def _copy_problem(self, error: DelayQError) -> None:
@@ -150,11 +150,11 @@ class WaitingResponse(Response):
 
         A stored response keeps its jobs: it is for the next request with the same key.
         """
-        if self.kept is not None and self.is_rendered:
+        if self.record is not None and self.is_rendered:
             return
         give_back_soon(self._jobs)
-        if self.kept is not None:
-            in_thread(self.kept.drop)
+        if self.record is not None:
+            in_thread(self.record.drop)
 
 
 class Waits:

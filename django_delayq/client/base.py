@@ -64,8 +64,8 @@ class Base:
         if token:
             if not _TOKEN.fullmatch(token):
                 raise ValueError(
-                    "the token is invalid: it has a space, a line break or a character beyond ASCII in it, perhaps"
-                    " the end of the line of the file that it comes from"
+                    "the token is invalid: it has a space, a line break or a non-ASCII character in it; strip it "
+                    "if it was read from a file"
                 )
             common["Authorization"] = f"Token {token}"
         self._wire = Wire(url, headers=common, timeout=timeout, retries=retries)

@@ -39,7 +39,7 @@ class Held:
     Attributes:
         body: raw bytes of a job of a pull queue. Other jobs have ``args`` and ``kwargs``, or ``payloads``.
         attempt: number of this counted attempt; the first is 1.
-        noe: how often it was handed out before, counted or not.
+        noe: how often it was reserved before, counted or not.
         lives: attempts that are left, including this one.
         ttr: seconds that it was reserved for.
         should_stop: True if it was cancelled; updated by :meth:`touch`.
@@ -107,7 +107,7 @@ class Held:
             return
         if error is None:
             if not (yield from self._client._settle("ack", [self]))[0]:
-                logger.warning("%s: done, but its lease was lost, so it may be run again", self.id)
+                logger.warning("%s is done, but its lease was lost, so it may run again", self.id)
             return
         try:
             if isinstance(error, Exception):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from . import codec
 from .errors import InvalidJob
 from .inputs import check_id, score_text, short, suggest
-from .job import RAW, NewJob, Payload, new_id, new_key
+from .job import RAW, NewJob, Payload, id_from, new_key
 from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
 from .options import DEFAULT_MAX_PAYLOADS
 from .task import Task
@@ -60,7 +60,8 @@ class JobBuilder:
         task: the task.
         rules: rules of the deployment.
         context: values for the context of every job.
-        next_key: returns the key of a generation; see :func:`.job.new_keys` for many jobs. Only as thread-safe as this.
+        next_key: returns a random key, also for generated ids; see :func:`.job.new_keys` for many jobs. The builder is
+            only as thread-safe as this.
     """
 
     #: keys allowed in an entry of schedule_many
@@ -102,7 +103,7 @@ class JobBuilder:
             due_ms, delay_ms = self.rules.due(delay, at)
         conflict = get("on_conflict") or self._conflict
         new = NewJob(
-            new_id() if given_id is None else check_id(given_id),
+            id_from(self._next_key()[:15]) if given_id is None else check_id(given_id),
             self.task.name,
             content,
             due_ms,
@@ -197,8 +198,13 @@ class MergedJobBuilder(JobBuilder):
 class RawJobBuilder(JobBuilder):
     """Builder of jobs for queues of kind "pull": the only argument is the stored bytes."""
 
-    def __init__(self, rules: JobRules = _DEFAULTS, context: Mapping[str, Any] = _NONE) -> None:
-        super().__init__(_RAW_TASK, rules, context)
+    def __init__(
+        self,
+        rules: JobRules = _DEFAULTS,
+        context: Mapping[str, Any] = _NONE,
+        next_key: Callable[[], bytes] = new_key,
+    ) -> None:
+        super().__init__(_RAW_TASK, rules, context, next_key)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]

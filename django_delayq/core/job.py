@@ -59,7 +59,7 @@ def new_key(*, durable: bool = False) -> bytes:
 
 
 def new_keys() -> Iterator[bytes]:
-    """Yield keys like :func:`new_key`, many of them per system call."""
+    """Yield keys like :func:`new_key`, many of them per system call: each call lets another thread take the GIL."""
     while True:
         block = os.urandom(16 * _BLOCK)
         for at in range(0, len(block), 16):

@@ -19,7 +19,8 @@ except ImportError as error:
 
 from ..core.timings import BUCKETS_MS, Histogram
 from .measuring import Values, measure
-from .names import METRICS, Metric
+from .metric import Metric
+from .names import METRICS
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _BOUNDS: Final = (*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf")

@@ -14,8 +14,9 @@ from ..core.errors import DelayQError
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.timings import Figures, Histogram
 from ..status import QueueStatus, RedisStatus, Snapshot, WorkerStatus, take
-from . import names
-from .names import COUNTERS, MOST_LABELS, OTHER, Metric
+from . import names, redis_names
+from .metric import MOST_LABELS, OTHER, Metric
+from .names import COUNTERS
 
 logger: Final = logging.getLogger(__name__)
 
@@ -153,19 +154,19 @@ def _oldest_runs(workers: Sequence[WorkerStatus]) -> dict[str, float]:
 
 
 def _of_redis(redis: RedisStatus) -> Iterator[_Sample]:
-    yield names.REDIS_INFO, (redis.version, redis.mode, redis.role, redis.maxmemory_policy or ""), 1.0
+    yield redis_names.REDIS_INFO, (redis.version, redis.mode, redis.role, redis.maxmemory_policy or ""), 1.0
     numbers = (
-        (names.REDIS_MEMORY, redis.used_memory),
-        (names.REDIS_MEMORY_PEAK, redis.used_memory_peak),
-        (names.REDIS_MEMORY_MAX, redis.maxmemory),
-        (names.REDIS_UPTIME, redis.uptime_seconds),
-        (names.REDIS_CLIENTS, redis.clients),
-        (names.REDIS_COMMANDS, redis.ops_per_sec),
-        (names.REDIS_EVICTED, redis.evicted_keys),
-        (names.REDIS_SAVE_AGE, redis.rdb_last_save_seconds),
-        (names.REDIS_REPLICAS, redis.replicas),
-        (names.REDIS_AOF, float(redis.aof)),
-        (names.REDIS_SAVED, float(redis.aof_ok and redis.rdb_ok)),
+        (redis_names.REDIS_MEMORY, redis.used_memory),
+        (redis_names.REDIS_MEMORY_PEAK, redis.used_memory_peak),
+        (redis_names.REDIS_MEMORY_MAX, redis.maxmemory),
+        (redis_names.REDIS_UPTIME, redis.uptime_seconds),
+        (redis_names.REDIS_CLIENTS, redis.clients),
+        (redis_names.REDIS_COMMANDS, redis.ops_per_sec),
+        (redis_names.REDIS_EVICTED, redis.evicted_keys),
+        (redis_names.REDIS_SAVE_AGE, redis.rdb_last_save_seconds),
+        (redis_names.REDIS_REPLICAS, redis.replicas),
+        (redis_names.REDIS_AOF, float(redis.aof)),
+        (redis_names.REDIS_SAVED, float(redis.aof_ok and redis.rdb_ok)),
     )
     for metric, number in numbers:
         if number is not None:
@@ -178,11 +179,11 @@ def _of_figures(figures: Figures) -> Iterator[_Sample]:
     for (queue, task), histogram in figures.run.items():
         yield names.RUN, (queue, task), histogram
     for script, histogram in figures.script.items():
-        yield names.SCRIPT, (script,), histogram
+        yield redis_names.SCRIPT, (script,), histogram
     for (name, label), count in figures.counts.items():
         if name == "redis_error":
-            yield names.REDIS_ERRORS, (label,), count
+            yield redis_names.REDIS_ERRORS, (label,), count
     violations = figures.levels.get("fsck_violations")
     if violations is not None:
-        yield names.FSCK, (), violations.value
-        yield names.FSCK_AT, (), violations.at_ms / 1000
+        yield redis_names.FSCK, (), violations.value
+        yield redis_names.FSCK_AT, (), violations.at_ms / 1000

@@ -21,7 +21,8 @@ except ImportError as error:
 from .. import __version__
 from ..core.timings import Histogram
 from .measuring import Values, measure
-from .names import METRICS, Metric
+from .metric import Metric
+from .names import METRICS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider

@@ -18,22 +18,31 @@ the OpenTelemetry API package is required: without an SDK nothing is recorded an
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 try:
     from opentelemetry import metrics, propagate, trace
-    from opentelemetry.context import Context, attach, detach, get_current
-    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, SpanKind
 except ImportError as error:
-    raise ImportError("traces need the interface of OpenTelemetry: pip install 'django-delayq[otel]'") from error
+    raise ImportError("traces need the API package of OpenTelemetry: pip install 'django-delayq[otel]'") from error
 
 from .. import __version__
 from ..core.errors import PartialFailure, Verdict
 from ..scheduling.handle import JobHandle
+from .spans import (
+    NAME,
+    Attributes,
+    common_attributes,
+    duration_histogram,
+    origin_in,
+    record_error,
+    span_around,
+    span_context_of,
+    suppress_errors,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -42,34 +51,6 @@ if TYPE_CHECKING:
     from ..scheduling.middleware import Chain, Scheduling
     from ..worker.attempt import Attempt
     from ..worker.middleware import Call
-
-logger: Final = logging.getLogger(__name__)
-
-NAME: Final = "django_delayq"
-SYSTEM: Final = "delayq"
-_Attributes = dict[str, Any]
-#: seconds; the buckets of the conventions, and larger ones for long jobs
-_BOUNDS: Final = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
-)
-
 
 # -- the schedule call -----------------------------------------------------------------------------------------------
 
@@ -84,36 +65,35 @@ def schedule(next: Chain) -> Chain:
     sent = meter.create_counter(
         "messaging.client.sent.messages", "{message}", "Number of messages producer attempted to send to the broker."
     )
-    took = meter.create_histogram(
+    duration = duration_histogram(
+        meter,
         "messaging.client.operation.duration",
-        "s",
         "Duration of messaging operation initiated by a producer or consumer client.",
-        explicit_bucket_boundaries_advisory=_BOUNDS,
     )
 
     def call(scheduling: Scheduling) -> Any:
-        measured = _attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
+        measured = common_attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
         if scheduling.many:
             _inject(scheduling)
-            with _unharmed():
+            with suppress_errors():
                 sent.add(1, measured)
             return next(scheduling)
         parent, links = _parent_of(scheduling.options)
         began = time.perf_counter()
         name = f"schedule {scheduling.task.name}"
-        with _span_around(tracer, name, parent, SpanKind.PRODUCER, measured, links) as span:
+        with span_around(tracer, name, parent, SpanKind.PRODUCER, measured, links) as span:
             _inject(scheduling)
             try:
                 handle = next(scheduling)
             except BaseException as error:
-                measured = {**measured, "error.type": _failed(span, error)}
+                measured = {**measured, "error.type": record_error(span, error)}
                 raise
             finally:
-                with _unharmed():
+                with suppress_errors():
                     sent.add(1, measured)
-                    took.record(time.perf_counter() - began, measured)
-            with _unharmed():
-                _tell_outcome(span, handle)
+                    duration.record(time.perf_counter() - began, measured)
+            with suppress_errors():
+                _record_outcome(span, handle)
         return handle
 
     return call
@@ -130,34 +110,34 @@ def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Lin
     The parent is the current span, else the one named in the call's ``context``, such as a trace sent in the body of an
     API request. If both exist, the latter becomes a link.
     """
-    given = options.get("context")
-    if not isinstance(given, Mapping):
+    stored = options.get("context")
+    if not isinstance(stored, Mapping):
         return None, ()
-    named = _origin_in(given)
-    theirs, ours = _span_context(named), trace.get_current_span().get_span_context()
-    if not theirs.is_valid:
+    named = origin_in(stored)
+    caller, current = span_context_of(named), trace.get_current_span().get_span_context()
+    if not caller.is_valid:
         return None, ()
-    if not ours.is_valid:
+    if not current.is_valid:
         return named, ()
-    return None, () if theirs.span_id == ours.span_id else (Link(theirs),)
+    return None, () if caller.span_id == current.span_id else (Link(caller),)
 
 
 def _inject(scheduling: Scheduling) -> None:
     """Store the current trace context in the job's context, in a copy of the caller's dict."""
-    given = scheduling.options.get("context")
-    if given is not None and not isinstance(given, Mapping):
+    stored = scheduling.options.get("context")
+    if stored is not None and not isinstance(stored, Mapping):
         return  # rejected later, with a better message
-    if scheduling.many and given and _span_context(_origin_in(given)).is_valid:
-        return  # no span of ours lies between this entry and the trace it names
+    if scheduling.many and stored and span_context_of(origin_in(stored)).is_valid:
+        return  # the entry has no span of its own, so its trace stays the parent
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
-        with _unharmed():
+        with suppress_errors():
             propagate.inject(carrier)
     if carrier:
-        scheduling.options["context"] = {**(given or {}), **carrier}
+        scheduling.options["context"] = {**(stored or {}), **carrier}
 
 
-def _tell_outcome(span: Span, handle: Any) -> None:
+def _record_outcome(span: Span, handle: Any) -> None:
     if span.is_recording() and isinstance(handle, JobHandle):  # an inner middleware may return something else
         span.set_attributes(
             {
@@ -177,122 +157,72 @@ def run(next: Call) -> Call:
 
     An attempt that takes several jobs together continues the trace of the first and links to the others.
     """
-    return _around(next, linked=False)
+    return _middleware(next, linked=False)
 
 
 def run_linked(next: Call) -> Call:
     """Run middleware like :func:`run` that starts a new trace for each attempt and links to the schedule calls."""
-    return _around(next, linked=True)
+    return _middleware(next, linked=True)
 
 
-def _around(next: Call, *, linked: bool) -> Call:
+def _middleware(next: Call, *, linked: bool) -> Call:
     tracer = trace.get_tracer(NAME, __version__)
     meter = metrics.get_meter(NAME, __version__)
     consumed = meter.create_counter(
         "messaging.client.consumed.messages", "{message}", "Number of messages that were delivered to the application."
     )
-    took = meter.create_histogram(
-        "messaging.process.duration",
-        "s",
-        "Duration of processing operation.",
-        explicit_bucket_boundaries_advisory=_BOUNDS,
-    )
-    late = meter.create_histogram(
-        "delayq.start_lateness",
-        "s",
-        "From the due time to the start of each attempt.",
-        explicit_bucket_boundaries_advisory=_BOUNDS,
-    )
+    duration = duration_histogram(meter, "messaging.process.duration", "Duration of processing operation.")
+    lateness = duration_histogram(meter, "delayq.start_lateness", "From the due time to the start of each attempt.")
 
     def call(run: Attempt) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
-        measured = _attributes(run.job.queue, run.job.task, "run", "process")
-        with _unharmed():
+        measured = common_attributes(run.job.queue, run.job.task, "run", "process")
+        with suppress_errors():
             for job in jobs:
-                late.record(_lateness(run, job), measured)
+                lateness.record(_lateness(run, job), measured)
             consumed.add(len(jobs), measured)
         parent, links = _origin(jobs, linked=linked)
         began = time.perf_counter()
-        said = {**measured, **_run_attributes(run, jobs)}
-        with _span_around(tracer, f"run {run.job.task}", parent, SpanKind.CONSUMER, said, links) as span:
+        attributes = {**measured, **_run_attributes(run, jobs)}
+        with span_around(tracer, f"run {run.job.task}", parent, SpanKind.CONSUMER, attributes, links) as span:
             try:
                 return next(run)
             except BaseException as error:
                 if _is_verdict(error):
-                    _tell_verdict(span, error)
+                    _record_verdict(span, error)
                 else:
-                    measured = {**measured, "error.type": _failed(span, error)}
+                    measured = {**measured, "error.type": record_error(span, error)}
                 raise
             finally:
-                with _unharmed():
-                    took.record(time.perf_counter() - began, measured)
+                with suppress_errors():
+                    duration.record(time.perf_counter() - began, measured)
 
     return call
 
 
 def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
     """Return the parent context of an attempt, and its links."""
-    origins = [_origin_in(job.context) for job in jobs]
-    known = [origin for origin in origins if _span_context(origin).is_valid] or origins[:1]
-    links = [Link(_span_context(one)) for one in (known if linked else known[1:]) if _span_context(one).is_valid]
+    origins = [origin_in(job.context) for job in jobs]
+    valid = [origin for origin in origins if span_context_of(origin).is_valid] or origins[:1]
+    links = [Link(span_context_of(one)) for one in (valid if linked else valid[1:]) if span_context_of(one).is_valid]
     # A context without a span starts a new trace; the rest of the context (baggage) stays.
-    return trace.set_span_in_context(trace.INVALID_SPAN, known[0]) if linked else known[0], links
-
-
-@contextmanager
-def _span_around(
-    tracer: trace.Tracer,
-    name: str,
-    parent: Context | None,
-    kind: SpanKind,
-    attributes: _Attributes,
-    links: Sequence[Link],
-) -> Iterator[Span]:
-    """Open a span in ``parent`` (None = the current context) for the duration of the block."""
-    span: Span = trace.INVALID_SPAN
-    with _unharmed():
-        span = tracer.start_span(name, parent, kind, attributes, links)
-    inside = parent if span is trace.INVALID_SPAN else trace.set_span_in_context(span, parent)
-    token = attach(get_current() if inside is None else inside)
-    try:
-        yield span
-    finally:
-        detach(token)
-        with _unharmed():
-            span.end()
-
-
-@contextmanager
-def _unharmed() -> Iterator[None]:
-    """Log and suppress errors of instrumentation, so that they cannot fail the job.
-
-    They come from a sampler, processor or propagator of the project, or an exception that cannot be printed. A time
-    limit that strikes here is not an ``Exception`` and passes through.
-    """
-    try:
-        yield
-    except Exception:
-        logger.exception("a trace or a measurement is incomplete")
-
-
-def _span_context(context: Context) -> trace.SpanContext:
-    return trace.get_current_span(context).get_span_context()
+    return trace.set_span_in_context(trace.INVALID_SPAN, valid[0]) if linked else valid[0], links
 
 
 def _lateness(run: Attempt, job: Job) -> float:
     return max(0.0, (run.started_ms - job.due_ms) / 1000)
 
 
-def _run_attributes(run: Attempt, jobs: Sequence[Job]) -> _Attributes:
+def _run_attributes(run: Attempt, jobs: Sequence[Job]) -> Attributes:
     job = jobs[0]
-    found: _Attributes = {
+    attributes: Attributes = {
         "delayq.attempt": job.failures + 1,
         "delayq.reserves": job.reserves,
         "delayq.lateness": _lateness(run, job),
     }
     if run.members:
-        return {**found, "messaging.batch.message_count": len(jobs)}
-    return {**found, "messaging.message.id": job.id, "delayq.key": job.key.hex()}
+        return {**attributes, "messaging.batch.message_count": len(jobs)}
+    return {**attributes, "messaging.message.id": job.id, "delayq.key": job.key.hex()}
 
 
 def _is_verdict(error: BaseException) -> bool:
@@ -300,48 +230,10 @@ def _is_verdict(error: BaseException) -> bool:
     return isinstance(error, Verdict) and not isinstance(error, PartialFailure)
 
 
-def _tell_verdict(span: Span, error: BaseException) -> None:
+def _record_verdict(span: Span, error: BaseException) -> None:
     span.set_attribute("delayq.verdict", type(error).__name__.lower())
     if error.args and isinstance(error.args[0], str) and error.args[0]:
         span.set_attribute("delayq.reason", error.args[0])
-
-
-# -- both ------------------------------------------------------------------------------------------------------------
-
-
-def _origin_in(given: Mapping[str, Any]) -> Context:
-    """Return the trace context stored in a job's context, or an empty one if it is invalid.
-
-    Any caller may have written it, so only texts are passed to the propagator, and errors are logged instead of raised.
-    """
-    try:
-        return propagate.extract({name: text for name, text in given.items() if isinstance(text, str)}, Context())
-    except Exception:
-        logger.exception("the origin of a trace cannot be read")
-        return Context()
-
-
-def _attributes(queue: str, task: str, operation: str, kind: str) -> _Attributes:
-    return {
-        "messaging.system": SYSTEM,
-        "messaging.destination.name": queue,
-        "messaging.operation.name": operation,
-        "messaging.operation.type": kind,
-        "delayq.task": task,
-    }
-
-
-def _failed(span: Span, error: BaseException) -> str:
-    """Record an error on its span and return its ``error.type``."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    with _unharmed():
-        if span.is_recording():
-            span.set_attribute("error.type", name)
-            span.set_status(Status(StatusCode.ERROR, kind.__name__))  # in case the text of the error cannot be read
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
-    return name
 
 
 def flush(seconds: float = 2.0) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 _NO_API: Final = (
-    f"the metrics are not public, and without Django REST framework nobody can be recognised: pip install "
+    f"the metrics are not public, and callers cannot be authenticated without Django REST framework: pip install "
     f"'django-delayq[api]', or set {SETTING}['METRICS'] = {{'public': True}} and guard the address elsewhere\n"
 )
 

@@ -78,13 +78,15 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
         group = list(members)
         news = [job.new for job in group]
         if durable:
-            results = _send_durable(group[0].handle.alias, queue, news)
-        else:
-            opened = broker.queue(queue)
-            results = [Result.of(opened, *pair) for pair in zip(news, opened.schedule_many(news), strict=True)]
-        for job, result in zip(group, results, strict=True):
-            _settle(job, result)
-    for job in jobs:
+            for job, result in zip(group, _send_durable(group[0].handle.alias, queue, news), strict=True):
+                _settle(job, result)
+            continue
+        opened = broker.queue(queue)
+        for (new, handle), outcome in zip(group, opened.schedule_many(news), strict=True):
+            handle.outcome, handle.generation = outcome, generation_of(new)
+            if outcome.is_refusal:
+                handle.error = opened.refusal(outcome, new)
+    for job in jobs if job_scheduled.receivers else ():
         if job.handle.error is None:
             _notify(job.handle)
 

@@ -3,6 +3,7 @@
 caller       ``caller("view", "produce")``: a :class:`Caller` with the token of a user with just these permissions;
              ``caller()`` may nothing, ``caller(anonymous=True)`` is nobody
 api          a Caller who may everything
+five         jobs a … e in queue errands, and two that are due
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ OF_TABLES = {
     "test_door",
     "test_produce",
     "test_jobs",
+    "test_job_verbs",
+    "test_produce_rules",
     "test_morgue",
     "test_health",
     "test_long_poll",
@@ -89,6 +92,18 @@ def caller(delayq: Any, db: None) -> Callable[..., Caller]:
 def api(caller: Callable[..., Caller]) -> Caller:
     """A caller who may everything."""
     return caller(*ALL)
+
+
+@pytest.fixture
+def five(delayq: Any) -> Any:
+    """Jobs a … e, due 100 s to 500 s from now; and two that are due."""
+    from .errands import carry, greet, put
+
+    for place, ident in enumerate("abcde"):
+        put(delayq, carry, place, id=ident, delay=100 * (place + 1))
+    put(delayq, greet, "x", id="now1")
+    put(delayq, greet, "y", id="now2")
+    return delayq
 
 
 @pytest.hookimpl(trylast=True)

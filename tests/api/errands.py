@@ -96,3 +96,9 @@ def keys_of(broker: Broker) -> list[bytes]:
     """The keys of this prefix."""
     beginnings = f"{broker.prefix}:".encode(), f"{{{broker.prefix}}}:".encode()
     return [key for key in broker.client.scan_iter(count=1000) if key.startswith(beginnings)]
+
+
+def ids(answer: tuple[int, Any]) -> list[str]:
+    """Return the ids of the jobs in a response."""
+    assert answer[0] == 200, answer
+    return [job["id"] for job in answer[1]["jobs"]]

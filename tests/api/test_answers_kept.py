@@ -30,7 +30,7 @@ def test_the_refusal_of_a_full_queue_is_not_given_again(api: Caller, delayq: Bro
 
 def test_a_request_that_counts_as_dead_does_not_answer_for_the_one_that_came_after_it(delayq: Broker) -> None:
     arguments: Any = (f"{delayq.prefix}:answer:k", b"f" * 32, 60)
-    dead, other = idempotency.Kept(*arguments), idempotency.Kept(*arguments)
+    dead, other = idempotency.IdempotencyRecord(*arguments), idempotency.IdempotencyRecord(*arguments)
     dead.begin()
     delayq.client.delete(arguments[0])  # as Redis does after a minute
     other.begin()

@@ -265,7 +265,7 @@ def test_a_block_that_lost_its_job_says_so(client: Client, delayq: Any, caplog: 
         assert client.release([_twin(client, job)]) == [True]
         assert not job.touch()
     assert [record.message for record in caplog.records] == [
-        f"{job.id}: done, but its lease was lost, so it may be run again"
+        f"{job.id} is done, but its lease was lost, so it may run again"
     ]
 
 

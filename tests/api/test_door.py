@@ -24,7 +24,7 @@ def test_an_address_that_there_is_not_is_a_problem(api: Caller) -> None:
             "title": "Not Found",
             "status": 404,
             "code": "not_found",
-            "detail": "there is nothing at this address; GET v1/openapi.json tells what there is",
+            "detail": "there is nothing at this address; GET v1/openapi.json lists the addresses",
         },
     )
 

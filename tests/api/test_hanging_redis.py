@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.api import brokers
-from django_delayq.api.idempotency import UNDER_WAY, Kept
+from django_delayq.api.idempotency import UNDER_WAY, IdempotencyRecord
 from tests.support.redis_box import RedisBox
 
 from .conftest import Caller
@@ -91,14 +91,14 @@ def test_a_request_whose_answer_could_not_be_kept_is_recognised_when_it_counts_a
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "QUEUES": {"mail": {"kind": "pull"}}}
     connections.close_broker()
     monkeypatch.setattr(brokers, "PATIENCE", SHORT)
-    done = Kept.keep
+    done = IdempotencyRecord.keep
 
-    def stop_first(kept: Kept, response: Any) -> None:
+    def stop_first(kept: IdempotencyRecord, response: Any) -> None:
         response.add_post_render_callback(lambda _: box.pause())
         done(kept, response)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Kept, "keep", stop_first)
+        patch.setattr(IdempotencyRecord, "keep", stop_first)
         first = api.post("v1/queues/mail/jobs", {"body": "x"}, **{"Idempotency-Key": "once"})
     assert first[0] == 201
     box.resume()

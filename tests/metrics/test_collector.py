@@ -23,6 +23,7 @@ from django_delayq.core.operations.counts import Counts
 from django_delayq.core.timings import BUCKETS_MS, Figures, Histogram
 from django_delayq.metrics import names
 from django_delayq.metrics.measuring import bounded, measure, read, skew
+from django_delayq.metrics.metric import OTHER
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
 from tests.worker.support import eventually
 
@@ -277,7 +278,7 @@ def test_beyond_five_hundred_queues_the_rest_is_one_more() -> None:
     found = bounded(names.JOBS, values)
 
     assert len(found) == 2 * 501
-    assert found[names.OTHER, "ready"] == 3
+    assert found[OTHER, "ready"] == 3
     assert ("q0499", "ready") in found
     assert ("q0500", "ready") not in found
 

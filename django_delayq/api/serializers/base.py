@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, ClassVar, Final
+from functools import cache, cached_property
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, Final, NamedTuple
 
 from drf_spectacular.drainage import get_override, set_override
 from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
@@ -13,10 +14,42 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import short, suggest
 from ...settings.conf import conf
+from ..entry_errors import MOST_ERRORS
 from ..parsing import too_many
 
-#: maximum number of errors reported for one request
-MOST_ERRORS: Final = 50
+#: options of members that a resource's own ``to_representation`` adds; their fields only document them
+ADDED: Final[dict[str, Any]] = {"required": False, "source": "added"}
+#: what the ``to_representation`` of these fields comes to for the values of this package
+_PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
+    serializers.CharField: str,
+    serializers.IntegerField: int,
+    serializers.BooleanField: bool,
+}
+
+
+class _Member(NamedTuple):
+    """Member of a response, with what the base class would work out for each instance: where its value is."""
+
+    name: str
+    field: serializers.Field[Any, Any, Any, Any]
+    from_object: Callable[[Any], Any]
+    from_mapping: Callable[[Any], Any]
+    render: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, name: str, field: serializers.Field[Any, Any, Any, Any]) -> _Member:
+        """Return the member of a bound field."""
+        source, render = str(field.source), _PLAIN.get(type(field), field.to_representation)
+        if source == "*" or type(field).get_attribute is not serializers.Field.get_attribute:
+            whole = _itself if source == "*" else field.get_attribute
+            return cls(name, field, whole, whole, render)
+        first, _, rest = source.partition(".")
+        item, inner = itemgetter(first), attrgetter(rest or first)
+        return cls(name, field, attrgetter(source), (lambda data: inner(item(data))) if rest else item, render)
+
+
+def _itself(instance: Any) -> Any:
+    return instance
 
 
 class Resource(serializers.Serializer[Any]):
@@ -59,8 +92,35 @@ class Resource(serializers.Serializer[Any]):
 
     @classmethod
     def render(cls, instance: Any, **context: Any) -> dict[str, Any]:
-        """Return a response."""
-        return dict(cls(instance, context=context).data)
+        """Return a response. Without a context one serializer renders all responses of its class."""
+        renderer = cls(context=context) if context else cls._renderer()
+        rendered: dict[str, Any] = renderer.to_representation(instance)
+        return rendered
+
+    @classmethod
+    @cache
+    def _renderer(cls) -> Resource:
+        return cls()
+
+    @cached_property
+    def _members(self) -> list[_Member]:
+        fields = [field for field in self._readable_fields if field.source != ADDED["source"]]
+        return [_Member.of(str(field.field_name), field) for field in fields]
+
+    def to_representation(self, instance: Any) -> Any:
+        """Return the members as the base class does, in half its time: lists have thousands of values."""
+        is_mapping = isinstance(instance, Mapping)
+        rendered = {}
+        for name, field, from_object, from_mapping, render in self._members:
+            try:
+                value = (from_mapping if is_mapping else from_object)(instance)
+            except (AttributeError, KeyError):  # missing, or an item of an object's member
+                try:
+                    value = field.get_attribute(instance)
+                except serializers.SkipField:
+                    continue
+            rendered[name] = None if value is None else render(value)
+        return rendered
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated values."""
@@ -68,8 +128,8 @@ class Resource(serializers.Serializer[Any]):
             fields = self.fields
             unknown = [name for name in data if name not in fields or fields[name].read_only]
             if unknown:
-                known = ", ".join(name for name, field in fields.items() if not field.read_only)
-                text = f"there is no such member; known are: {known or 'none'}"
+                names = ", ".join(name for name, field in fields.items() if not field.read_only)
+                text = f"unknown member; known are: {names or 'none'}"
                 raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
         return super().to_internal_value(data)
 
@@ -92,12 +152,12 @@ def one_of(name: str, *kinds: type[Resource], examples: Mapping[str, Any] | None
         kinds: the resources.
         examples: examples of responses, by title; None = those of the resources, responses and requests.
     """
-    found = PolymorphicProxySerializer(component_name=name, serializers=list(kinds), resource_type_field_name=None)
+    schema = PolymorphicProxySerializer(component_name=name, serializers=list(kinds), resource_type_field_name=None)
     if examples is None:
-        shown = [_titled(example, kind) for kind in kinds for example in get_override(kind, "examples", [])]
+        values = [_titled(example, kind) for kind in kinds for example in get_override(kind, "examples", [])]
     else:
-        shown = [_response_example(value, title) for title, value in examples.items()]
-    return set_override(found, "examples", shown)
+        values = [_response_example(value, title) for title, value in examples.items()]
+    return set_override(schema, "examples", values)
 
 
 def _titled(example: OpenApiExample, kind: type[Resource]) -> OpenApiExample:
@@ -124,7 +184,7 @@ def exactly_one(attrs: Mapping[str, Any], *names: str) -> None:
     if sum(name in attrs for name in names) != 1:
         raise serializers.ValidationError(f"give exactly one of {', '.join(names)}")
     if attrs.get("all") is False:
-        raise serializers.ValidationError({"all": "this is true, or left out"})
+        raise serializers.ValidationError({"all": "send true, or leave it out"})
 
 
 class Entry(Resource):
@@ -189,12 +249,12 @@ def _read_entry(
     for name, value in entry.items():
         try:
             if name not in checks:
-                raise InvalidJob(f"there is no such member.{suggest(name, checks)} Known are: {', '.join(checks)}")
+                raise InvalidJob(f"unknown member.{suggest(name, checks)} Known are: {', '.join(checks)}")
             if value is not None or name in needed:
                 values[name] = checks[name](value)
         except InvalidJob as error:
             errors[name[:60]] = [str(error)]
     for name in needed:
         if name not in entry:
-            errors[name] = ["this is needed"]
+            errors[name] = ["this is required"]
     return values

@@ -18,7 +18,7 @@ from ...core.records.schedule_frames import CHUNK
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
 from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
-from .base import Resource
+from .base import ADDED, Resource
 from .fields import (
     CheckedField,
     IntField,
@@ -79,17 +79,17 @@ def _usual_ttr() -> int:
 class ReserveSerializer(Resource):
     """Options of a reserve."""
 
-    max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="jobs that are taken at most")
+    max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
     wait = NumberField(
         default=0.0,
         min_value=0,
         max_value=LONGEST_WAIT,
         help_text="seconds to wait for the first job; under WSGI nothing waits",
     )
-    ttr = TtrField(default=_usual_ttr, help_text="seconds until the jobs are anybody's again, if not touched")
+    ttr = TtrField(default=_usual_ttr, help_text="length of the lease in seconds; touch extends it")
     worker = _HolderField(
         default="",
-        help_text="who takes them, for people who look, without control characters; else the user's name",
+        help_text="name of the holder as people see it, without control characters; default: the user's name",
     )
     requests: ClassVar = {"up to ten, wait for the first": {"max": 10, "wait": 20}}
 
@@ -99,10 +99,6 @@ class ReserveFromManySerializer(ReserveSerializer):
 
     queues = _QueuesField(help_text="they are served in turn")
     requests: ClassVar = {"of two queues": {"queues": ["images", "mail"], "wait": 20}}
-
-
-#: options of the members that only some jobs have; :meth:`HeldJobSerializer.to_representation` renders them
-_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
 
 
 @extend_schema_field({"type": "string", "pattern": f"^{LEASE.pattern}$"})
@@ -123,19 +119,19 @@ class HeldJobSerializer(Resource):
 
     queue = serializers.CharField()
     id = serializers.CharField()
-    lease = LeaseField(source="record", help_text="opaque; every verb that ends or touches the job wants it back")
+    lease = LeaseField(source="record", help_text="opaque; send it back with every verb on the held job")
     key = KeyField(source="record.key")
     task = serializers.CharField(help_text='"raw" in a queue of kind pull')
-    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
-    args = ListField(**_CONTENT)
-    kwargs = ObjectField(**_CONTENT)
-    payloads = ListField(**_CONTENT)
+    body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
+    args = ListField(**ADDED)
+    kwargs = ObjectField(**ADDED)
+    payloads = ListField(**ADDED)
     due = TimeField(source="record.due_ms", allow_null=True)
     attempt = serializers.IntegerField(help_text="number of this counted attempt; the first is 1")
     failures = serializers.IntegerField()
-    noe = serializers.IntegerField(help_text="how often it was handed out before, counted or not")
-    lives = serializers.IntegerField(help_text="attempts that are left, this one included")
+    noe = serializers.IntegerField(help_text="how often it was reserved before, counted or not")
+    lives = serializers.IntegerField(help_text="remaining attempts, this one included")
     context = PlainObjectField()  # type: ignore[assignment]
     lease_ends = TimeField(source="deadline", allow_null=True)
     example: ClassVar = {

@@ -49,7 +49,9 @@ class AckEntrySerializer(Entry):
 class FailEntrySerializer(AckEntrySerializer):
     """Held job whose attempt failed."""
 
-    error = _ErrorField(required=False, allow_null=True, help_text="what happened: a text, or its parts")
+    error = _ErrorField(
+        required=False, allow_null=True, help_text="a text, or an object with class, message and traceback"
+    )
     delay = SecondsField(
         required=False, allow_null=True, help_text="seconds until the next attempt, in place of the task's back-off"
     )
@@ -73,7 +75,7 @@ class ReleaseEntrySerializer(AckEntrySerializer):
 class BuryEntrySerializer(AckEntrySerializer):
     """Held job that can never succeed."""
 
-    reason = TextField(200, required=False, allow_null=True, help_text="for the one who finds it")
+    reason = TextField(200, required=False, allow_null=True, help_text="shown with the job in the morgue")
 
 
 class TouchEntrySerializer(AckEntrySerializer):
@@ -147,7 +149,7 @@ class ExtendedSerializer(Resource):
 
     id = serializers.CharField()
     held = serializers.BooleanField(help_text="false: the lease was lost")
-    stopping = serializers.BooleanField(help_text="somebody cancelled the job; end it soon")
+    stopping = serializers.BooleanField(help_text="the job was cancelled; end it soon")
     lease_ends = TimeField(allow_null=True)
     example: ClassVar = {"id": _ID, "held": True, "stopping": False, "lease_ends": "2026-11-21T11:24:45.500Z"}
 

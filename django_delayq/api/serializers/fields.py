@@ -253,13 +253,13 @@ class MaskedObjectField(ObjectField):
     """Object with any members, in a response with its secrets masked."""
 
     def to_representation(self, value: Any) -> Any:
-        """Return the object as plain JSON."""
-        return mask().value(plain(value))
+        """Return the object as plain JSON. Most are empty."""
+        return mask().value(plain(value)) if value else {}
 
 
 class MaskedTextField(serializers.CharField):
     """Text, in a response with its secrets masked."""
 
     def to_representation(self, value: Any) -> str:
-        """Return the masked text."""
-        return masked_text(str(value))
+        """Return the masked text. Most are empty."""
+        return masked_text(str(value)) if value else ""

@@ -26,11 +26,11 @@ class ForecastOfQueueSerializer(Resource):
     runs_per_hour = serializers.IntegerField(
         source="pace.per_hour",
         allow_null=True,
-        help_text="in the busiest hour of the last week; null where nothing ran",
+        help_text="in the busiest hour of the last week; null if nothing ran",
     )
-    mean_duration = _MeanField(source="pace.mean_ms", allow_null=True, help_text="of a run, seconds")
+    mean_duration = _MeanField(source="pace.mean_ms", allow_null=True, help_text="of an attempt, seconds")
     work = RoundedField(
-        source="work_s", allow_null=True, help_text="of what is due and falls due, seconds of one thread"
+        source="work_s", allow_null=True, help_text="of the due jobs and those that fall due, seconds of one thread"
     )
     behind = serializers.ListField(
         child=RoundedField(), help_text="jobs that will be due and not done at the end of each hour"
@@ -38,7 +38,7 @@ class ForecastOfQueueSerializer(Resource):
     drained_in = RoundedField(
         source="drained_s",
         allow_null=True,
-        help_text="seconds until nothing that is due waits; null where it is not known, or not in a day",
+        help_text="seconds until no due job waits; null if unknown, or longer than a day",
     )
     example: ClassVar = {
         "due": 30,

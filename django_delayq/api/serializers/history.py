@@ -11,11 +11,8 @@ from ...history import histograms
 from ...history.moments import from_row
 from ...history.rows import FIELDS, HISTOGRAMS
 from ...history.series import COUNTS, SeriesSum, Summary
-from .base import Resource
-from .fields import (
-    RoundedField,
-    TimeField,
-)
+from .base import ADDED, Resource
+from .fields import RoundedField, TimeField
 
 #: maximum number of tasks in a summary
 _MOST_TASKS: Final = 200
@@ -37,8 +34,7 @@ def _histogram(what: str, **options: Any) -> Any:
     return serializers.ListField(
         **options,
         child=serializers.IntegerField(),
-        help_text=f"{what}: 32 counts, of 0 ms, then from 2^(i-1) to below 2^i ms, then longer; "
-        "empty where nothing is known",
+        help_text=f"{what}: 32 counts, of 0 ms, then from 2^(i-1) to below 2^i ms, then longer; empty if unknown",
     )
 
 
@@ -101,7 +97,7 @@ class TallySerializer(Resource):
 
     vars().update({name: _CountField() for name in COUNTS})
     failures = serializers.IntegerField(help_text="failed, timeout, crashed, lost and buried")
-    failure_rate = serializers.FloatField(allow_null=True, help_text="the part of the runs, 0 to 1")
+    failure_rate = serializers.FloatField(allow_null=True, help_text="failures divided by runs, 0 to 1")
     vars().update(
         {
             f"{kind}_p{percent}_ms": _PercentileField(kind, percent)
@@ -122,7 +118,7 @@ class TallySerializer(Resource):
 class SlotSerializer(TallySerializer):
     """One slot of the period."""
 
-    start = serializers.DateTimeField(required=False)
+    start = serializers.DateTimeField(**ADDED)
     lateness_histogram = _histogram("lateness", source="lateness")
     always = ("start",)
     example: ClassVar = {"start": _HOUR, "lateness_histogram": _LATE}
@@ -136,8 +132,8 @@ class SlotSerializer(TallySerializer):
 class TaskTallySerializer(TallySerializer):
     """Sum for one task in one queue."""
 
-    queue = serializers.CharField(required=False)
-    task = serializers.CharField(required=False)
+    queue = serializers.CharField(**ADDED)
+    task = serializers.CharField(**ADDED)
     always = ("queue", "task")
     example: ClassVar = _TASK
 
@@ -158,10 +154,10 @@ class SummarySerializer(Resource):
     step_hours = serializers.IntegerField(source="period.step", help_text="of each slot")
     total = TallySerializer()
     slots = SlotSerializer(many=True)
-    tasks = TaskTallySerializer(many=True, help_text="those with the most runs first, at most 200")
+    tasks = TaskTallySerializer(many=True, help_text="by number of runs, the largest first; at most 200")
     tasks_left_out = serializers.IntegerField()
     bounds_ms = serializers.ListField(
-        child=serializers.IntegerField(), help_text="below which each place of a histogram ends, but for the last"
+        child=serializers.IntegerField(), help_text="upper bound of each bucket of a histogram except the last"
     )
     example: ClassVar = {
         "from": _HOUR,

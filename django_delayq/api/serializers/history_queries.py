@@ -42,4 +42,4 @@ class RunsQuery(_Page):
 
     kind = serializers.ChoiceField(choices=KINDS, default=None, help_text="of this kind only")
     state = serializers.ChoiceField(choices=STATES, default=None, help_text="in this state only")
-    run_id = TextQueryField(help_text="the tries of this run only")
+    run_id = TextQueryField(help_text="runs with this run_id only")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
+from ...outbox.due import DueTime
 from ...scheduling.plans import job_rules
 from .base import EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
@@ -25,12 +26,13 @@ class DueSerializer(Resource):
     requests: ClassVar = {"in a minute": {"delay": 60}}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Replace the two by ``due``, the pair ``(due_ms, delay_ms)``; one of them is None."""
+        """Replace the two by ``due``, a :class:`DueTime`."""
         exactly_one(attrs, "delay", "at")
         if "delay" in attrs:
-            return {**attrs, "due": (None, attrs["delay"])}
+            return {**attrs, "due": DueTime(due_ms=None, delay_ms=attrs["delay"])}
         try:
-            return {**attrs, "due": job_rules().due(None, attrs["at"])}
+            due_ms, delay_ms = job_rules().due(None, attrs["at"])
+            return {**attrs, "due": DueTime(due_ms=due_ms, delay_ms=delay_ms)}
         except InvalidJob as error:
             raise serializers.ValidationError({"at": [str(error)]}) from None
 
@@ -68,7 +70,7 @@ class GraveSerializer(Entry):
 
 
 class _GravesSerializer(Resource):
-    ids = IdsField(required=False, help_text="each time the record that was buried last")
+    ids = IdsField(required=False, help_text="of each id the newest record")
     jobs = EntriesField(GraveSerializer, required=False)
     all = FlagField(required=False)
     #: members that go with ``all`` only
@@ -86,14 +88,14 @@ class _GravesSerializer(Resource):
 class KickSerializer(_GravesSerializer):
     """Jobs to bring back from the morgue, with options."""
 
-    delay = SecondsField(required=False, help_text="how long from now they wait, seconds; default: not at all")
+    delay = SecondsField(required=False, help_text="seconds from now; default 0")
     per_second = NumberField(
         required=False,
         min_value=1e-6,
         max_value=1e6,
         help_text="with `all`: how many fall due in a second; default: all at once",
     )
-    replace = FlagField(required=False, help_text="take the places of live plain jobs of the same ids")
+    replace = FlagField(required=False, help_text="replace live plain jobs of the same ids")
     with_all = ("per_second",)
     requests: ClassVar = {
         "some": {"ids": ["order-17"], "delay": 60},
@@ -105,7 +107,7 @@ class KickSerializer(_GravesSerializer):
 class DiscardSerializer(_GravesSerializer):
     """Jobs to delete from the morgue."""
 
-    older_than = SecondsField(required=False, help_text="with `all`: only what was buried so many seconds ago")
+    older_than = SecondsField(required=False, help_text="with `all`: only records that are older than these seconds")
     with_all = ("older_than",)
     requests: ClassVar = {
         "some": {"ids": ["order-17"]},
@@ -127,7 +129,7 @@ class MovedSerializer(Resource):
     """ScheduleOutcome for the job, and its due time."""
 
     outcome = serializers.ChoiceField(choices=("moved", "outbox"))
-    due = TimeField(allow_null=True, help_text="null if Redis has not heard of it yet")
+    due = TimeField(allow_null=True, help_text="null if Redis does not have the change yet")
     example: ClassVar = {"outcome": "moved", "due": "2026-11-21T11:23:43.123Z"}
 
 

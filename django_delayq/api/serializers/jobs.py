@@ -14,7 +14,7 @@ from ...core.operations.views import JobView
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
 from ..values import clean_text, masked_text, number_of
-from .base import Resource
+from .base import ADDED, Resource
 from .fields import (
     CursorField,
     IdField,
@@ -40,9 +40,12 @@ LISTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _MORGUE: Final = ("morgue", ("updated", "id"))
 _MOST: Final = 250
-#: options of the members that only some jobs have; :meth:`JobSerializer.to_representation` renders them
-_CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
 _DUE: Final = "2026-11-21T11:23:43.123Z"
+
+
+class _ReleasesField(serializers.IntegerField):
+    def get_attribute(self, view: JobView) -> int:
+        return view.history["releases"]
 
 
 class JobErrorSerializer(Resource):
@@ -54,14 +57,14 @@ class JobErrorSerializer(Resource):
 
     def to_representation(self, view: JobView) -> Any:
         """Return the error with its secrets masked; None if there was none."""
-        known = view.error
-        name = str(known.get("class") or view.error_class or "")
-        if not (known or name):
+        error = view.error
+        name = str(error.get("class") or view.error_class or "")
+        if not (error or name):
             return None
         return {
             "class": clean_text(name),
-            "message": masked_text(str(known.get("message") or "")),
-            "traceback": clean_text(mask().traceback(str(known.get("traceback") or ""))),
+            "message": masked_text(str(error.get("message") or "")),
+            "traceback": clean_text(mask().traceback(str(error.get("traceback") or ""))),
         }
 
 
@@ -75,34 +78,36 @@ class JobSerializer(Resource):
     queue = serializers.CharField(source="job.queue")
     id = serializers.CharField(help_text="unique within its queue")
     key = KeyField(
-        source="job.key", help_text="of this generation of the id: tomorrow's job of this id has another one"
+        source="job.key", help_text="identifies this generation of the id; a later job of the id has another one"
     )
     task = serializers.CharField(source="job.task", help_text='"raw" in a queue of kind pull')
     state = serializers.ChoiceField(choices=STATES)
     due = TimeField(source="due_ms", allow_null=True)
     priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
     merged = serializers.BooleanField(source="job.merged")
-    failures = serializers.IntegerField(source="history.failures", help_text="counted attempts that failed")
-    reserves = serializers.IntegerField(source="history.reserves", help_text="how often it was handed out")
+    failures = serializers.IntegerField(source="job.failures", help_text="counted attempts that failed")
+    reserves = serializers.IntegerField(source="job.reserves", help_text="how often it was reserved")
     crashes = serializers.IntegerField(
-        source="history.crashes", help_text="failures whose process died, or whose lease ran out"
+        source="job.crashes", help_text="failures whose process died, or whose lease ran out"
     )
-    releases = serializers.IntegerField(
-        source="history.releases", help_text="how often it was given back without counting"
-    )
+    releases = _ReleasesField(help_text="how often it was released, uncounted")
     quarantined = serializers.BooleanField(
-        help_text="its process died under it, so it waits to run, or runs, alone in a process; the error says more"
+        help_text="its process died during an attempt, so it runs alone in a process from now on; see the error"
     )
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
-    cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job")
-    args = ListField(**_CONTENT)
-    kwargs = ObjectField(**_CONTENT)
-    payloads = ListField(**_CONTENT, help_text="the first 50")
-    payload_count = serializers.IntegerField(**_CONTENT)
-    body = serializers.CharField(**_CONTENT, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(**_CONTENT, help_text="if they are not")
-    gated_due = TimeField(source="gated_due_ms", allow_null=True, help_text="new content waits for the end of the run")
+    cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
+    args = ListField(**ADDED)
+    kwargs = ObjectField(**ADDED)
+    payloads = ListField(**ADDED, help_text="the first 50")
+    payload_count = serializers.IntegerField(**ADDED)
+    body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
+    body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
+    gated_due = TimeField(
+        source="gated_due_ms",
+        allow_null=True,
+        help_text="due time of new content, which waits for the end of the attempt",
+    )
     worker = serializers.CharField(source="job.worker", allow_null=True)
     lease_ends = TimeField(source="deadline_ms", allow_null=True)
     buried = TimeField(source="buried_ms", allow_null=True)
@@ -143,13 +148,13 @@ class JobSerializer(Resource):
         ``payloads_of`` in the context is a function that returns the payloads of a merged job; without it only their
         number is included.
         """
-        shown = super().to_representation(view)
+        rendered = super().to_representation(view)
         if view.state != "reserved" or not view.job.worker:
-            shown["worker"] = None
+            rendered["worker"] = None
         if view.job.merged:
             payloads = self.context.get("payloads_of")  # type: ignore[attr-defined]  # the property, not the member
-            return shown | payloads_of(view, payloads and payloads(view))
-        return shown if view.cut else shown | content_of(view.job)
+            return rendered | payloads_of(view, payloads and payloads(view))
+        return rendered if view.cut else rendered | content_of(view.job)
 
 
 class JobsPageSerializer(Resource):
@@ -182,7 +187,7 @@ BURIED: Final = OpenApiExample("example", {"jobs": [_BuriedJobSerializer.example
 class GravesQuery(Resource):
     """Query for the morgue records of one id."""
 
-    cursor = CursorField(default="", help_text="that of the page before")
+    cursor = CursorField(default="", help_text="of the page before")
     limit = LimitField(_MOST)
 
 
@@ -190,18 +195,18 @@ class _ListQuery(Resource):
     """Query for one page of a list, in one order."""
 
     order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
-    cursor = CursorField(default="", help_text="that of the page before; the other parameters stay as they were")
+    cursor = CursorField(default="", help_text="of the page before; send the other parameters unchanged")
     limit = LimitField(_MOST)
-    id = IdField(default=None, help_text="this id only; it goes with neither min, max nor cursor")
+    id = IdField(default=None, help_text="this id only; not together with min, max or cursor")
     task = TextQueryField(
-        help_text="jobs of this task only. It is looked at page by page, so a page may have fewer jobs than "
-        "`limit`, and even none; the cursor goes on all the same"
+        help_text="jobs of this task only. It is applied page by page, so a page may have fewer jobs than "
+        "`limit`, even none, and still have a cursor"
     )
     min = TextQueryField(
         max_length=1000,
         help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
     )
-    max = TextQueryField(max_length=1000, help_text="up to this one, it included")
+    max = TextQueryField(max_length=1000, help_text="up to this one, inclusive")
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return the place in the inspector and its orders."""
@@ -216,7 +221,7 @@ class _ListQuery(Resource):
             raise _wrong("by", f"jobs that are {state} are ordered by {' or '.join(orders)}, not by {by}")
         for name in ("min", "max", "cursor") if attrs["id"] else ():
             if attrs[name]:
-                raise _wrong(name, f"id names one job, so {name} says nothing; leave it out")
+                raise _wrong(name, f"id selects one job, so {name} has no effect; leave it out")
         bounds = {name: _bound(name, attrs[name], by) for name in ("min", "max")}
         return {**attrs, "place": place, "by": by, **bounds}
 
@@ -227,8 +232,8 @@ class JobsQuery(_ListQuery):
     state = serializers.ChoiceField(
         choices=tuple(LISTS),
         default=None,
-        help_text="default waiting, which is delayed and ready together. gated: jobs that run while new content "
-        "waits behind them; a page may have fewer jobs than `limit`",
+        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their "
+        "ids; a page may have fewer jobs than `limit`",
     )
     by = serializers.ChoiceField(
         choices=("due", "deadline", "updated", "failures"),

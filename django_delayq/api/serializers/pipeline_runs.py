@@ -22,20 +22,20 @@ class RunSerializer(Resource):
     """Pipeline run."""
 
     number = serializers.IntegerField(source="pk", help_text="unique")
-    run_id = serializers.CharField(help_text="several runs share it if they were resumed")
+    run_id = serializers.CharField(help_text="a resumed run keeps it")
     kind = serializers.CharField(help_text=", ".join(KINDS))
-    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: not heard of for five minutes")
+    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: no sign of life for five minutes")
     queue = serializers.CharField()
     task = serializers.CharField()
     started = TimeField(source="started_at", allow_null=True)
-    seen = TimeField(source="seen_at", allow_null=True, help_text="when it was last heard of")
+    seen = TimeField(source="seen_at", allow_null=True, help_text="its last sign of life")
     ended = TimeField(source="ended_at", allow_null=True)
-    seconds = serializers.SerializerMethodField(help_text="that it took, or has taken so far")
-    total = serializers.IntegerField(allow_null=True, help_text="rows of the input; null where it is not known")
+    seconds = serializers.SerializerMethodField(help_text="duration so far, or in total")
+    total = serializers.IntegerField(allow_null=True, help_text="rows of the input; null if unknown")
     rows = serializers.IntegerField()
     created = serializers.IntegerField()
-    known = serializers.IntegerField(help_text="that were there already")
-    bad = serializers.IntegerField(help_text="that were refused")
+    known = serializers.IntegerField(help_text="rows that were stored before")
+    bad = serializers.IntegerField(help_text="rows that were refused")
     detail = MaskedObjectField()
     error = MaskedTextField()
     example: ClassVar = {
@@ -70,10 +70,10 @@ class RunSerializer(Resource):
 
     def to_representation(self, row: PipelineRun) -> Any:
         """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
-        shown = super().to_representation(row)
+        rendered = super().to_representation(row)
         if not isinstance(row.detail, dict):
-            shown["detail"] = {}
-        return shown if row.queue or allows() is None else {**shown, "detail": {}, "error": ""}
+            rendered["detail"] = {}
+        return rendered if row.queue or allows() is None else {**rendered, "detail": {}, "error": ""}
 
 
 class RunsPageSerializer(Resource):

@@ -127,8 +127,8 @@ class ProducedSerializer(Resource):
     id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
     queue = serializers.CharField()
     outcome = serializers.CharField(
-        help_text="created, merged, replaced, ignored, gated; skipped by the project's own rules; outbox: kept in the "
-        "database until Redis answers"
+        help_text="created, merged, replaced, ignored, gated; skipped by the project's middlewares; outbox: stored "
+        "in the database until Redis answers"
     )
     due = TimeField(allow_null=True)
     example: ClassVar = {

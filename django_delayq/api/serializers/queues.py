@@ -25,17 +25,21 @@ def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
             allow_null=True,
             min_value=1,
             max_value=_MOST,
-            help_text="most live jobs, each shard taking its part of them; one more is refused (429 queue_full)",
+            help_text="maximum live jobs, divided among the shards; more are refused (429 queue_full)",
         ),
         "morgue_max": IntField(
             **options,
             allow_null=True,
             min_value=1,
             max_value=_MOST,
-            help_text="most jobs that its morgue keeps; the oldest go first",
+            help_text="maximum records in its morgue; the oldest are deleted first",
         ),
         "morgue_ttl": NumberField(
-            **options, allow_null=True, min_value=1, max_value=1e9, help_text="seconds that its morgue keeps a job"
+            **options,
+            allow_null=True,
+            min_value=1,
+            max_value=1e9,
+            help_text="seconds after which its morgue deletes a record",
         ),
         "priorities": serializers.ChoiceField(
             PRIORITIES,
@@ -51,7 +55,7 @@ class LimitsSerializer(Resource):
     vars().update(_limits())
     always = ("max_length", "morgue_max", "morgue_ttl", "priorities")
     requests: ClassVar = {
-        "at most a million jobs, and nothing for ever": {"max_length": 1_000_000, "morgue_ttl": 604_800}
+        "at most a million jobs, morgue records for a week": {"max_length": 1_000_000, "morgue_ttl": 604_800}
     }
     example: ClassVar = {"max_length": 100_000, "morgue_max": None, "morgue_ttl": 604_800.0, "priorities": "strict"}
 
@@ -66,7 +70,9 @@ class QueueSerializer(Resource):
 
     name = QueueNameField(help_text="1 to 64 letters, digits, '_', '.' or '-', beginning with a letter")
     kind = serializers.ChoiceField(
-        ("python", "pull"), required=False, help_text="python: run by workers; pull: raw bytes for who reserves them"
+        ("python", "pull"),
+        required=False,
+        help_text="python: run by workers; pull: raw bytes for programs that reserve them",
     )
     shards = IntField(
         required=False,
@@ -75,9 +81,9 @@ class QueueSerializer(Resource):
         help_text="parts of the queue in the present epoch, each on one node of a cluster",
     )
     vars().update(_limits(write_only=True))
-    epoch = serializers.IntegerField(read_only=True, help_text="how often the number of shards was changed")
+    epoch = serializers.IntegerField(read_only=True, help_text="number of changes of the number of shards")
     draining = serializers.BooleanField(read_only=True, help_text="former shards are still being worked off")
-    paused = _PausedField(read_only=True, help_text="in, out or both; empty = it is not")
+    paused = _PausedField(read_only=True, help_text="in, out or both; empty = not paused")
     configured = serializers.BooleanField(
         read_only=True, help_text="the project's settings name it, so its limits are set there"
     )
@@ -104,8 +110,8 @@ class CountsSerializer(Resource):
 
     delayed = serializers.IntegerField()
     ready = serializers.IntegerField(help_text="due by now")
-    reserved = serializers.IntegerField(help_text="in somebody's hands")
-    gated = serializers.IntegerField(help_text="new content that waits for the end of a run")
+    reserved = serializers.IntegerField(help_text="leased to a worker or a client")
+    gated = serializers.IntegerField(help_text="new content that waits for the end of an attempt")
     failed = serializers.IntegerField(help_text="waiting for another attempt")
     morgue = serializers.IntegerField()
     example: ClassVar = {"delayed": 1200, "ready": 3, "reserved": 2, "gated": 0, "failed": 4, "morgue": 1}
@@ -121,7 +127,7 @@ class QueueCountsSerializer(QueueSerializer):
     counters = serializers.DictField(
         source="counts.counters",
         child=serializers.IntegerField(),
-        help_text="what happened since the queue was made: created, changed, refused, acked, failed, …",
+        help_text="counted since the queue was created: created, changed, refused, acked, failed, …",
     )
     example: ClassVar = {"lag_seconds": 0.25, "counters": {"created": 5210, "acked": 4004}}
 
@@ -166,7 +172,7 @@ class QueuesQuery(Resource):
 class DeleteQuery(Resource):
     """Query of a deletion."""
 
-    force = serializers.BooleanField(default=False, help_text="also with jobs in it, which are lost")
+    force = serializers.BooleanField(default=False, help_text="also if it has jobs, which are lost")
 
 
 class DirectionSerializer(Resource):

@@ -14,7 +14,7 @@ from .queues import CountsSerializer
 class LengthsSerializer(Resource):
     """Length, morgue length and lag of a queue."""
 
-    length = serializers.IntegerField(help_text="jobs that wait, due or not")
+    length = serializers.IntegerField(help_text="waiting jobs, due or not")
     morgue_length = serializers.IntegerField()
     lag = RoundedField(help_text="seconds by which the longest waiting ready job is overdue")
     example: ClassVar = {"length": 1200, "morgue_length": 3, "lag": 0.25}
@@ -32,10 +32,12 @@ class StatusSerializer(Resource):
     """Full status. Any release may add members."""
 
     now = TimeField(help_text="Redis's clock")
-    totals = ObjectField(help_text="of all queues; `busy` of `threads` run something")
-    queues = ListField(help_text="counts, counters, orders, lateness and length of the runs of each")
-    workers = ListField(help_text="what each of them last said")
-    recurring = ListField(help_text="recurring tasks that the answering process knows, with their last and next tick")
+    totals = ObjectField(help_text="of all queues; `busy` of `threads` run a job")
+    queues = ListField(help_text="counts, counters, policy, lateness and duration of attempts of each")
+    workers = ListField(help_text="last heartbeat of each")
+    recurring = ListField(
+        help_text="recurring tasks registered in the responding process, with their last and next tick"
+    )
     redis = ObjectField(help_text="version, memory, persistence, clients")
     outbox = ObjectField(required=False, help_text="durable jobs in the database")
     example: ClassVar = {

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from ...core.moments import iso_of
 from ...status.snapshot import RunningJob
-from .base import Resource, with_example
+from .base import ADDED, Resource, with_example
 from .fields import RoundedField, TimeField
 
 _WHEN: Final = "2026-11-21T11:23:43.123Z"
@@ -22,11 +22,11 @@ class RunningJobSerializer(Resource):
     id = serializers.CharField()
     task = serializers.CharField()
     started = TimeField(source="started_ms", allow_null=True)
-    ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
+    ids = serializers.IntegerField(help_text="number of jobs in this call of the handler; `id` is the first of them")
     lease_ends = TimeField(
+        **ADDED,
         allow_null=True,
-        required=False,
-        help_text="only where one worker is shown; null if the worker does not hold the job any more",
+        help_text="only in the response for one worker; null if the worker has lost the job",
     )
     example: ClassVar = {
         "slot": 0,
@@ -39,13 +39,11 @@ class RunningJobSerializer(Resource):
 
     def to_representation(self, job: RunningJob) -> Any:
         """Return the job, with the end of its lease if the context has the leases."""
-        shown = super().to_representation(job)
+        rendered = super().to_representation(job)
         ends = self.context.get("lease_ends")
-        if ends is None:
-            del shown["lease_ends"]
-        else:
-            shown["lease_ends"] = iso_of(ends.get((job.queue, job.id)))
-        return shown
+        if ends is not None:
+            rendered["lease_ends"] = iso_of(ends.get((job.queue, job.id)))
+        return rendered
 
 
 class WorkerSerializer(Resource):
@@ -54,17 +52,17 @@ class WorkerSerializer(Resource):
     name = serializers.CharField()
     host = serializers.CharField()
     pid = serializers.IntegerField(allow_null=True)
-    queues = serializers.ListField(child=serializers.CharField(), help_text="that it serves")
+    queues = serializers.ListField(child=serializers.CharField(), help_text="served queues")
     threads = serializers.IntegerField()
-    running = serializers.IntegerField(help_text="threads that are busy")
-    dispatcher = serializers.BooleanField(help_text="it also keeps house")
-    quarantine = serializers.BooleanField(help_text="it runs jobs whose process died under them, one at a time")
+    running = serializers.IntegerField(help_text="busy threads")
+    dispatcher = serializers.BooleanField(help_text="it also runs the dispatcher")
+    quarantine = serializers.BooleanField(help_text="it runs jobs in quarantine, one at a time")
     stopping = serializers.BooleanField()
     started = TimeField(source="started_ms", allow_null=True)
     rss_mib = serializers.IntegerField(allow_null=True)
     seen = TimeField(source="seen_ms", allow_null=True)
-    seconds_ago = RoundedField(help_text="since it was last heard of")
-    lost = serializers.BooleanField(help_text="it was not heard of for half a minute")
+    seconds_ago = RoundedField(help_text="since its last heartbeat")
+    lost = serializers.BooleanField(help_text="no heartbeat for half a minute")
     jobs = RunningJobSerializer(many=True, help_text="at most 64, the longest running first")
     example: ClassVar = {
         "name": "web1-4711",

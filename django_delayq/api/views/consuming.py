@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255
 _STALE: Final = (
-    "`counted` is false where the lease was lost (it ended, the job was ended before, or it is somebody else's): then "
-    "nothing was changed. After a 503 some may have counted. Sent again with the same Idempotency-Key, these say true "
-    "if all jobs of the request ended in one way, as a single job does; otherwise they may say false."
+    "`counted` is false if the lease was lost (it ran out, the job was settled before, or another client holds it): "
+    "then nothing was changed. After a 503 some jobs may be settled. If the request is repeated with the same "
+    "Idempotency-Key, these are `true` again, provided that all jobs of the request have the same outcome."
 )
 
 
@@ -51,8 +51,8 @@ class _Reserving(ApiView):
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
-        if self._kept is not None:
-            self._kept.keep_at_most(options["ttr"])
+        if self._record is not None:
+            self._record.keep_at_most(options["ttr"])
         terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
         search = Search(coordinator_of(brokers.broker()), names, terms)
         seconds = min(options["wait"], conf().api.max_wait)
@@ -61,7 +61,7 @@ class _Reserving(ApiView):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
         if isinstance(response, WaitingResponse):
-            response.kept, self._kept = self._kept, None
+            response.record, self._record = self._record, None
             let_go_of_databases()
         return super().finalize_response(request, response, *args, **kwargs)
 
@@ -71,14 +71,14 @@ class Reserve(_Reserving):
 
     @operation(
         "reserve",
-        "Take due jobs of a queue",
+        "Reserve due jobs of a queue",
         reads=ReserveSerializer,
         returns=HeldJobsSerializer,
-        text="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
-        "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
-        "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
-        "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
-        "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
+        text="The caller holds each job until `lease_ends`. Settle it with ack, fail, release or bury, or extend the "
+        "lease with touch; each needs its id and `lease`. A lease that runs out counts as a crash. With `wait`, "
+        "a server under ASGI responds as soon as a job is due, and with an empty list if none was due in time. "
+        "Send the next request after `Retry-After`, or at once if there is none. In a queue of kind python "
+        "this competes with its workers.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
@@ -97,11 +97,10 @@ class ReserveFromMany(_Reserving):
 
     @operation(
         "reserve_from_many",
-        "Take due jobs of several queues",
+        "Reserve due jobs of several queues",
         reads=ReserveFromManySerializer,
         returns=HeldJobsSerializer,
-        text="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
-        "one queue.",
+        text="Each call begins with another of the queues. Otherwise this is the reserve of one queue.",
     )
     def post(self, request: Request) -> Response:
         """Reserve jobs."""
@@ -119,7 +118,7 @@ class _Ending(ApiView):
         """End the jobs and return the results."""
         queue = self.queue(name)
         jobs = self.read(request, kind)["jobs"]
-        seed = None if self._kept is None else self._kept.call()
+        seed = None if self._record is None else self._record.call()
         counted = settling.settle(queue, jobs, build, _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
 
@@ -129,10 +128,10 @@ class Ack(_Ending):
 
     @operation(
         "ack",
-        "The jobs are done",
+        "Acknowledge jobs",
         reads=AckSerializer,
         returns=SettledSerializer,
-        text=f"Nothing of them stays. {_STALE}",
+        text=f"The jobs are done and deleted. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Acknowledge jobs."""
@@ -144,7 +143,7 @@ class Fail(_Ending):
 
     @operation(
         "fail",
-        "The attempts failed",
+        "Report failed attempts",
         reads=FailSerializer,
         returns=SettledSerializer,
         text="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
@@ -160,10 +159,10 @@ class Release(_Ending):
 
     @operation(
         "release",
-        "Give the jobs back",
+        "Release jobs",
         reads=ReleaseSerializer,
         returns=SettledSerializer,
-        text=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
+        text=f"No attempt is counted. They are due after `delay`, or keep their due times. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Release jobs."""
@@ -175,10 +174,10 @@ class Bury(_Ending):
 
     @operation(
         "bury",
-        "The jobs can never succeed",
+        "Bury jobs",
         reads=BurySerializer,
         returns=SettledSerializer,
-        text=f"They go to the morgue, where a person finds the reason. {_STALE}",
+        text=f"They go to the morgue with the reason. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury jobs."""
@@ -193,12 +192,12 @@ class Touch(ApiView):
 
     @operation(
         "touch",
-        "Hold the jobs longer",
+        "Extend leases",
         reads=TouchSerializer,
         returns=TouchedSerializer,
-        text=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
-        "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
-        "and does not come back.",
+        text=f"The leases last `ttr` seconds from now on, default {TTR}. `held` is false if the lease was "
+        "lost. `stopping` is true if the job was cancelled: it may be settled in any way, and is not "
+        "retried.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Extend leases."""

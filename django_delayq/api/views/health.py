@@ -83,11 +83,11 @@ def databases_answer() -> None:
 
 def _select_one(alias: str) -> None:
     connection = databases[alias]
-    kept = connection.connection is not None
+    was_open = connection.connection is not None
     try:
         _execute(connection)
     except DatabaseTrouble:
-        if not kept or connection.in_atomic_block:
+        if not was_open or connection.in_atomic_block:
             raise
         connection.close()
         _execute(connection)

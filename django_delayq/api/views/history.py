@@ -38,7 +38,7 @@ class Hours(ApiView):
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @operation("list_hours", "What became of runs, hour by hour", returns=HoursPageSerializer, query=HoursQuery)
+    @operation("list_hours", "Attempts by hour", returns=HoursPageSerializer, query=HoursQuery)
     def get(self, request: Request) -> Response:
         """Return the hours, newest first.
 
@@ -48,7 +48,7 @@ class Hours(ApiView):
         try:
             found = HOURS.page(hours_of(request, query), query["limit"], after=query["cursor"])
         except ValueError as error:
-            raise invalid(str(error), ("/cursor", "this is no cursor")) from None
+            raise invalid(str(error), ("/cursor", "this is not a cursor")) from None
         return Response(HoursPageSerializer.render({"hours": found.rows, "cursor": found.after or None}))
 
 
@@ -107,7 +107,7 @@ class Runs(ApiView):
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @operation("list_runs", "Runs of the pipeline", returns=RunsPageSerializer, query=RunsQuery)
+    @operation("list_runs", "Pipeline runs", returns=RunsPageSerializer, query=RunsQuery)
     def get(self, request: Request) -> Response:
         """Return the pipeline runs, newest first.
 

@@ -14,9 +14,12 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core import bulk
-from .. import job_changes
+from ...core.operations.selection import Progress
+from ...outbox import batch_verbs
 from ..base import ApiView
+from ..bulk import cancel_all, run_all_now, sweep
 from ..describe import operation
+from ..idempotency import call_ids
 from ..serializers.base import Resource, with_example
 from ..serializers.job_verbs import (
     BulkSerializer,
@@ -30,12 +33,27 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
 
 
-class _Verb(ApiView):
+class QueueVerb(ApiView):
+    """Base of the views that change many jobs of a queue."""
+
     tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
+    def call_ids(self, entries: Sequence[Any]) -> list[bytes | None]:
+        """Return the request id of the call to Redis for each entry; None = a random one."""
+        return call_ids(self._record, len(entries))
 
-class Cancel(_Verb):
+    def sweep(self, act: Callable[[Progress], dict[str, int]]) -> Response:
+        """Return the response for all jobs of a queue; ``act`` is called with a progress callback."""
+        return Response(BulkSerializer.render(sweep(act)))
+
+    def results(self, idents: Sequence[str], outcomes: Sequence[str]) -> Response:
+        """Return the response for jobs named by id."""
+        found = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
+        return Response(ResultsSerializer.render({"results": found, "counts": Counter(outcomes)}))
+
+
+class Cancel(QueueVerb):
     """``queues/{queue}/cancel``."""
 
     @operation(
@@ -50,13 +68,14 @@ class Cancel(_Verb):
         Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` while Redis is unavailable. With `all`, running
         jobs are left alone.
         """
-        jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
-        if "all" in jobs:
-            return Response(BulkSerializer.render(job_changes.cancel_all(live)))
-        return results(jobs["ids"], job_changes.cancel(live, jobs["ids"], self._kept))
+        body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
+        if "all" in body:
+            return Response(BulkSerializer.render(cancel_all(live)))
+        idents = body["ids"]
+        return self.results(idents, batch_verbs.cancel(live, idents, self.call_ids(idents)))
 
 
-class Reschedule(_Verb):
+class Reschedule(QueueVerb):
     """``queues/{queue}/reschedule``."""
 
     @operation(
@@ -70,12 +89,12 @@ class Reschedule(_Verb):
 
         Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` while Redis is unavailable.
         """
-        jobs, live = self.read(request, RescheduleSerializer), self.queue(queue)
-        due_ms, delay_ms = jobs["due"]
-        return results(jobs["ids"], job_changes.reschedule(live, jobs["ids"], due_ms, delay_ms, self._kept))
+        body, live = self.read(request, RescheduleSerializer), self.queue(queue)
+        idents = body["ids"]
+        return self.results(idents, batch_verbs.reschedule(live, idents, body["due"], self.call_ids(idents)))
 
 
-class RunNow(_Verb):
+class RunNow(QueueVerb):
     """``queues/{queue}/run-now``."""
 
     @operation(
@@ -89,20 +108,21 @@ class RunNow(_Verb):
 
         Outcomes: `moved`, `not_waiting` or `outbox`, as for reschedule. Overdue jobs keep their places.
         """
-        jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
-        if "all" in jobs:
-            return Response(BulkSerializer.render(job_changes.run_all_now(live)))
-        return results(jobs["ids"], job_changes.run_now(live, jobs["ids"], self._kept))
+        body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
+        if "all" in body:
+            return Response(BulkSerializer.render(run_all_now(live)))
+        idents = body["ids"]
+        return self.results(idents, batch_verbs.run_now(live, idents, self.call_ids(idents)))
 
 
-class _Failed(_Verb):
+class _Failed(QueueVerb):
     act: Callable[..., dict[str, int]]
 
     def answer(self, request: Request, queue: str) -> Response:
         """Apply the verb to all failed jobs."""
         self.read(request, Resource)
         live, act = self.queue(queue), type(self).act
-        return Response(BulkSerializer.render(job_changes.swept(lambda progress: act(live, progress=progress))))
+        return self.sweep(lambda progress: act(live, progress=progress))
 
 
 class KillFailed(_Failed):
@@ -133,12 +153,6 @@ class DeleteFailed(_Failed):
     def post(self, request: Request, queue: str) -> Response:
         """Delete waiting jobs that have failed (`deleted`); running ones are left alone."""
         return self.answer(request, queue)
-
-
-def results(idents: Sequence[str], outcomes: Sequence[str]) -> Response:
-    """Return the response for jobs named by id."""
-    found = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
-    return Response(ResultsSerializer.render({"results": found, "counts": Counter(outcomes)}))
 
 
 def queue_verb(word: str, view: Any) -> URLPattern:

@@ -14,7 +14,9 @@ from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import brokers, job_changes
+from ...outbox import batch_verbs
+from ...outbox.due import DueTime
+from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..entries import Reader
@@ -43,7 +45,7 @@ class Jobs(ApiView):
         return Response(JobsPageSerializer.render(jobs_page(self.queue(queue), query)))
 
     @operation(
-        "produce_jobs", "Put jobs in", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
+        "produce_jobs", "Schedule jobs", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
     )
     def post(self, request: Request, queue: str) -> Response:
         """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
@@ -54,10 +56,11 @@ class Jobs(ApiView):
         body = request.data
         if not isinstance(body, dict):
             raise invalid('the body is an object: one job, or {"jobs": […]}')
-        reader = Reader(queue, kind_of(queue), self._kept)
-        if "jobs" in body:
+        many = "jobs" in body
+        reader = Reader(queue, kind_of(queue), self._record, many=many)
+        if many:
             for name in body.keys() - {"jobs"}:
-                text = "there is no such member beside jobs; what is said of a job is said in its entry"
+                text = "unknown member beside jobs; put the options of a job into its entry"
                 raise invalid(text, (f"/{name[:60]}", text))
             status, answer = produce_many(body["jobs"], reader, queue)
             return Response(answer, status=status)
@@ -98,8 +101,8 @@ class OneJob(ApiView):
         not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
         """
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = job_changes.cancel(live, [ident])
-        if outcome == job_changes.GONE:
+        (outcome,) = batch_verbs.cancel(live, [ident], [None])
+        if outcome == batch_verbs.GONE:
             raise job_not_found(live.name, id)
         return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
@@ -114,13 +117,13 @@ class OneJob(ApiView):
 
         409: the job is running, and nothing waits.
         """
-        due_ms, delay_ms = self.read(request, DueSerializer)["due"]
+        when: DueTime = self.read(request, DueSerializer)["due"]
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = job_changes.reschedule(live, [ident], due_ms, delay_ms)
-        if outcome == job_changes.NOT_WAITING:
+        (outcome,) = batch_verbs.reschedule(live, [ident], when, [None])
+        if outcome == batch_verbs.NOT_WAITING:
             raise _not_waiting(live, ident)
         # approximate: Redis's clock decides
-        due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)
+        due = when["due_ms"] if when["due_ms"] is not None else time.time() * 1000 + (when["delay_ms"] or 0)
         return Response(MovedSerializer.render({"outcome": outcome, "due": due}), status=_status(outcome))
 
 
@@ -152,7 +155,7 @@ def _not_waiting(queue: Queue, ident: str) -> Problem:
     return Problem(
         409,
         "conflict",
-        f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due time any more",
+        f"job {ident!r} of queue {queue.name!r} is {view.state} now: a running job has no due time; wait for its end",
     )
 
 

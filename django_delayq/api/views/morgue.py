@@ -10,14 +10,12 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core import bulk
-from .. import job_changes
 from ..base import ApiView
 from ..describe import operation
-from ..idempotency import calls
 from ..listing import graves_page, jobs_page
-from ..serializers.job_verbs import BulkSerializer, DiscardSerializer, KickSerializer, results_or_bulk
+from ..serializers.job_verbs import DiscardSerializer, KickSerializer, results_or_bulk
 from ..serializers.jobs import BURIED, GravesQuery, JobsPageSerializer, MorgueQuery
-from .job_verbs import queue_verb, results
+from .job_verbs import QueueVerb, queue_verb
 from .jobs import ident_of
 
 if TYPE_CHECKING:
@@ -67,11 +65,10 @@ class Graves(ApiView):
         return Response(JobsPageSerializer.render(page, payloads_of=attrgetter("payloads")))
 
 
-class KickView(ApiView):
+class KickView(QueueVerb):
     """``queues/{queue}/kick``."""
 
     tag = "morgue"
-    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
     @operation(
         "kick_jobs",
@@ -81,48 +78,43 @@ class KickView(ApiView):
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bring jobs back and reset their failures. `kicked`, `live` (a live job has the same id) or `gone`."""
-        wanted, live = self.read(request, KickSerializer), self.queue(queue)
-        options = {"delay_ms": wanted.get("delay", 0), "replace": wanted.get("replace", False)}
-        if "all" in wanted:
-            pace = wanted.get("per_second")
-            found = job_changes.swept(
-                lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options)
-            )
-            return Response(BulkSerializer.render(found))
-        jobs = wanted["jobs"]
+        body, live = self.read(request, KickSerializer), self.queue(queue)
+        options = {"delay_ms": body.get("delay", 0), "replace": body.get("replace", False)}
+        if "all" in body:
+            pace = body.get("per_second")
+            return self.sweep(lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options))
+        jobs = body["jobs"]
         outcomes = [
-            live.kick(ident, key=key, request=call, **options) or job_changes.GONE
-            for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
+            live.kick(ident, key=key, request=call, **options) or "gone"
+            for (ident, key), call in zip(jobs, self.call_ids(jobs), strict=True)
         ]
-        return results([ident for ident, _ in jobs], outcomes)
+        return self.results([ident for ident, _ in jobs], outcomes)
 
 
-class DiscardView(ApiView):
+class DiscardView(QueueVerb):
     """``queues/{queue}/discard``."""
 
     tag = "morgue"
-    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
     @operation(
         "discard_jobs",
-        "Throw jobs out of the morgue",
+        "Delete jobs from the morgue",
         reads=DiscardSerializer,
         returns=results_or_bulk("Discarded", "discarded", "gone"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Delete records. `discarded`, or `gone`: there was no such record."""
-        wanted, live = self.read(request, DiscardSerializer), self.queue(queue)
-        if "all" in wanted:
-            age = wanted.get("older_than")
+        body, live = self.read(request, DiscardSerializer), self.queue(queue)
+        if "all" in body:
+            age = body.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
-            found = job_changes.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
-            return Response(BulkSerializer.render(found))
-        jobs = wanted["jobs"]
+            return self.sweep(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
+        jobs = body["jobs"]
         outcomes = [
-            "discarded" if live.discard(ident, key=key, request=call) else job_changes.GONE
-            for (ident, key), call in zip(jobs, calls(self._kept, len(jobs)), strict=True)
+            "discarded" if live.discard(ident, key=key, request=call) else "gone"
+            for (ident, key), call in zip(jobs, self.call_ids(jobs), strict=True)
         ]
-        return results([ident for ident, _ in jobs], outcomes)
+        return self.results([ident for ident, _ in jobs], outcomes)
 
 
 urlpatterns: list[URLPattern] = [

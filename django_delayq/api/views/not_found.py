@@ -24,4 +24,4 @@ class NotFoundView(ApiView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Raise NotFound for every method."""
         super().initial(request, *args, **kwargs)
-        raise NotFound("there is nothing at this address; GET v1/openapi.json tells what there is")
+        raise NotFound("there is nothing at this address; GET v1/openapi.json lists the addresses")

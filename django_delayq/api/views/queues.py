@@ -49,11 +49,11 @@ class Queues(ApiView):
 
     @operation(
         "list_queues",
-        "List the queues, with what lies in them",
+        "List the queues with their counts",
         returns=one_of("QueueList", QueuesSerializer, QueueNamesSerializer),
         query=QueuesQuery,
-        text="Two round trips to Redis, however many queues there are; with `names_only` one. Queues that the "
-        "project's own rule does not let the user see are left out.",
+        text="Two round trips to Redis for any number of queues; with `names_only` one. Queues that the "
+        "project's `allow` rule hides from the user are left out.",
     )
     def get(self, request: Request) -> Response:
         """Return the names only, or the queues with their counts."""
@@ -67,25 +67,25 @@ class Queues(ApiView):
 
     @operation(
         "create_queue",
-        "Make a queue",
+        "Create a queue",
         reads=QueueSerializer,
         returns={
-            201: OpenApiResponse(QueueSerializer, description="It was made."),
-            200: OpenApiResponse(QueueSerializer, description="It was there."),
+            201: OpenApiResponse(QueueSerializer, description="The queue was created."),
+            200: OpenApiResponse(QueueSerializer, description="The queue existed."),
             409: OpenApiResponse(
                 ProblemSerializer,
-                description="conflict: it is there with another kind, another "
-                "number of shards or other limits; set_in_settings: the settings say otherwise",
+                description="conflict: it exists with another kind, another "
+                "number of shards or other limits; set_in_settings: the settings have other values",
             ),
         },
-        text="A queue that is there already and is what was asked for is answered with 200, so the request may "
-        "be sent again. Of what is not given the settings decide, else there is one shard and no limit.",
+        text="If the queue exists with the requested properties, the response is 200, so the request may be "
+        "repeated. Missing members are taken from the settings; else there is one shard and no limit.",
     )
     def post(self, request: Request) -> Response:
         """Create the queue unless it exists."""
-        wanted = self.read(request, QueueSerializer)
-        name = wanted.pop("name")
-        queue, made = policy.make(brokers.broker(), name, wanted)
+        properties = self.read(request, QueueSerializer)
+        name = properties.pop("name")
+        queue, made = policy.make(brokers.broker(), name, properties)
         return Response(QueueSerializer.render(QueueView(queue)), status=201 if made else 200)
 
 
@@ -99,8 +99,8 @@ class OneQueue(ApiView):
         "get_queue",
         "Show a queue, also shard by shard",
         returns=QueueDetailSerializer,
-        text=f"Of a queue with more than {MOST_SHARDS_SHOWN} shards the newest {MOST_SHARDS_SHOWN} are shown "
-        "one by one; the sums are those of all.",
+        text=f"Of a queue with more than {MOST_SHARDS_SHOWN} shards only the newest {MOST_SHARDS_SHOWN} are "
+        "listed; the totals include all.",
     )
     def get(self, request: Request, queue: str) -> Response:
         """Return the queue with all details."""
@@ -113,8 +113,8 @@ class OneQueue(ApiView):
         "Change the limits of a queue",
         reads=LimitsSerializer,
         returns={200: QueueSerializer, 409: OpenApiResponse(ProblemSerializer, description="set_in_settings")},
-        text="What is not given stays; null takes a limit away. The limits of a queue that the settings name "
-        "are changed there.",
+        text="A missing member leaves its limit unchanged; null removes it. The limits of a queue that the "
+        "settings name are changed there.",
     )
     def patch(self, request: Request, queue: str) -> Response:
         """Change the limits."""
@@ -134,12 +134,12 @@ class OneQueue(ApiView):
         "delete_queue",
         "Delete a queue",
         returns={
-            204: OpenApiResponse(description="It is gone."),
+            204: OpenApiResponse(description="The queue was deleted."),
             409: OpenApiResponse(ProblemSerializer, description="queue_not_empty"),
         },
         query=DeleteQuery,
-        text="Whoever puts a job into it later brings it back. With `force` its jobs and its morgue are lost; "
-        "workers that run one of its jobs hear that they lost it.",
+        text="Scheduling into it later re-creates it. With `force` its jobs and its morgue are lost, and "
+        "workers lose the leases of its running jobs.",
     )
     def delete(self, request: Request, queue: str) -> Response:
         """Delete the queue if it is empty or ``force`` is true."""
@@ -163,8 +163,8 @@ class Pause(ApiView):
         "Pause a queue for new jobs, for workers, or for both",
         reads=DirectionSerializer,
         returns=with_example(QueueSerializer, {**QueueSerializer.example, "paused": "out"}),
-        text="`in`: producing is refused (503 queue_paused); `out`: nothing is handed out; `both`. What runs "
-        "goes on and is settled as usual.",
+        text="`in`: new jobs are refused (503 queue_paused); `out`: no jobs are reserved; `both`. Running jobs "
+        "continue and are settled as usual.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
@@ -194,9 +194,9 @@ class Reshard(ApiView):
         "Change the number of shards",
         reads=ReshardSerializer,
         returns=with_example(QueueSerializer, {**QueueSerializer.example, "shards": 8, "epoch": 1, "draining": True}),
-        text="Everybody goes on working meanwhile. New jobs go to the new shards when this answers; what lies "
-        "in the old ones is worked off there, and `draining` is true until they are empty. A request "
-        "that was cut off may be sent again.",
+        text="Producers and workers continue. After the response new jobs go to the new shards; the jobs of "
+        "the old ones are run there, and `draining` is true until these are empty. An interrupted "
+        "request may be repeated.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Change the number of shards and return the new layout."""

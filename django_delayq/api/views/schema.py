@@ -38,7 +38,7 @@ class Schema(ApiView):
                 status_codes=["200"],
             ),
         ],
-        text="OpenAPI 3.0, for people who write clients and for programs that do.",
+        text="OpenAPI 3.0, for writers and generators of clients.",
     )
     def get(self, request: Request) -> Response:
         """Return the document, its server URL being the path under which the project included this API."""

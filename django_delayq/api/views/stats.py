@@ -32,8 +32,8 @@ class Stats(ApiView):
         "get_stats",
         "Length, morgue and lag of every queue",
         returns=StatsSerializer,
-        text="Cheap enough to be asked every second. Queues that the project's own rule does not let the user "
-        "see are left out.",
+        text="Cheap enough for a request every second. Queues that the project's `allow` rule hides from the "
+        "user are left out.",
     )
     def get(self, request: Request) -> Response:
         """Return three numbers for each queue and in total."""
@@ -52,10 +52,10 @@ class Status(ApiView):
 
     @operation(
         "get_status",
-        "Everything that is known of queues, workers and Redis",
+        "Full status of queues, workers and Redis",
         returns=StatusSerializer,
-        text="What `manage.py delayq_status --json` prints, in six round trips to Redis and a look into the "
-        "database. Queues that the project's own rule does not let the user see are left out.",
+        text="The output of `manage.py delayq_status --json`, in six round trips to Redis and a query of the "
+        "database. Queues that the project's `allow` rule hides from the user are left out.",
     )
     def get(self, request: Request) -> Response:
         """Return the whole snapshot."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ...core.broker import Broker
 
 _LATER: Final = (
-    "The answer is there at once; the worker hears of it with its next heartbeat, five seconds unless the settings say "
-    "otherwise."
+    "The response does not wait for the worker, which reads the command with its next heartbeat, by default within "
+    "five seconds."
 )
 
 
@@ -55,7 +55,7 @@ class OneWorker(ApiView):
     tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @operation("get_worker", "Show a worker, and until when it holds what it runs", returns=WorkerSerializer)
+    @operation("get_worker", "Show a worker with the leases of its jobs", returns=WorkerSerializer)
     def get(self, request: Request, worker: str) -> Response:
         """Return the worker, with the ends of its leases."""
         broker = brokers.broker()
@@ -90,8 +90,8 @@ class Stop(_Command):
         "stop_worker",
         "Stop a worker",
         returns={202: CommandSerializer.of("stop")},
-        text="As SIGTERM to its program: all its processes take nothing new, finish what they run "
-        f"within their grace period, and end. {_LATER}",
+        text="Like SIGTERM to its program: all its processes reserve nothing more, finish their jobs "
+        f"within the grace period, and end. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
@@ -105,9 +105,9 @@ class Drain(_Command):
 
     @operation(
         "drain_worker",
-        "Let a worker finish what it has, and take nothing new",
+        "Let a worker finish its jobs and reserve no more",
         returns={202: CommandSerializer.of("drain")},
-        text=f"As SIGUSR1 to its program. {_LATER}",
+        text=f"Like SIGUSR1 to its program. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
@@ -122,9 +122,9 @@ class Dump(_Command):
 
     @operation(
         "dump_worker",
-        "Ask a worker for the stacks of its threads",
+        "Request the stacks of a worker's threads",
         returns={202: CommandSerializer.of("dump")},
-        text=f"They are logged, and kept for ten minutes. {_LATER}",
+        text=f"They are logged, and stored for ten minutes. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
@@ -132,12 +132,13 @@ class Dump(_Command):
 
     @operation(
         "get_dump",
-        "Read the stacks that a worker was asked for",
+        "Read the requested stacks of a worker",
         returns={
             200: DumpSerializer,
             404: OpenApiResponse(
                 ProblemSerializer,
-                description="not_found: it was not asked, has not heard of it yet, or it is ten minutes ago",
+                description="not_found: none were requested, the worker has not read the command yet, or ten "
+                "minutes have passed",
             ),
         },
     )
@@ -148,8 +149,8 @@ class Dump(_Command):
             raise Problem(
                 404,
                 "not_found",
-                f"there are no stacks of worker {worker[:300]!r}; POST to this address asks"
-                " for them, and they are there after its next heartbeat",
+                f"there are no stacks of worker {worker[:300]!r}; POST to this address to request"
+                " them, then repeat this after its next heartbeat",
             )
         taken_ms, stacks = found
         return Response(DumpSerializer.render({"worker": worker, "taken": taken_ms, "stacks": stacks}))
@@ -157,17 +158,17 @@ class Dump(_Command):
 
 def unknown(worker: str) -> Problem:
     """Return a 404 problem: no such worker is registered."""
-    return Problem(404, "not_found", f"there is no worker {worker[:300]!r}; GET v1/workers lists those that there are")
+    return Problem(404, "not_found", f"there is no worker {worker[:300]!r}; GET v1/workers lists the workers")
 
 
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
     """Return (queue, id) → end of the lease, Unix ms, for the jobs that the worker ran and still holds."""
     queues = {queue.name: queue for queue in broker.queues()}
-    wanted = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
-    leases = broker.inspector.leases(wanted)
+    running = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
+    leases = broker.inspector.leases(running)
     return {
         (queue.name, ident): lease.ends_ms
-        for (queue, ident), lease in zip(wanted, leases, strict=True)
+        for (queue, ident), lease in zip(running, leases, strict=True)
         if lease and lease.worker == worker.name
     }
 

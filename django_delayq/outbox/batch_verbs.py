@@ -1,0 +1,222 @@
+"""Cancel, reschedule and run_now of many jobs of a queue by their ids, including the rows of durable jobs.
+
+Jobs with rows are handled like in :func:`django_delayq.cancel`: first the row, then Redis (:mod:`.row_verbs`). The rows
+of all jobs of a call are looked up together, and not at all where durable jobs are not in use. Jobs without rows are
+changed in Redis directly, with one short call each.
+
+A call with request ids changes rows once. When it is executed again, other jobs may have taken the ids. So the inbox
+records for each id that its rows were changed, in the transaction that changes them. For an id without rows it records
+that there were none, before Redis is called.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ..core.job import Generation
+from ..core.queue import Queue
+from ..core.schedule_outcome import ScheduleOutcome
+from ..models import InboxEntry
+from ..settings.conf import conf
+from ..signals import emit, job_cancelled
+from . import durability, row_verbs, rows
+from .due import NOW, DueTime
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from ..connections import DjangoBroker
+    from ..models import OutboxJob
+
+GONE: Final = "gone"
+MOVED: Final = "moved"
+NOT_WAITING: Final = "not_waiting"
+#: for each job the request id of its call to Redis; None = a random one
+Requests = Sequence[bytes | None]
+#: a generation that no job has: a call with it gets the reply that Redis has stored for the request, or changes nothing
+_NO_JOB: Final = Generation((bytes(16),))
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of the jobs in a request.
+
+    Attributes:
+        homes: the database of each id with rows whose jobs have not ended.
+        changed: request ids of the jobs whose rows were changed by an earlier execution of the request.
+        plain: request ids of the jobs that had no rows then.
+    """
+
+    homes: dict[str, str] = field(default_factory=dict)
+    changed: set[bytes] = field(default_factory=set)
+    plain: set[bytes] = field(default_factory=set)
+
+    def home(self, ident: str, request: bytes | None) -> str | None:
+        """Return the database whose rows must be changed first; None = no rows, or none to change for this request."""
+        return None if request in self.changed or request in self.plain else self.homes.get(ident)
+
+    def generation(self, request: bytes | None) -> Generation | None:
+        """Return the job that Redis may change; None = the live job of the id.
+
+        After a change of rows it is a generation that no job has, because the relay sends that change to Redis.
+        """
+        return _NO_JOB if request in self.changed else None
+
+
+def cancel(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]:
+    """Cancel jobs; return for each: cancelled, stopping (it is running and will not be retried), gone or outbox.
+
+    Args:
+        queue: the queue of the jobs.
+        idents: ids of the jobs.
+        requests: see :data:`Requests`.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable; durable jobs are cancelled in the outbox all the same.
+    """
+
+    def one(ident: str, request: bytes | None, found: _Rows) -> str:
+        home = found.home(ident, request)
+        if home is not None:
+            return row_verbs.cancel(_target(queue, ident, home, request)) or GONE
+        outcome = queue.cancel(ident, generation=found.generation(request), request=request)
+        if outcome:
+            emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
+        return outcome or (ScheduleOutcome.OUTBOX if request in found.changed else GONE)
+
+    return _change_each(queue, idents, requests, one)
+
+
+def reschedule(queue: Queue, idents: Sequence[str], when: DueTime, requests: Requests) -> list[str]:
+    """Set a new due time for waiting jobs; return for each: moved, not_waiting or outbox.
+
+    Args:
+        queue, idents, requests: see :func:`cancel`.
+        when: the due time; a delay counts from now on, by Redis's clock.
+
+    Raises:
+        QueueUnavailable: see :func:`cancel`.
+    """
+
+    def move(live: Queue, ident: str, request: bytes | None, generation: Generation | None) -> bool:
+        return live.reschedule(ident, **when, generation=generation, request=request)
+
+    return _move(queue, idents, "reschedule", when, requests, move)
+
+
+def run_now(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]:
+    """Make waiting jobs due now; return for each: moved, not_waiting or outbox.
+
+    Args:
+        queue, idents, requests: see :func:`cancel`.
+
+    Raises:
+        QueueUnavailable: see :func:`cancel`.
+    """
+
+    def move(live: Queue, ident: str, request: bytes | None, generation: Generation | None) -> bool:
+        return live.run_now(ident, generation=generation, request=request)
+
+    return _move(queue, idents, "run_now", NOW, requests, move)
+
+
+def cancel_unsent(queue: Queue) -> int:
+    """Cancel the jobs whose rows were not sent to Redis yet; return their number."""
+    return _change_unsent(queue, rows.mark_cancelled)
+
+
+def run_unsent_now(queue: Queue) -> int:
+    """Make the jobs whose rows were not sent to Redis yet due now; return their number."""
+    return _change_unsent(queue, lambda unsent: rows.move(unsent, NOW, uuid.uuid4()))
+
+
+def _move(
+    queue: Queue,
+    idents: Sequence[str],
+    verb: str,
+    when: DueTime,
+    requests: Requests,
+    move: Callable[[Queue, str, bytes | None, Generation | None], bool],
+) -> list[str]:
+    def one(ident: str, request: bytes | None, found: _Rows) -> str:
+        home = found.home(ident, request)
+        if home is None:
+            if move(queue, ident, request, found.generation(request)):
+                return MOVED
+            return ScheduleOutcome.OUTBOX if request in found.changed else NOT_WAITING
+
+        def send(broker: DjangoBroker) -> bool:
+            live = broker.existing(queue.name)
+            return live is not None and move(live, ident, request, None)
+
+        answer = row_verbs.move(_target(queue, ident, home, request), verb, when, send)
+        return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
+
+    return _change_each(queue, idents, requests, one)
+
+
+def _change_each(
+    queue: Queue, idents: Sequence[str], requests: Requests, one: Callable[[str, bytes | None, _Rows], str]
+) -> list[str]:
+    found = _find_rows(queue, idents, requests)
+    # Durable jobs first: their rows are then changed before a call for another job raises QueueUnavailable.
+    order = sorted(range(len(idents)), key=lambda place: idents[place] not in found.homes)
+    outcomes = {place: one(idents[place], requests[place], found) for place in order}
+    return [outcomes[place] for place in range(len(idents))]
+
+
+def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> row_verbs.Target:
+    return row_verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
+
+
+def _outboxes(queue: Queue) -> Iterable[str]:
+    if queue.kind != "pull":
+        for alias in conf().outbox.databases:
+            if durability.in_use(alias, queue.name, None):
+                yield alias
+
+
+def _databases_of(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
+    """Return the database of each id that has rows whose jobs have not ended."""
+    databases: dict[str, str] = {}
+    for alias in _outboxes(queue):
+        table = rows.table(alias)
+        states = table.model.State
+        unfinished = table.filter(queue=queue.name, state__in=[states.UNSENT, states.SENT, states.MOVED])
+        for chunk in rows.chunks(idents):
+            stored = unfinished.filter(job_id__in=chunk).values_list("job_id", flat=True)
+            databases.update(dict.fromkeys(stored, alias))
+    return databases
+
+
+def _find_rows(queue: Queue, idents: Sequence[str], requests: Requests) -> _Rows:
+    """Find the rows of these ids and the earlier executions of these requests; record the ids without rows."""
+    found = _Rows(_databases_of(queue, idents))
+    keyed = {uuid.UUID(bytes=request): ident for ident, request in zip(idents, requests, strict=True) if request}
+    aliases = list(_outboxes(queue)) if keyed else []
+    for alias in aliases:
+        for chunk in rows.chunks(keyed):
+            for key, task in InboxEntry.objects.using(alias).filter(pk__in=chunk).values_list("pk", "task"):
+                (found.changed if task else found.plain).add(key.bytes)
+    known = found.changed | found.plain
+    fresh = [
+        InboxEntry(key=key, queue=queue.name, job_id=ident)
+        for key, ident in keyed.items()
+        if ident not in found.homes and key.bytes not in known
+    ]
+    if aliases and fresh:
+        InboxEntry.objects.using(aliases[0]).bulk_create(fresh, batch_size=rows.CHUNK, ignore_conflicts=True)
+    return found
+
+
+def _change_unsent(queue: Queue, change: Callable[[QuerySet[OutboxJob]], None]) -> int:
+    number = 0
+    for alias in _outboxes(queue):
+        table = rows.table(alias)
+        unsent = table.filter(queue=queue.name, state=table.model.State.UNSENT)
+        number += unsent.count()
+        change(unsent)
+    return number
