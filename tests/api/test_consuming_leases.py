@@ -153,7 +153,7 @@ def test_a_durable_job_is_marked_when_it_ends(consumer: Caller, delayq: Broker) 
     connections.queue("feed").schedule(plain)
     (job,) = take(consumer)
     assert end(consumer, "ack", job) == [True]
-    assert [mark.key for mark in delayq.queue("feed").settled(0)] == [plain.key]
+    assert [mark.key for mark in delayq.queue("feed").marks(0)] == [plain.key]
 
 
 def test_the_same_key_of_a_request_gives_the_same_jobs(consumer: Caller) -> None:
