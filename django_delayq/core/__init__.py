@@ -29,11 +29,12 @@ from .errors import (
     Retry,
     Verdict,
 )
-from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, release
+from .job import Job, NewJob, Payload, new_id
 from .operations.inspector import Counts, Inspector, JobView, Page
 from .queue import Queue
 from .redis.connection import Connection, RedisConfig, connect
 from .replies import Batch, Tick
+from .settlement import Settlement, ack, bury, fail, release
 from .task import Registry, Task, TaskOptions, registry
 
 __all__ = [

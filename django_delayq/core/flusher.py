@@ -15,7 +15,7 @@ from .tally import PACE, Tally
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .job import Settlement
+    from .settlement import Settlement
 
 logger: Final = logging.getLogger("django_delayq.pull")
 

@@ -10,13 +10,14 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .attempt_outcome import AttemptOutcome
-from .job import Job, Settlement, bury, expire
+from .job import Job
 from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .replies import Batch, Which
 from .requests import derived_request
+from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}

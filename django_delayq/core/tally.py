@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from weakref import WeakSet
 
-from .job import Settlement
+from .settlement import Settlement
 from .timings import Cells, Figures, fill, histogram_of, new_cells
 
 #: seconds for which counters are collected before a flush

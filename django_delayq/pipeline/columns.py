@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
-from ..core.records.body import pack_body
 from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
+from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 from . import cells

@@ -14,8 +14,8 @@ from ..worker.hooks import Hooks
 from ..worker.notifier import Notifier
 
 if TYPE_CHECKING:
-    from ..core.job import Settlement
     from ..core.queue import Queue
+    from ..core.settlement import Settlement
 
 
 def _new_notifier() -> Notifier:

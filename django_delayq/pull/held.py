@@ -15,8 +15,9 @@ from ..core import flusher
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
-from ..core.job import PRIORITIES, RAW, Job, Settlement, Undecodable, ack
+from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.moments import datetime_of
+from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf

@@ -11,8 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ..core.job import Job, Settlement
+    from ..core.job import Job
     from ..core.queue import Queue
+    from ..core.settlement import Settlement
     from ..core.task import Task
     from .policy import Policy
     from .shard_selector import Source

@@ -6,7 +6,8 @@ from typing import Final
 
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import JobTimeout
-from ..core.job import STARTED, UNRENEWED, Job, Settlement, bury, fail, release
+from ..core.job import STARTED, UNRENEWED, Job
+from ..core.settlement import Settlement, bury, fail, release
 from .decision import failed, ms_of, rule_of, with_merge_rules
 from .policy import Policy
 from .record import name_of, record_of

@@ -10,9 +10,10 @@ from typing import Final
 
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, JobTimeout, PartialFailure, Release, Retry
-from ..core.job import PRIORITIES, Job, Settlement, bury, fail, release
+from ..core.job import PRIORITIES, Job
 from ..core.retry import Policy as Backoff
 from ..core.retry import clamp, safe_delay
+from ..core.settlement import Settlement, bury, fail, release
 from .policy import Policy
 from .record import class_of, error_record, name_of, record_of, text_of
 

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from ..core.job import Settlement
+from ..core.settlement import Settlement
 from . import decision
 from .attempt import NEVER, Attempt
 from .orphans import crashed_early

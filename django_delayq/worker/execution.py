@@ -18,7 +18,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Verdict
-from ..core.job import Settlement
+from ..core.settlement import Settlement
 from ..core.task import Registry, Task
 from . import decision
 from .attempt import Attempt

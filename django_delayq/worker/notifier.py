@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, DelayQError, JobTimeout
-from ..core.job import Job, Settlement
+from ..core.job import Job
+from ..core.settlement import Settlement
 from .attempt import Attempt, trusted
 from .current import running, view_of
 from .eventloop import EventLoop

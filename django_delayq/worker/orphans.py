@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.attempt_outcome import AttemptOutcome
-from ..core.job import Settlement
 from ..core.requests import new_request
+from ..core.settlement import Settlement
 from .hooks import Hooks
 from .notifier import Notifier
 from .record import record_of

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..core.job import STARTED, Settlement, release
+from ..core.job import STARTED
+from ..core.settlement import Settlement, release
 from ..core.workers import is_alive
 from . import crash
 from .attempt import NEVER

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..core.job import Job, Settlement
+from ..core.job import Job
 from ..core.requests import new_request
+from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, decision
 from .orphans import End

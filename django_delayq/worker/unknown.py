@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..core.job import Settlement
+from ..core.settlement import Settlement
 from . import decision
 from .attempt import Attempt
 from .policy import Policy

@@ -11,9 +11,10 @@ import pytest
 import redis.connection
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, bury
+from django_delayq.core.job import NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.settlement import bury
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill

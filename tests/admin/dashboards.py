@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, ack
+from django_delayq.core.job import Job
+from django_delayq.core.settlement import ack
 from tests.admin.support import Yard
 
 TASKS = ("shop.cancel_order", "shop.remind", "shop.send_newsletter", "shop.check_payment")

@@ -14,7 +14,7 @@ from django.test import Client
 
 from django_delayq.admin import live
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import release
+from django_delayq.core.settlement import release
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.processes import wait_until
 

@@ -23,7 +23,8 @@ from django_delayq.api import bulk, views
 from django_delayq.api.parsing import check_head
 from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, ack
+from django_delayq.core.job import NewJob
+from django_delayq.core.settlement import ack
 from django_delayq.pull import search
 
 from .conftest import ROOT, Caller

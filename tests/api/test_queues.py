@@ -12,8 +12,9 @@ from django.db import connections as databases
 
 from django_delayq import connections
 from django_delayq.api import brokers
-from django_delayq.core.job import NewJob, bury
+from django_delayq.core.job import NewJob
 from django_delayq.core.redis import gather
+from django_delayq.core.settlement import bury
 from django_delayq.models import OutboxJob
 
 from .conftest import Caller

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.job import NewJob, Payload, bury, fail, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
+from django_delayq.core.settlement import bury, fail
 
 from .conftest import Caller
 from .routes import Route, all_routes, ask, picture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq import status
-from django_delayq.core.job import NewJob, bury
+from django_delayq.core.job import NewJob
+from django_delayq.core.settlement import bury
 
 from .conftest import Caller
 

@@ -14,8 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import NewJob, Payload, ack, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.records import layout as layouts
+from django_delayq.core.settlement import ack
 from django_delayq.mirror import duty, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob

@@ -10,7 +10,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, ack, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
+from django_delayq.core.settlement import ack
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.repair import bury, discard, matching, retry
 

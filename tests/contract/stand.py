@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Generation, Job, NewJob, Payload, Settlement, ack, bury, fail, new_key, release
+from django_delayq.core.job import Generation, Job, NewJob, Payload, new_key
 from django_delayq.core.operations.views import JobView
 from django_delayq.core.replies import Batch
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 from django_delayq.testing.broker import MemoryBroker
 
 T0 = 1_700_000_000_000  # Unix ms, from which worlds count

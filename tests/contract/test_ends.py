@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueFull, QueueNotEmpty, QueuePaused
-from django_delayq.core.job import STARTED, UNRENEWED, Payload, Settlement, bury, fail, new_key
+from django_delayq.core.job import STARTED, UNRENEWED, Payload, new_key
+from django_delayq.core.settlement import Settlement, bury, fail
 
 from .stand import LEASE, T0, Make, Stand
 

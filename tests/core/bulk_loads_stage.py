@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload, ack
+from django_delayq.core.job import Job, NewJob, Payload
 from django_delayq.core.operations.resharding import Epochs
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
@@ -16,6 +16,7 @@ from django_delayq.core.sending.bulk_load_limits import Limits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.sending.ledger_calls import Written
+from django_delayq.core.settlement import ack
 
 from .epochs_stage import take_all
 from .stage import Stage

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from django_delayq.core.job import NewJob, Payload, bury, fail, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.queue import Queue
+from django_delayq.core.settlement import bury, fail
 
 from .stage import Stage
 

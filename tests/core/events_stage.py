@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, ack
+from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.events import Entry
+from django_delayq.core.settlement import ack
 
 from .epochs_stage import take_all
 

@@ -11,15 +11,8 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from django_delayq.core.job import (
-    POSTPONED,
-    STARTED,
-    STOPPING,
-    UNCLEAR,
-    Job,
-    Payload,
-    Settlement,
-)
+from django_delayq.core.job import POSTPONED, STARTED, STOPPING, UNCLEAR, Job, Payload
+from django_delayq.core.settlement import Settlement
 
 from .model_values import Due, Grave, Item, Live, add, better
 from .model_waiting import WaitingJobs

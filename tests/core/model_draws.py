@@ -9,8 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.job import DURABLE, Job, NewJob, Payload
 from django_delayq.core.replies import Which
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 IDS = ("a", "b", "d")  # a and b share shard 1, d has shard 0
 SHARDS = 2

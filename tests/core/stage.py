@@ -6,23 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import (
-    STARTED,
-    STOPPING,
-    UNCLEAR,
-    UNRENEWED,
-    Job,
-    NewJob,
-    Payload,
-    Settlement,
-    ack,
-    bury,
-    fail,
-    new_key,
-)
-from django_delayq.core.job import release as give_back
+from django_delayq.core.job import STARTED, STOPPING, UNCLEAR, UNRENEWED, Job, NewJob, Payload, new_key
 from django_delayq.core.queue import Queue
 from django_delayq.core.replies import Batch
+from django_delayq.core.settlement import Settlement, ack, bury, fail
+from django_delayq.core.settlement import release as give_back
 
 from .world import raw, read_world
 

@@ -11,9 +11,10 @@ import pytest
 
 from django_delayq.core import bulk, events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Payload, Settlement, ack, fail, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
+from django_delayq.core.settlement import Settlement, ack, fail
 
 from .bulk_stage import ProgressLog, fail_all, merged_jobs
 from .stage import LEASE, T0, Stage

@@ -9,7 +9,6 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import ack
 from django_delayq.core.operations import fsck
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.records.keys import MAX_SHARDS
@@ -17,6 +16,7 @@ from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 from django_delayq.core.sending.ledger_calls import BulkLoadClosed
+from django_delayq.core.settlement import ack
 
 from .bulk_loads_stage import (
     FAR,

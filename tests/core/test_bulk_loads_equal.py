@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob, Payload, ack, bury, fail
+from django_delayq.core.job import NewJob, Payload
 from django_delayq.core.records.bulk_load_frames import key_of, with_keys
 from django_delayq.core.sending import bulk_loads
+from django_delayq.core.settlement import ack, bury, fail
 
 from .bulk_loads_stage import counted, write
 from .stage import T0, Stage

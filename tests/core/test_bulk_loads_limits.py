@@ -12,12 +12,12 @@ import pytest
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
-from django_delayq.core.job import ack
 from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_load_limits, bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadStopped, Limits
 from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.settlement import ack
 from tests.support.redis_box import RedisBox
 
 from .bulk_loads_stage import counted, live, merged_row, rows, work_off, write

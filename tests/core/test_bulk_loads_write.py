@@ -11,12 +11,13 @@ import pytest
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, fail, new_key
+from django_delayq.core.job import NewJob, new_key
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core.settlement import fail
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 

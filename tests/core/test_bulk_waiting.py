@@ -8,9 +8,10 @@ import pytest
 
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, fail
+from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.settlement import fail
 from tests.support.redis_box import RedisBox
 
 from .bulk_stage import ProgressLog, bury_all

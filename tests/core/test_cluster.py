@@ -11,18 +11,7 @@ import pytest
 
 from django_delayq.core import bulk, events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import (
-    Generation,
-    NewJob,
-    Payload,
-    Settlement,
-    ack,
-    bury,
-    fail,
-    new_id,
-    new_key,
-    release,
-)
+from django_delayq.core.job import Generation, NewJob, Payload, new_id, new_key
 from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
@@ -30,6 +19,7 @@ from django_delayq.core.results import Record, Results
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import Limits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox

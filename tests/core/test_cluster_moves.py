@@ -12,11 +12,12 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob, ack, new_id
+from django_delayq.core.job import NewJob, new_id
 from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis import connection as connection_module
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.settlement import ack
 from tests.support.cluster_box import ClusterBox, Move, refusals
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

@@ -7,9 +7,10 @@ import pytest
 from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import NewJob, fail
+from django_delayq.core.job import NewJob
 from django_delayq.core.records import events as records
 from django_delayq.core.records.events import FIELD, Entry
+from django_delayq.core.settlement import fail
 from tests.support.event_entries import add, add_column, pack
 
 from .epochs_stage import take_all

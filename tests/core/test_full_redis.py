@@ -8,9 +8,10 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob, ack, bury, fail, release
+from django_delayq.core.job import NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.settlement import ack, bury, fail, release
 from django_delayq.core.timings import Figures
 from tests.support.redis_box import RedisBox
 

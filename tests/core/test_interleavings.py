@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.job import Job, NewJob, Payload
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 from .model import ModelShard
 from .world import read_world

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from django_delayq.core.errors import InvalidJob, QueuePaused
-from django_delayq.core.job import NewJob, Payload, bury, new_id, new_key
+from django_delayq.core.job import NewJob, Payload, new_id, new_key
 from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.records.schedule_frames import digest
+from django_delayq.core.settlement import bury
 
 from .epochs_stage import Killed, clocks, epoch_of, other, reshard, take_all
 from .stage import T0, Stage

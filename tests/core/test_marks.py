@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from django_delayq.core import bulk
-from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, is_durable, new_key, release
+from django_delayq.core.job import NewJob, Payload, is_durable, new_key
 from django_delayq.core.marks import Mark
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 from .stage import Stage
 

@@ -13,8 +13,9 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull
-from django_delayq.core.job import NewJob, Payload, ack, fail, new_key, release
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.operations import fsck
+from django_delayq.core.settlement import ack, fail, release
 
 from .stage import LEASE, T0, Stage, data_of
 from .world import unchanged

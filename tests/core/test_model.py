@@ -17,12 +17,13 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
-from django_delayq.core.job import NewJob, Payload, Settlement, ack
+from django_delayq.core.job import NewJob, Payload
 from django_delayq.core.operations import actions, fsck
 from django_delayq.core.records.reserve_frames import unpack_batch
 from django_delayq.core.records.schedule_frames import digest
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.replies import Which
+from django_delayq.core.settlement import Settlement, ack
 
 from .model_draws import (
     EXAMPLES,

@@ -10,9 +10,10 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob, ack
+from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
+from django_delayq.core.settlement import ack
 
 Seen = list[tuple[str, float, bool]]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.job import POSTPONED, Job, release
+from django_delayq.core.job import POSTPONED, Job
+from django_delayq.core.settlement import release
 
 from .stage import T0, Stage
 

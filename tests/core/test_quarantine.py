@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from django_delayq.core import bulk
-from django_delayq.core.job import Job, ack, fail
+from django_delayq.core.job import Job
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.columns import Part, read_columns, read_entries
 from django_delayq.core.operations.search import search
+from django_delayq.core.settlement import ack, fail
 
 from .stage import LEASE, Stage
 

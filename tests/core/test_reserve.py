@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, ack, fail, new_key
+from django_delayq.core.job import NewJob, new_key
+from django_delayq.core.settlement import ack, fail
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

@@ -11,11 +11,12 @@ import pytest
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, InvalidJob, QueuePaused
-from django_delayq.core.job import NewJob, Payload, ack, bury, new_key
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.operations import fsck, resharding
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from django_delayq.core.records.layout import CLOSING, is_pending
+from django_delayq.core.settlement import ack, bury
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 

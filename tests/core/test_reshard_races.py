@@ -9,13 +9,14 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, IdTaken
-from django_delayq.core.job import Job, NewJob, ack, bury, fail, release
+from django_delayq.core.job import Job, NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.layout import CLOSING
 from django_delayq.core.sending import epoch_walk
 from django_delayq.core.sending.chunks import IN_FLIGHT
 from django_delayq.core.sending.job_chunks import JobSender
+from django_delayq.core.settlement import ack, bury, fail, release
 
 from .epochs_stage import Killed, kill_after, other, reshard
 from .stage import Stage

@@ -13,9 +13,10 @@ import pytest
 from django_delayq.core import bulk, rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused, QueueUnavailable
-from django_delayq.core.job import NewJob, ack, release
+from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.core.records import layout
+from django_delayq.core.settlement import ack, release
 
 from .stage import LEASE, Stage
 from .world import read_world, unchanged

@@ -11,9 +11,10 @@ import pytest
 from redis.connection import AbstractConnection
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Payload, ack
+from django_delayq.core.job import NewJob, Payload
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
+from django_delayq.core.settlement import ack
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 

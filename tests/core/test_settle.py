@@ -6,7 +6,8 @@ import pytest
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, Job, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.core.job import STARTED, Job, NewJob
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

@@ -14,9 +14,10 @@ from django_delayq.core import figures as figures_module
 from django_delayq.core import tally as tally_module
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.core.job import Job, NewJob
 from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 from django_delayq.core.tally import Tally
 from django_delayq.core.timings import (
     BUCKETS_MS,

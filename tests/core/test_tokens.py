@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, ack, release
+from django_delayq.core.job import Job
 from django_delayq.core.records.keys import number_of
+from django_delayq.core.settlement import ack, release
 
 from .epochs_stage import epoch_of, other, reshard, take_all
 from .stage import Stage

@@ -14,7 +14,8 @@ from django_delayq import connections, schedule
 from django_delayq.core import rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull, QueuePaused
-from django_delayq.core.job import NewJob, bury, fail
+from django_delayq.core.job import NewJob
+from django_delayq.core.settlement import bury, fail
 from tests.app.deeds import note
 
 

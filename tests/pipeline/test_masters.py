@@ -21,8 +21,8 @@ import pytest
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import ack
 from django_delayq.core.sending import bulk_loads
+from django_delayq.core.settlement import ack
 from django_delayq.pipeline.history import History, HistoryOptions
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.job import Job, NewJob, Payload, ack, bury, new_key
+from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import bulk_loads
+from django_delayq.core.settlement import ack, bury
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.expressions import names_in, pattern_of

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, Release, Retry
-from django_delayq.core.job import Job, Payload, Settlement
+from django_delayq.core.job import Job, Payload
+from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.attempt import Attempt, BatchAttempt

@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import PartialFailure
-from django_delayq.core.job import release
+from django_delayq.core.settlement import release
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.consumer import Consumer

@@ -8,8 +8,9 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import UNCLEAR, Settlement
+from django_delayq.core.job import UNCLEAR
 from django_delayq.core.redis.connection import Connection
+from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans

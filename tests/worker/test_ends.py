@@ -9,7 +9,7 @@ from typing import Any
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Settlement
+from django_delayq.core.settlement import Settlement
 
 from .support import eventually, put, put_payload
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)

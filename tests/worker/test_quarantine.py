@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, fail, release
+from django_delayq.core.job import STARTED
+from django_delayq.core.settlement import fail, release
 from django_delayq.worker import current_job
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide

@@ -9,7 +9,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import Job, Settlement
+from django_delayq.core.job import Job
+from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry
 from django_delayq.worker import Hooks
 from django_delayq.worker.attempt import NEVER

@@ -9,10 +9,10 @@ from datetime import datetime
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import release
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.views import JobView
 from django_delayq.core.redis.connection import Connection
+from django_delayq.core.settlement import release
 from django_delayq.core.task import Registry, Task
 from django_delayq.worker import current_job
 

@@ -1,35 +1,24 @@
-"""Body of a job: the part that is fixed when the job is scheduled, packed into bytes."""
+"""Body of a job: the part that is fixed when the job is scheduled.
+
+Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the task
+in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name would cost
+more than all the rest, so the shard stores each name once.
+"""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Final
 
-from ..job import NewJob, Undecodable, new_key
+from ..job import Undecodable
 
 BODY_VERSION: Final = 1
-# byte 1 of a body: priority (3 bits), merged, options, version (2 bits), quarantine
-_MERGED: Final = 8
-_OPTIONS: Final = 16
+#: bits of byte 1
+BODY_MERGED: Final = 8
+BODY_OPTIONS: Final = 16
 _QUARANTINE: Final = 128
 _QUARANTINED_VERSION: Final = _QUARANTINE >> 5 | BODY_VERSION
 _HEAD: Final = 19
-_U16: Final = struct.Struct("<H")
-
-
-def pack_body(job: NewJob) -> bytes:
-    """Return the body of one generation without its task number, which the schedule script puts behind byte 1.
-
-    Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the
-    task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name
-    would cost more than all the rest, so the shard stores each name once.
-    """
-    flags = job.priority | (_MERGED if job.payload is not None else 0) | (_OPTIONS if job.options else 0)
-    head = bytes((flags | BODY_VERSION << 5,))
-    if job.options:
-        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
-    return b"".join((head, job.key or new_key(), job.args))
 
 
 def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes, str, bytes, bytes]:
@@ -50,12 +39,12 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
-    if not flags & _OPTIONS:
-        return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
+    if not flags & BODY_OPTIONS:
+        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
     end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
     if end > len(body):
         raise Undecodable("the body is cut off inside its options")
-    return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
+    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
 
 
 def is_quarantined(body: bytes) -> bool:

@@ -7,8 +7,8 @@ import struct
 from typing import Final
 
 from ..errors import InvalidJob
-from ..job import MAX_ID_BYTES, Generation, NewJob, Payload
-from .body import pack_body
+from ..job import MAX_ID_BYTES, Generation, NewJob, Payload, new_key
+from .body import BODY_MERGED, BODY_OPTIONS, BODY_VERSION
 
 #: most jobs of one shard in one call
 CHUNK: Final = 250
@@ -24,6 +24,7 @@ KEY_BYTES: Final = 16
 #: head of a new job, before its id: the three policies, marks, due time or delay in ms, length of the id
 NEW_HEAD: Final = struct.Struct("<BBBBdB")
 _PAYLOAD_RULES = struct.Struct("<BI")
+_U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 
 
@@ -102,6 +103,15 @@ def bad_id(ident: bytes) -> InvalidJob:
         # It terminates the id in the names of payloads and morgue records.
         return InvalidJob("an id may not contain a zero character; use another one")
     return InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+
+
+def pack_body(job: NewJob) -> bytes:
+    """Return the body of one generation (:mod:`.body`) without its task number, which the script puts behind byte 1."""
+    flags = job.priority | (BODY_MERGED if job.payload is not None else 0) | (BODY_OPTIONS if job.options else 0)
+    head = bytes((flags | BODY_VERSION << 5,))
+    if job.options:
+        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
+    return b"".join((head, job.key or new_key(), job.args))
 
 
 def pack_new(job: NewJob) -> bytes:

@@ -6,7 +6,8 @@ import struct
 from typing import Final
 
 from ..attempt_outcome import AttemptOutcome
-from ..job import DURABLE, Job, Settlement
+from ..job import DURABLE, Job
+from ..settlement import Settlement
 from .events import pack_attempt
 from .schedule_frames import SCORE_POLICY, pack_id
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core.job import ack
 from django_delayq.core.operations import fsck
+from django_delayq.core.settlement import ack
 from tests.support.postgres_box import PostgresBox, PostgresDatabase
 from tests.support.redis_box import RedisBox
 

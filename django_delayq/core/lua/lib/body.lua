@@ -1,10 +1,10 @@
--- The parts of a body that the scripts read (job.pack_body): byte 1 priority, kind and version, bytes 2 and 3 the task.
+-- The parts of a body that the scripts read (core/records/body.py): byte 1 priority, kind and version, bytes 2 and 3 the task.
 -- TASK: name -> number, \0 number -> name. A body has the number, so a name is stored once and not in each job.
 local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- Return the class in which the job waits. The mark of quarantine counts only in bodies of our version (job.pack_body).
+-- Return the class in which the job waits. The mark of quarantine counts only in bodies of our version (core/records/body.py).
 local function class_of(body)
   local flags = flags_of(body)
   return math.floor(flags / 32) == 5 and QUARANTINE or flags % 8 + 1
