@@ -201,7 +201,7 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
         Number of jobs moved.
     """
     total = sum(shard.delayed for shard in shard_snapshots(queue).values())
-    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS]
+    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS if index != "parked"]
     return _count(in_turn(walks), total, progress)
 
 

@@ -179,6 +179,8 @@ class Job:
     quarantined: bool = False
     postponed_at_ms: int = 0
     postponed_for: str = ""
+    #: it is due, and waits for a free slot of its task (``concurrency``)
+    parked: bool = False
 
     @property
     def attempt(self) -> int:

@@ -173,7 +173,7 @@ class ModelShard(WaitingJobs):
             return "taken"
         due = self.at(self.now_ms + (delay_ms or 0) if due_ms is None else due_ms)
         if not live.lease:
-            live.due = due
+            live.due, live.parked = due, False
         elif live.gate:
             live.gate = due, live.gate[1]
         else:
@@ -209,6 +209,7 @@ class ModelShard(WaitingJobs):
             live.gate = due, content
         else:
             live.due = min(due, live.due) if content.merged else due
+            live.parked = False
             live.content = live.content if content.merged else content
             self._forget(live)
         for item in grave.items:
@@ -259,7 +260,7 @@ class ModelShard(WaitingJobs):
         )
         buried = sorted((grave.buried, name) for name, grave in self.graves.items())
         return {
-            "waiting": [(priority, ident, due[0]) for priority, due, ident in self.waiting()],
+            "waiting": [(place, ident, due[0]) for place, due, ident in self.all_waiting()],
             "reserved": sorted((live.lease.deadline_ms, i) for i, live in self.lives.items() if live.lease),
             "lives": {ident: self._seen(live) for ident, live in self.lives.items()},
             "failed": [(ident, self.lives[ident].failures, ms) for (ms, _), ident in failed],

@@ -64,11 +64,17 @@ class Live:
     running: dict[bytes, Item] = field(default_factory=dict)
     own_crashes: int = 0
     quarantined: bool = False
+    #: it is due, and waits behind a limit of its task
+    parked: bool = False
     #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
     postponed: tuple[str, int, Due, Due] | None = None
 
     @property
     def waits_in(self) -> int:
+        return PRIORITIES + 1 if self.parked else self.own_class
+
+    @property
+    def own_class(self) -> int:
         return PRIORITIES if self.quarantined else self.content.priority
 
 

@@ -27,6 +27,8 @@ meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
+parked      zset     like due, for due jobs of all classes that wait behind a limit of their task (``lua/lib/park.lua``)
+parked_order zset    the same jobs by task, class and due time, all with score 0
 begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
                      (``lua/ack_early.lua``), until the end of the attempt is stored
 =========== ======== ==========================================================================================
@@ -86,9 +88,11 @@ SHARD_KEYS: Final = (
     "marks",
     "quarantine",
     "begun",
+    "parked",
+    "parked_order",
 )
 #: sets of waiting jobs, in the order of their classes in the scripts
-DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine")
+DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine", "parked")
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 

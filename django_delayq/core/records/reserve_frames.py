@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..job import DEFAULT_PRIORITY, POSTPONED, Job, Payload, Undecodable
-from .body import is_quarantined, unpack_body
+from .body import is_parked, is_quarantined, unpack_body
 from .fields import take_u8, take_u16, take_u32, unpack_names
 from .schedule_frames import unpack_payload
 
@@ -50,11 +50,12 @@ class State:
 
 def unpack_batch(
     frame: bytes, queue: str, shard: int, worker: str
-) -> tuple[list[Job], list[BrokenJob], float, float, float]:
+) -> tuple[list[Job], list[BrokenJob], float, float, float, bytes]:
     """Return the content of a frame of ``lua/lib/reserve.lua``.
 
     Returns:
-        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)``.
+        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1, what is parked)``, the last one for
+            :func:`~.limit_frames.unpack_parked`.
     """
     token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
     tasks, at = unpack_names(frame, _BATCH.size)
@@ -110,7 +111,7 @@ def unpack_batch(
                 reason,
             )
         )
-    return jobs, broken, now_us, next_due, quarantined
+    return jobs, broken, now_us, next_due, quarantined, frame[at:]
 
 
 def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
@@ -193,6 +194,7 @@ def job_of(
         is_quarantined(body),
         state.postponed_at_ms,
         state.postponed_for,
+        is_parked(body),
     )
 
 

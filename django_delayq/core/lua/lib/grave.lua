@@ -82,7 +82,7 @@ end
 
 local function dig(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
-    body = with_quarantine(body, false)
+    body = without_marks(body)
   end
   local grave, buried = grave_of(id, body), score_at(now_ms)
   redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_FORMAT, s.due, tonumber(buried), s.failures, s.reserves,

@@ -30,12 +30,12 @@ end
 local function make_live(id, body, due, old)
   if old then
     local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], id))
-    redis.call('ZREM', DUE[class_of(old)], id)
+    leave_due(old, id)
     redis.call('HDEL', STATE, id)
     forget_failures(id)
     if is_merged(body) then
       -- Waiting content is not delayed.
-      body, due = with_quarantine(old, false), math.min(due, current or due)
+      body, due = without_marks(old), math.min(due, current or due)
     else
       mark_replaced(old, body)
     end
@@ -47,7 +47,7 @@ end
 -- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
 local function bring_back(id, body, payloads, ms, replace)
-  body = with_quarantine(body, false) -- that of an undecodable job was buried as it was
+  body = without_marks(body) -- that of an undecodable job was buried as it was
   local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then

@@ -106,7 +106,7 @@ end
 -- inbox and morgue treat it as another job; its end is not awaited, so it is not durable.
 local function put_rest(id, body, gated)
   local key = digest_of_bytes(key_of(body))
-  body = with_quarantine(with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2)), false)
+  body = without_marks(with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2)))
   if gated then
     local _, gated_body = read_gate(gated)
     body = with_class_of(body, gated_body)
@@ -162,7 +162,7 @@ end
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
 local function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
-  local body = with_quarantine(stored, has_mark(e, MARK.QUARANTINE))
+  local body = with_body_mark(stored, IS_QUARANTINED, has_mark(e, MARK.QUARANTINE))
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
     return_payloads(e.id, s.taken, tostring(e.score_policy), e.gated)
