@@ -11,6 +11,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from . import retry
+from .concurrency import Concurrency, check_concurrency
 from .errors import InvalidJob, Misconfigured
 from .inputs import (
     check_choice,
@@ -79,6 +80,9 @@ class TaskOptions:
     crash_limit: int = 3
     #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
     max_lease: float | None = None
+    #: most jobs of the task that run at the same time: an int over all workers, or {"total": …, "local": …} with a limit
+    #: for each process; None = no limit
+    concurrency: int | Mapping[str, int] | Concurrency | None = None
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = None
     #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run
@@ -134,6 +138,7 @@ class TaskOptions:
         if self.durable is not None:
             check_flag("durable", self.durable)
         check_flag("api", self.api)
+        self._set("concurrency", check_concurrency("concurrency", self.concurrency))
         self._set("retry_in", backoff_of("retry_in", self.retry_in))
         self._set("aliases", _aliases(self.aliases))
         self._check_merge()

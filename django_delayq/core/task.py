@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -163,6 +163,8 @@ class Registry:
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
         self._aliases: dict[str, Task] = {}
+        #: name or alias → task, of those with a limit of concurrency; replaced whenever it changes
+        self.limited: Mapping[str, Task] = {}
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -189,6 +191,11 @@ class Registry:
         self._tasks[task.name] = task
         for alias in task.options.aliases:
             self._aliases[alias] = task
+        self._note_limited()
+
+    def _note_limited(self) -> None:
+        every = {**self._tasks, **self._aliases}
+        self.limited = {name: task for name, task in every.items() if task.options.concurrency is not None}
 
     def remove(self, task: Task) -> None:
         """Remove ``task``, if it is registered."""
@@ -196,6 +203,7 @@ class Registry:
             del self._tasks[task.name]
             for alias in task.options.aliases:
                 self._aliases.pop(alias, None)
+            self._note_limited()
 
     @property
     def names(self) -> list[str]:

@@ -99,6 +99,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "all_queues": not defaults.queues and chosen.get("queues") is None,
         "pulled": frozenset(name for name, entry in settings.queues.items() if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in settings.queues.items()},
+        "concurrency": {name: entry.concurrency for name, entry in settings.queues.items() if entry.concurrency},
         "threads": defaults.threads,
         "processes": defaults.processes,
         "quarantine": defaults.quarantine,

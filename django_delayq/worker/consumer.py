@@ -18,6 +18,7 @@ from . import decision
 from .attempt import NEVER, Attempt, trusted
 from .batch import Batcher
 from .changes import Changes
+from .concurrency import Limits
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
 from .policy import policy_of
@@ -104,6 +105,8 @@ class Consumer:
         self._collected = 0
         self._batches = 0  # number of batches among the held attempts
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
+        #: limits of how many jobs of a task or a queue run at the same time
+        self.limits = Limits(registry, config.concurrency, name, selector)
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._busy_at = time.monotonic()
         self._stuck: set[Attempt] = set()
@@ -175,6 +178,7 @@ class Consumer:
                 time.sleep(pause.next(self._health.failed("fetch loop", error)))
         if self._orphaned:
             self._orphaned.give_back()
+        self.limits.close()
         self.finished.set()
 
     def _is_over(self) -> bool:
@@ -204,6 +208,8 @@ class Consumer:
         room, source = BATCH, self._selector.due(now)
         if source is not None:
             room = self._room(source)
+            if self.limits.exist:
+                room = self.limits.room(source, room, now)
         if source is not None and room > 0:
             self._fetch(source, room)
             if now - self._settler.since > _SETTLE_AFTER_SECONDS:
@@ -212,6 +218,8 @@ class Consumer:
             self._settler.settle_all()
         else:
             self._rest()
+        if self.limits.exist:
+            self.limits.trim()
 
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
@@ -238,13 +246,22 @@ class Consumer:
         request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
         sent_at = time.monotonic()
         self._selector.begin_reserve(source, sent_at)
+        allowances = self.limits.allowances() if self.limits.exist else ()
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
                 return queue.settle_reserve(
-                    shard, settlements_of(acks), limit, worker=worker, request=request, which=which
+                    shard,
+                    settlements_of(acks),
+                    limit,
+                    worker=worker,
+                    request=request,
+                    which=which,
+                    allowances=allowances,
                 )
-            return [], queue.reserve(shard, limit, worker=worker, request=request, which=which)
+            return [], queue.reserve(
+                shard, limit, worker=worker, request=request, which=which, allowances=allowances
+            )
 
         answer = self._settler.call_with_retries(call, acks)
         now = time.monotonic()
@@ -261,6 +278,8 @@ class Consumer:
             self._board.report_overdue(now)
         if batch.jobs:
             self._accept(source, batch.jobs, sent_at, now, batch.now_ms)
+        if self.limits.exist:
+            self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._which == "quarantined":
@@ -272,6 +291,8 @@ class Consumer:
         attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
         self._settler.held.update(attempts)
         self._accepted += len(attempts)
+        if self.limits.exist:
+            self.limits.took(source.queue.name, jobs)
         slots, pace = self._slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
             attempts = self._arrange(source, attempts)
@@ -321,6 +342,8 @@ class Consumer:
                 self._batches -= sum([bool(attempt.members) for attempt in attempts])
                 attempts = [part for attempt in attempts for part in attempt.parts]
             self._collected += len(attempts)
+            if self.limits.exist:
+                self.limits.ended(source.queue.name, attempts)
             self._settler.add(source, attempts)
 
     def _record_starts(self, attempts: list[Attempt]) -> None:
@@ -345,6 +368,8 @@ class Consumer:
             part.settlement = decision.give_back(part.job, policy, reason=reason)
         self._batches -= bool(attempt.members)
         self._collected += len(parts)
+        if self.limits.exist:
+            self.limits.ended(attempt.source.queue.name, parts)
         self._settler.add(attempt.source, parts)
 
     # --- rest
@@ -352,6 +377,8 @@ class Consumer:
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
+        if self.limits.exist:
+            self.limits.trim(rests=True)
         if self._config.burst and self._is_idle(time.monotonic()):
             self._stopping = True
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones

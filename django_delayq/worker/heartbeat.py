@@ -57,7 +57,10 @@ class Heartbeat:
         """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""
         began = time.monotonic()
         if self._consumer is not None:
-            self._renew(list(self._consumer.held))
+            try:
+                self._consumer.limits.renew()  # first, so that permits outlive the leases
+            finally:
+                self._renew(list(self._consumer.held))
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
         announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
         if tasks is not None:

@@ -116,6 +116,11 @@ class ShardSelector:
         with self.condition:
             source.expect(at)
 
+    def postpone(self, source: Source, at: float) -> None:
+        """Rest a shard until ``at``, although it may have due jobs: they wait for a limit."""
+        with self.condition:
+            source.due_at = at
+
     def awaited_queues(self) -> frozenset[str]:
         """Return the queues to listen to. See :class:`~.wake_listener.Audience`."""
         return self.names if self.waiting else frozenset()

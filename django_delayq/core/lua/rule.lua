@@ -31,7 +31,7 @@ if result % 8 >= CLOSING then
 end
 local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
 write_rules(result, limit, graves, ttl)
-if paused_out and result % 4 < 2 and head() then
+if paused_out and result % 4 < 2 and head(1, PARKED) then
   wake()
 end
 local reply = text(last_token)

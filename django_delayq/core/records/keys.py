@@ -53,6 +53,8 @@ Keys that expire, on which no job depends:
 * the ledger of a closed bulk load (a day later)
 * ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
+* ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end; a job of the limit needs a permit, but every
+  holder renews its own, see :mod:`..permits`)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
@@ -145,6 +147,11 @@ def bulk_loads_key(prefix: str) -> str:
 def pace_key(prefix: str, load: str) -> str:
     """Return the key of the earliest moment of a bulk load's next job."""
     return f"{{{prefix}}}:pace:{load}"
+
+
+def permits_key(prefix: str, limit: str) -> str:
+    """Return the key of the permits of a limit."""
+    return f"{{{prefix}}}:permits:{limit}"
 
 
 def wake_key(prefix: str, queue: str) -> str:
