@@ -80,8 +80,8 @@ class TaskOptions:
     crash_limit: int = 3
     #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
     max_lease: float | None = None
-    #: most jobs of the task that run at the same time: an int over all workers, or {"total": …, "local": …} with a limit
-    #: for each process; None = no limit
+    #: most jobs of the task that run at the same time: an int over all workers, or {"total": …, "local": …} where local
+    #: is a limit of each process; None = no limit
     concurrency: int | Mapping[str, int] | Concurrency | None = None
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = None

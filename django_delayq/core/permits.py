@@ -85,6 +85,4 @@ def read(broker: Broker, limit: str) -> dict[str, int]:
     """Return the holders of permits of a limit with their numbers; some may have ended."""
     with clear_errors():
         stored = broker.client.hgetall(permits_key(broker.prefix, limit))
-    return {
-        holder.decode(): int(value.split()[0]) for holder, value in stored.items() if not holder.startswith(b"\0")
-    }
+    return {holder.decode(): int(value.split()[0]) for holder, value in stored.items() if not holder.startswith(b"\0")}

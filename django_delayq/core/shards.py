@@ -90,7 +90,13 @@ class Shards(ShardSet):
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
         frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
         answers, batch = self.call(
-            "ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_serving(which, allowances), request=request
+            "ack_reserve",
+            number,
+            worker.encode(),
+            frame,
+            min(limit, CHUNK),
+            *_serving(which, allowances),
+            request=request,
         )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
         return [counted[id(s)] for s in settlements], self._batch(batch, number, worker, last_sent(began))

@@ -23,7 +23,7 @@ from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
-from . import ends
+from . import ends, slots
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -228,6 +228,7 @@ class HeldJob:
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
             self._ends_at = sent_at + ttr_ms / 1000
+            slots.renew(self._core_queue, [self._job], ttr_ms)
         return not self.lost
 
     def refuse(self, error: Undecodable) -> bool:
@@ -287,6 +288,7 @@ class HeldJob:
                     return False  # the lease was lost, so the new holder reports the end
                 ends.notify(self._core_queue, settlement, error)
             (counted,) = self._core_queue.settle([settlement])
+            slots.give_back(self._core_queue, [self._job])
             self._ended, self.lost = True, not counted
         flusher.note(self._core_queue.broker, [settlement])
         return counted
@@ -305,6 +307,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
     for queue, settlements in by_queue.items():
         try:
             queue.settle(settlements)
+            slots.give_back(queue, [settlement.job for settlement in settlements])
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error

@@ -26,8 +26,9 @@ from ..settings import context_links
 from ..settings.conf import SETTING, check_installed, conf
 from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
+from . import slots
 from .coordinator import coordinator_of
-from .held import HeldJob, check_ttr
+from .held import HeldJob, check_ttr, give_back
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -83,13 +84,18 @@ class Queue:
     def reserve_id(
         self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
     ) -> HeldJob | None:
-        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
+        """Reserve the waiting job of this id.
+
+        Return None if there is none, if it is not due and ``early`` is False, or if its limit has no free slot.
+        """
         ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
         for queue in coordinator_of().open(self.names):
             batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
             for job in batch.jobs:
                 held = HeldJob(queue, job, batch, ttr_ms=ttr_ms)
-                return self._keep([held])[0]
+                if slots.admit(queue, job, ttr_ms):
+                    return self._keep([held])[0]
+                give_back([held])
         return None
 
     def soon_ending(self, margin: float | timedelta = 1.0) -> list[HeldJob]:

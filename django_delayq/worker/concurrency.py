@@ -1,8 +1,8 @@
 """Limits of concurrency in one process: how many more jobs of a limited task or queue it may reserve now.
 
 A limit in each process is a matter of counting. For a limit over all workers the process takes permits
-(:mod:`..core.permits`) before it reserves, and returns them when no job of that limit waits here. Jobs of a limited task
-that may not be reserved are parked by the script; of a limited queue nothing is reserved without room.
+(:mod:`..core.permits`) before it reserves, and returns them when no job of that limit waits here. Jobs of a limited
+task that may not be reserved are parked by the script; of a limited queue nothing is reserved without room.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class Limits:
         for task in {id(task): task for task in limited.values()}.values():
             names = tuple(name for name, other in limited.items() if other is task)
             concurrency = task.options.concurrency
-            assert isinstance(concurrency, Concurrency)
+            if not isinstance(concurrency, Concurrency):
+                continue
             limit = self._of_tasks.get(task.name) or Limit(f"task:{task.name}", concurrency)
             limit.tasks, limit.total, limit.local = names, concurrency.total, concurrency.local
             by_name.update(dict.fromkeys(names, limit))
@@ -124,7 +125,7 @@ class Limits:
 
     def took(self, queue: str, jobs: Sequence[Job]) -> None:
         """Count jobs that were reserved."""
-        for job in jobs:
+        for job in jobs if self.exist else ():
             for limit in self._limits_of(queue, job.task):
                 limit.held += 1
 
@@ -153,7 +154,7 @@ class Limits:
     def ended(self, queue: str, attempts: Iterable[Attempt]) -> None:
         """Count attempts that have ended, or were given back."""
         now = time.monotonic()
-        for attempt in attempts:
+        for attempt in attempts if self.exist else ():
             for limit in self._limits_of(queue, attempt.job.task):
                 limit.held -= 1
                 self._offer(limit, now)
@@ -176,7 +177,7 @@ class Limits:
         Args:
             rests: the process reserves nothing at present, not even waiting jobs.
         """
-        for limit in list(self._surplus):
+        for limit in list(self._surplus) if self._surplus else ():
             if limit.permits > limit.held and (rests or not limit.waiting):
                 self._change(limit, limit.held)
             if limit.permits <= limit.held:
@@ -195,7 +196,8 @@ class Limits:
     def _change(self, limit: Limit, wanted: int | None, place: Place | None = None) -> Permits:
         """Set the permits of a limit; None = renew those that this process has."""
         broker = self._broker
-        assert broker is not None and limit.total is not None
+        if broker is None or limit.total is None:
+            return Permits((), None, ())
         with self._lock:
             keep, wanted = (limit.permits, limit.permits) if wanted is None else (limit.held, wanted)
             holding = Holding(self._holder, keep, wanted, permits.lasting_ms(broker))

@@ -1,10 +1,10 @@
 """Check of the invariants of the data model, with repair where possible.
 
 A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind an
-attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a lease; the failure indexes match the state; payloads
-belong to a live merged job and are in order; a morgue record is in both its indexes; the request window has its stated
-length; a completion mark belongs to a durable key; no id is live in two epochs. Each id is examined inside one script,
-so a busy system causes no false alarm.
+attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
+lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
+both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
+two epochs. Each id is examined inside one script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ def _examine(
 
 def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
     """Check that structures of equal length are equally long."""
-    payloads, order, replies, window, parked, parked_order = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
+    payloads, order, replies, window, parked, parked_order = broker.scripts.call(
+        "lengths", shard.keys, b"", shard.constants
+    )
     if payloads != order:
         report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
     if parked != parked_order:

@@ -1,8 +1,8 @@
 """Body of a job: the part that is fixed when the job is scheduled.
 
-Layout as stored: priority (3 bits), merged (8), options (16), version (32), parked (64), quarantine (128) u8 | number of
-the task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name would
-cost more than all the rest, so the shard stores each name once.
+Layout as stored: priority (3 bits), merged (8), options (16), version (32), parked (64), quarantine (128) u8 | number
+of the task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The name of
+the task would cost more than all the rest, so the shard stores each name once.
 """
 
 from __future__ import annotations

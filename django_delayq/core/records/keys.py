@@ -53,8 +53,7 @@ Keys that expire, on which no job depends:
 * the ledger of a closed bulk load (a day later)
 * ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
-* ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end; a job of the limit needs a permit, but every
-  holder renews its own, see :mod:`..permits`)
+* ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
