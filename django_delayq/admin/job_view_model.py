@@ -135,6 +135,15 @@ class JobViewModel:
         )
 
     @property
+    def parked(self) -> str:
+        """Limit behind which it waits; empty if it does not."""
+        if not self.job.parked:
+            return ""
+        return _(
+            "It is due, and waits for a free slot of %(task)s: as many of its jobs as its limit allows are running."
+        ) % {"task": self.job.task}
+
+    @property
     def lease(self) -> When | None:
         """End of the lease, unless the worker renews it."""
         return moment(self.view.deadline_ms, self.now_ms)

@@ -88,6 +88,7 @@ class Job:
     crashes: int = 0
     releases: int = 0
     quarantined: bool = False
+    parked: bool = False
     context: dict[str, Any] = field(default_factory=dict)
     size: int = 0
     cut: bool = False

@@ -37,7 +37,8 @@ def report(snapshot: Snapshot) -> list[str]:
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
-    lines += ["", line] if (line := quarantine_line(snapshot)) else []
+    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot))):
+        lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
     return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
 
@@ -85,6 +86,12 @@ def quarantine_line(snapshot: Snapshot) -> str:
     if not waiting:
         return ""
     return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because they ran when one died"
+
+
+def parked_line(snapshot: Snapshot) -> str:
+    """Return which jobs wait for a free slot of their task, in one line; empty if none do."""
+    waiting = [f"{queue.counts.parked} of {printable(queue.name)}" for queue in snapshot.queues if queue.counts.parked]
+    return f"concurrency: {', '.join(waiting)} wait for a free slot of their task" if waiting else ""
 
 
 def seen(worker: WorkerStatus) -> str:

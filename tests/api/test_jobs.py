@@ -140,6 +140,7 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
             "crashes": 0,
             "releases": 0,
             "quarantined": False,
+            "parked": False,
             "context": {"token": HIDDEN, "trace": "r"},
             "size": len(view.job.args),
             "cut": False,

@@ -94,6 +94,9 @@ class JobSerializer(Resource):
     quarantined = serializers.BooleanField(
         help_text="its process died during an attempt, so it runs alone in a process from now on; see the error"
     )
+    parked = serializers.BooleanField(
+        source="job.parked", help_text="it is due, and waits for a free slot of its task (`concurrency`)"
+    )
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
@@ -128,6 +131,7 @@ class JobSerializer(Resource):
         "crashes": 0,
         "releases": 0,
         "quarantined": False,
+        "parked": False,
         "context": {},
         "size": 3,
         "cut": False,

@@ -5,12 +5,11 @@
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
 -- include keys clock begin sweep window marks body names state due wake bytes payload gate event lease settle acked
-local function make_parking(served, limits_frame)
+local function make_parking(served)
   -- include park
 end
 -- include reserve
-served = { tonumber(ARGV[6]) or 1, tonumber(ARGV[7]) or QUARANTINE }
-limits_frame = ARGV[8] or ''
+served = { tonumber(ARGV[6]) or 1, tonumber(ARGV[7]) or QUARANTINE, limits = ARGV[8] or '' }
 local seen = replay()
 if seen then
   local token, answers = string.match(seen, '^(%d+):(.*)$')

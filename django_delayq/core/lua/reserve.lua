@@ -8,7 +8,7 @@
 --         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
 -- include keys clock begin sweep window marks body names state due wake bytes payload
-local function make_parking(served, limits_frame)
+local function make_parking(served)
   -- include park
 end
 -- include reserve
@@ -31,8 +31,7 @@ local function reserve_one(id, early, worker)
   return frame_of_batch(token, head(unpack(served)), jobs), token
 end
 
-served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or QUARANTINE }
-limits_frame = ARGV[11] or ''
+served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or QUARANTINE, limits = ARGV[11] or '' }
 ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
 local seen = replay()
 if seen then

@@ -115,7 +115,7 @@ function parking.frame()
   return table.concat(frame)
 end
 
-if limits_frame ~= '' then
-  read_limits(limits_frame)
+if served.limits ~= '' then
+  read_limits(served.limits)
 end
 return parking

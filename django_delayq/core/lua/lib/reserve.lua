@@ -8,7 +8,7 @@
 -- at once.
 local ttr_ms, is_started = lease_ms, false
 -- The first and the last class that this call hands out, and the limits that its caller names (lib/park).
-local served, limits_frame, parking = { 1, QUARANTINE }, '', nil
+local served, parking = { 1, QUARANTINE, limits = '' }, nil
 
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
@@ -166,8 +166,8 @@ local function reserve(limit, worker)
   if paused_out then
     return frame_of_batch(token, nil, jobs), token
   end
-  if limits_frame ~= '' or is_used(PARKED) then
-    parking = make_parking(served, limits_frame)
+  if served.limits ~= '' or is_used(PARKED) then
+    parking = make_parking(served)
     if limit > 0 then
       parking.take_back(limit)
     end

@@ -151,14 +151,6 @@ local function give_way(e, s)
   end
 end
 
--- Its run could not begin. What it waits for counts from the first time in a row.
-local function postpone(e, s)
-  if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
-    s.postponed_at, s.postponed_for = now_ms, e.reason
-  end
-  set_flag(s, POSTPONED)
-end
-
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
 local function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
