@@ -135,3 +135,15 @@ def _show_moment(ms: int) -> str:
         return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="seconds")
     except OverflowError:
         return "after the year 9999"
+
+
+def check_ttr(ttr: float | timedelta) -> int:
+    """Return the length of a lease in ms.
+
+    Raises:
+        InvalidJob: ``ttr`` is not a valid length, or is 0.
+    """
+    ms = delay_ms_of(ttr, what="ttr")
+    if ms == 0:
+        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
+    return ms

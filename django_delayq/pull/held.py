@@ -19,7 +19,7 @@ from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import delay_ms_of
+from ..core.times import check_ttr, delay_ms_of
 from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
@@ -316,15 +316,3 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
 
 def _delay_ms(delay: float | timedelta) -> int:
     return delay_ms_of(delay, allow_far=conf().allow_far)
-
-
-def check_ttr(ttr: float | timedelta) -> int:
-    """Return the length of a lease in ms.
-
-    Raises:
-        InvalidJob: ``ttr`` is not a valid length, or is 0.
-    """
-    ms = delay_ms_of(ttr, what="ttr")
-    if ms == 0:
-        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
-    return ms

@@ -17,7 +17,7 @@ from ..core.inputs import check_holder, check_id, check_int, check_queue_name, s
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
 from ..core.records.schedule_frames import CHUNK
-from ..core.times import delay_ms_of
+from ..core.times import check_ttr, delay_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
@@ -28,7 +28,7 @@ from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
 from . import slots
 from .coordinator import coordinator_of
-from .held import HeldJob, check_ttr, give_back
+from .held import HeldJob, give_back
 from .search import Search, Terms
 
 if TYPE_CHECKING:

@@ -265,7 +265,6 @@ class Worker:
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
             self._waker = WakeListener(self._broker, selector, self.health, selector.lock)
-        lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(
             config,
             self.name,
@@ -273,7 +272,7 @@ class Worker:
             self._slots,
             self.health,
             self._waker,
-            lease,
+            self._broker.lease_ms / 1000,
             self._registry,
             self._changes,
             execution.readiness,
