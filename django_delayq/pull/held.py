@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..core import flusher
 from ..core.codec import decode, decode_args
-from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
+from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.moments import datetime_of
