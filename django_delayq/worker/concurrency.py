@@ -96,9 +96,13 @@ class Limits:
             return wanted
         if not limit.room:
             limit.waiting[source] = None
-            self._selector.postpone(source, NEVER)
-            if limit.local_room:
-                self._take(limit, source, min(wanted, limit.local_room), now)
+            self._selector.postpone(source, NEVER)  # before the call, so that a token that follows it counts
+            try:
+                if limit.local_room:
+                    self._take(limit, source, min(wanted, limit.local_room), now)
+            except BaseException:
+                self._selector.expect(source, now)
+                raise
         return min(wanted, limit.room)
 
     def allowances(self) -> list[Allowance]:
@@ -137,7 +141,8 @@ class Limits:
         """
         limit = self._of_queues.get(source.queue.name)
         if limit is not None:
-            self._note(limit, source, int(bool(batch.taken) and batch.next_due_ms == 0), free, now)
+            has_more = batch.taken and batch.next_due_ms == 0
+            self._note(limit, source, max(free, 1) if has_more else 0, free, now)
         for limit, parked in zip(self._tasks, batch.parked, strict=False):
             self._note(limit, source, parked, free, now)
 

@@ -17,7 +17,7 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.permits import Holding
 from django_delayq.core.task import Registry, Task, TaskOptions
 
-from .support import DEADLINE, config, eventually, put, registry_of, working
+from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
 
 
 class Running:
@@ -204,3 +204,23 @@ def test_an_idle_worker_costs_no_more_with_parked_jobs(broker: Broker) -> None:
         time.sleep(3.0)
         broker.observe(None)
     assert len(calls) <= 6, calls
+
+
+def test_a_worker_that_runs_dry_runs_what_waits_behind_its_own_limits(broker: Broker) -> None:
+    running = Running()
+    for _ in range(30):
+        put(broker, "limited")
+    run_dry(broker, registry_with(running, concurrency={"total": 2, "local": 1}))
+    assert (running.ended, running.most) == (30, 1)
+
+
+def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
+    """More jobs are reserved than slots run them, and the worker stops: the rest of them holds nothing."""
+    running = Running(0.02)
+    for _ in range(200):
+        put(broker, "limited")
+    with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)) as worker:
+        eventually(lambda: running.ended >= 10)
+    assert worker.consumer is not None
+    assert permits_of(broker, "task:limited") == 0
+    assert broker.inspector.counts("default").reserved == 0
