@@ -12,7 +12,7 @@ from .inputs import check_choice, check_int, short, suggest
 from .job import PRIORITIES, NewJob
 from .options import CONFLICTS, DUE_POLICIES, backoff_of
 from .task import Task
-from .times import delay_ms_of
+from .times import span_ms_of
 
 if TYPE_CHECKING:
     from .builder import JobRules
@@ -97,7 +97,7 @@ class JobOptions:
         self._linked = context
         self._base: dict[str, Any] = {}
         if task.options.expires is not None:
-            self._base["expires_in_ms"] = delay_ms_of(task.options.expires, what="expires")
+            self._base["expires_in_ms"] = span_ms_of("expires", task.options.expires)
         if self._linked:
             self._base["context"] = self._linked
         #: encoded options of a job that has none of its own
@@ -194,7 +194,7 @@ def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
     if not isinstance(expires, datetime):
         if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
             raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
-        in_ms = delay_ms_of(expires, allow_far=rules.allow_far, what="expires")
+        in_ms = span_ms_of("expires", expires, allow_far=rules.allow_far)
         if in_ms == 0:
             raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
         return {"expires_in_ms": in_ms}

@@ -19,7 +19,7 @@ from ..core.job import RAW, NewJob, Payload
 from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
-from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, span_ms_of
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
@@ -61,7 +61,7 @@ class Packer:
         if options.timeout is not None:
             self._common["timeout"] = parts.whole(options.timeout)
         if options.expires is not None:
-            self._common["expires_in_ms"] = delay_ms_of(options.expires, allow_far=True, what="expires")
+            self._common["expires_in_ms"] = span_ms_of("expires", options.expires, allow_far=True)
         if options.context is not None:
             self._common["context"] = json.loads(options.context)
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}

@@ -19,7 +19,7 @@ from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import delay_ms_of
+from ..core.times import delay_ms_of, span_ms_of
 from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
@@ -321,7 +321,7 @@ def check_ttr(ttr: float | timedelta) -> int:
     Raises:
         InvalidJob: ``ttr`` is not a valid length, or is 0.
     """
-    ms = delay_ms_of(ttr, what="ttr")
+    ms = span_ms_of("ttr", ttr)
     if ms == 0:
         raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
     return ms

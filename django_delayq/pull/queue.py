@@ -17,7 +17,7 @@ from ..core.inputs import check_holder, check_id, check_int, check_queue_name, s
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
 from ..core.records.schedule_frames import CHUNK
-from ..core.times import delay_ms_of
+from ..core.times import span_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
@@ -77,7 +77,7 @@ class Queue:
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
         terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
-        patience = NEVER if wait is None else delay_ms_of(wait, what="wait") / 1000
+        patience = NEVER if wait is None else span_ms_of("wait", wait) / 1000
         return self._keep(Search(coordinator_of(), self.names, terms).run(time.monotonic() + patience))
 
     def reserve_id(
@@ -98,7 +98,7 @@ class Queue:
         They are ordered by the end of their leases. Jobs that were ended or are known to be lost are not included, nor
         are jobs whose handles were garbage-collected.
         """
-        most = delay_ms_of(margin, what="margin") / 1000
+        most = span_ms_of("margin", margin) / 1000
         with self._lock:
             held = [job for job in self._held if job.in_hand]
         return sorted((job for job in held if job.seconds_left <= most), key=lambda job: job.deadline)

@@ -61,7 +61,8 @@ def schedule(
     arguments but a payload: ``schedule(sync_customers, id=customer.pk, payload={…}, score=version)``.
 
     Args:
-        delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock.
+        delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock. A negative one, like
+            ``order.expires_at - now()`` of an order that has expired, is due now.
         at: due time: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
         id: str or int that names the job within its queue, so that it can be found again; default: a random one. A
             merged task needs one: payloads scheduled under the same id are merged until the job runs.

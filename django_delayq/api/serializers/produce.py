@@ -17,18 +17,18 @@ from ...core.inputs import check_task_name, score_text, short
 from ...core.job import PRIORITIES
 from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from ...core.times import delay_ms_of
+from ...core.times import span_ms_of
 from ...settings.conf import conf
 from .base import Resource, one_of
 from .fields import (
     AnyField,
+    DelayField,
     FlagField,
     IdField,
     IntField,
     ListField,
     MomentField,
     ObjectField,
-    SecondsField,
     TimeField,
     checked,
 )
@@ -38,7 +38,7 @@ from .job_verbs import ResultsSerializer
 def _expires(data: Any) -> object:
     if isinstance(data, str):
         return parse_moment(data)
-    if delay_ms_of(data, allow_far=conf().allow_far, what="expires") == 0:
+    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
         raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
     return data
 
@@ -63,7 +63,9 @@ _ScoreField: Final = checked(score_text, oneOf=[{"type": "number"}, {"type": "st
 
 class _NewJobSerializer(Resource):
     id = IdField(required=False, help_text="default: a random one")
-    delay = SecondsField(required=False, help_text="seconds from now; at most one of delay and at, neither = now")
+    delay = DelayField(
+        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
+    )
     at = MomentField(required=False)
     priority = IntField(required=False, min_value=0, max_value=PRIORITIES - 1, help_text="0 (first) … 7 (last)")
     on_conflict = serializers.ChoiceField(required=False, choices=CONFLICTS, help_text="the id is waiting already")

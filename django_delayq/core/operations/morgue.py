@@ -66,15 +66,14 @@ class Pace:
         """Return the pace of an operation.
 
         Args:
-            delay_ms: delay of the first job.
+            delay_ms: delay of the first job; a negative one is 0.
             per_second: how many jobs fall due in a second; None = all at once.
             now_ms: the time from which a rate counts.
 
         Raises:
-            InvalidJob: a negative delay, or a rate that is not above 0.
+            InvalidJob: a rate that is not above 0.
         """
-        if delay_ms < 0:
-            raise InvalidJob(f"a delay cannot be negative, this one is {delay_ms} ms; leave it out for now")
+        delay_ms = max(0, delay_ms)
         if per_second is None:
             return cls(delay_ms, relative=True, step=0)
         if not 0 < per_second < float("inf"):
