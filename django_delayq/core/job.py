@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ DEFAULT_PRIORITY: Final = 4
 RAW: Final = "raw"
 #: keys made by one system call
 _BLOCK: Final = 256
+#: member ``ttr_ms`` at the end of a job's encoded options, as lua/lib/reserve.lua finds it
+_TTR: Final = re.compile(rb'[{,]"ttr_ms":([1-9][0-9]{0,11})}\Z')
 
 # flags of a state record, shared with lua/lib/state.lua
 STARTED: Final = 1
@@ -189,6 +192,12 @@ class Job:
     def options(self) -> dict[str, Any]:
         """Per-job overrides given at the schedule call."""
         return json.loads(self.options_json) if self.options_json else {}
+
+    @property
+    def ttr_ms(self) -> int | None:
+        """Length of the lease, in ms, for a holder without a heartbeat that names none; None = the usual one."""
+        found = _TTR.search(self.options_json)
+        return int(found[1]) if found else None
 
     @property
     def context(self) -> Mapping[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from .errors import InvalidJob
 from .inputs import check_choice, check_int, short, suggest
 from .job import PRIORITIES, NewJob
-from .options import CONFLICTS, DUE_POLICIES, backoff_of
+from .options import CONFLICTS, DUE_POLICIES, backoff_of, seconds_of
 from .task import Task
-from .times import span_ms_of
+from .times import span_ms_of, ttr_ms_of
 
 if TYPE_CHECKING:
     from .builder import JobRules
@@ -28,6 +28,8 @@ JOB_OPTIONS: Final = (
     "reset_retries",
     "max_attempts",
     "retry_in",
+    "timeout",
+    "ttr",
     "expires",
     "context",
 )
@@ -38,7 +40,7 @@ OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
-_EXTRA: Final = ("max_attempts", "retry_in", "expires", "context")
+_EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
 
 
 def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
@@ -82,8 +84,9 @@ def check_kind(task: Task, options: Mapping[str, Any]) -> None:
 class JobOptions:
     """Encoder of the less common options of one task's jobs.
 
-    Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
-    ``expires_in_ms`` (from the due time on) and ``context``, as canonical JSON.
+    Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``timeout`` (seconds), ``expires_ms``
+    (Unix ms), ``expires_in_ms`` (from the due time on) and ``context``; for holders without a heartbeat ``ttr_ms``.
+    They are canonical JSON, whose last member is ``ttr_ms``: there ``lua/lib/reserve.lua`` finds it.
 
     Args:
         task: the task.
@@ -140,9 +143,9 @@ class JobOptions:
 
     def _overrides(self, new: NewJob, options: Mapping[str, Any]) -> bytes:
         stored = dict(self._base)
-        for name, read in _READERS.items():
+        for name, (member, read) in _READERS.items():
             if options.get(name) is not None:
-                stored[name] = read(options[name])
+                stored[member] = read(options[name])
         expires = options.get("expires")
         if expires is not None:
             stored.pop("expires_in_ms", None)
@@ -182,10 +185,19 @@ def _plain_seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-_READERS: Final[dict[str, Callable[[object], Any]]] = {
-    "max_attempts": _attempts,
-    "retry_in": _retry_in,
-    "context": _context,
+def timeout_of(value: object) -> float:
+    """Return a time limit as it is stored: 3 for 3.0 seconds."""
+    seconds = seconds_of("timeout", value)
+    return int(seconds) if float(seconds).is_integer() else seconds
+
+
+#: options that are stored as they are read: the name of the stored member, and the check
+_READERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "max_attempts": ("max_attempts", _attempts),
+    "retry_in": ("retry_in", _retry_in),
+    "timeout": ("timeout", timeout_of),
+    "ttr": ("ttr_ms", ttr_ms_of),
+    "context": ("context", _context),
 }
 
 

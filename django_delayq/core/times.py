@@ -76,6 +76,18 @@ def span_ms_of(what: str, span: timedelta | float, *, allow_far: bool = False) -
     return ms
 
 
+def ttr_ms_of(ttr: timedelta | float) -> int:
+    """Return the length of a lease in ms.
+
+    Raises:
+        InvalidJob: it is not a valid length, or is 0.
+    """
+    ms = span_ms_of("ttr", ttr)
+    if ms == 0:
+        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
+    return ms
+
+
 def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
     if isinstance(span, timedelta):
         ms = ms_of_span(span)

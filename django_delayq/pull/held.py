@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..core import flusher
 from ..core.codec import decode, decode_args
-from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
+from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import delay_ms_of, span_ms_of
+from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ..core.replies import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
+
+#: length of a lease if neither its holder nor the job names one
+USUAL_TTR_MS: Final = 60_000
 
 
 class HeldJob:
@@ -52,7 +55,8 @@ class HeldJob:
         lost: True if the lease is known to be lost.
     """
 
-    def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int) -> None:
+    def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int | None) -> None:
+        ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
         self.id = job.id
         self.queue = queue.name
         self.task = job.task
@@ -217,7 +221,7 @@ class HeldJob:
         Returns:
             False if the lease was lost, or the job has ended already.
         """
-        ttr_ms = self._ttr_ms if ttr is None else check_ttr(ttr)
+        ttr_ms = self._ttr_ms if ttr is None else ttr_ms_of(ttr)
         with self._ending:
             return not (self._ended or self.lost) and self._touch(ttr_ms)
 
@@ -313,15 +317,3 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
 
 def _delay_ms(delay: float | timedelta) -> int:
     return delay_ms_of(delay, allow_far=conf().allow_far)
-
-
-def check_ttr(ttr: float | timedelta) -> int:
-    """Return the length of a lease in ms.
-
-    Raises:
-        InvalidJob: ``ttr`` is not a valid length, or is 0.
-    """
-    ms = span_ms_of("ttr", ttr)
-    if ms == 0:
-        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
-    return ms

@@ -17,7 +17,7 @@ from ..core.inputs import check_holder, check_id, check_int, check_queue_name, s
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
 from ..core.records.schedule_frames import CHUNK
-from ..core.times import span_ms_of
+from ..core.times import span_ms_of, ttr_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
@@ -27,7 +27,7 @@ from ..settings.conf import SETTING, check_installed, conf
 from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
-from .held import HeldJob, check_ttr
+from .held import USUAL_TTR_MS, HeldJob
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -58,15 +58,18 @@ class Queue:
 
     # -- reserve -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta = 60, by: str = "") -> list[HeldJob]:
+    def reserve(
+        self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta | None = None, by: str = ""
+    ) -> list[HeldJob]:
         """Reserve up to ``max`` due jobs. Each call starts with another queue and another shard.
 
         Args:
             max: 1 … 250.
             wait: seconds (or a ``timedelta``) to wait for the first job; 0 = do not wait, None = forever. Waiting costs
                 less than one command per second, and a job that is scheduled meanwhile arrives within milliseconds.
-            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched. An expired
-                lease counts as a crash of its holder; see ``crash_limit``.
+            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched; None = the
+                ``ttr`` that each job was scheduled with, else 60. An expired lease counts as a crash of its holder; see
+                ``crash_limit``.
             by: name of the holder in ``delayq_status`` and events; default: this host and process.
 
         Returns:
@@ -76,17 +79,24 @@ class Queue:
             InvalidJob: an argument is wrong.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
-        terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
+        terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
         patience = NEVER if wait is None else span_ms_of("wait", wait) / 1000
         return self._keep(Search(coordinator_of(), self.names, terms).run(time.monotonic() + patience))
 
     def reserve_id(
-        self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
+        self, id: str | int, early: bool = False, *, ttr: float | timedelta | None = None, by: str = ""
     ) -> HeldJob | None:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
+        ident, ttr_ms, worker = check_id(id), _ttr_ms(ttr), _holder(by)
         for queue in coordinator_of().open(self.names):
-            batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
+            batch = queue.reserve_id(
+                ident,
+                worker=worker,
+                ttr_ms=ttr_ms or USUAL_TTR_MS,
+                started=True,
+                prefer_own_ttr=ttr_ms is None,
+                early=early,
+            )
             for job in batch.jobs:
                 held = HeldJob(queue, job, batch, ttr_ms=ttr_ms)
                 return self._keep([held])[0]
@@ -121,7 +131,8 @@ class Queue:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``expires`` and ``context``, as for :func:`django_delayq.schedule`.
+                ``max_attempts``, ``retry_in``, ``ttr``, ``expires`` and ``context``, as for
+                :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.
@@ -165,6 +176,10 @@ class Queue:
         if len(self.names) > 1:
             raise InvalidJob(f"{self!r} are several queues; {verb} is for one: Queue({self.names[0]!r}).{verb}(…)")
         return self.names[0]
+
+
+def _ttr_ms(ttr: float | timedelta | None) -> int | None:
+    return None if ttr is None else ttr_ms_of(ttr)
 
 
 def _holder(by: str) -> str:

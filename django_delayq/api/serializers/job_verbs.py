@@ -11,7 +11,17 @@ from ...core.errors import InvalidJob
 from ...outbox.due import DueTime
 from ...scheduling.plans import job_rules
 from .base import EntriesField, Entry, Resource, exactly_one, one_of
-from .fields import DelayField, FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
+from .fields import (
+    DelayField,
+    FlagField,
+    IdField,
+    IdsField,
+    KeyField,
+    MomentField,
+    NumberField,
+    SecondsField,
+    TimeField,
+)
 
 _COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
 

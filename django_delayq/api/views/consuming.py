@@ -52,8 +52,8 @@ class _Reserving(ApiView):
         for name in names:
             self.queue(name)  # reserving must not create a queue
         if self._record is not None:
-            self._record.keep_at_most(options["ttr"])
-        terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
+            self._record.keep_at_most(options.get("ttr", TTR * 1000))
+        terms = Terms(options["max"], options.get("ttr"), options["worker"] or _name_of(request))
         search = Search(coordinator_of(brokers.broker()), names, terms)
         seconds = min(options["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)

@@ -48,6 +48,11 @@ class State:
     postponed_for: str = ""
 
 
+def start_flag(*, started: bool, prefer_own_ttr: bool) -> bytes:
+    """Return argument 6 of ``reserve.lua``."""
+    return b"2" if prefer_own_ttr else b"1" if started else b"0"
+
+
 def unpack_batch(
     frame: bytes, queue: str, shard: int, worker: str
 ) -> tuple[list[Job], list[BrokenJob], float, float, float]:
