@@ -14,7 +14,7 @@ from ..core.job import Job
 #: seconds that a reserve or a touch holds a job by default
 TTR: Final = 60
 LONGEST_TTR: Final = 3600
-LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})(?:\.([1-9][0-9]{0,11}))?")
+LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})(?:t([1-9][0-9]{0,11}))?")
 #: tokens are transmitted as doubles
 _LARGEST_TOKEN: Final = 1 << 53
 
@@ -31,7 +31,7 @@ class Lease:
     own_ttr_ms: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.shard}.{self.token}" + (f".{self.own_ttr_ms}" if self.own_ttr_ms else "")
+        return f"{self.shard}.{self.token}" + (f"t{self.own_ttr_ms}" if self.own_ttr_ms else "")
 
     @property
     def usual_ttr_ms(self) -> int:

@@ -56,7 +56,7 @@ _SECONDS: Final = {"type": "number", "minimum": 0}
 _RetryField: Final = checked(
     partial(backoff_of, "retry_in"), oneOf=[_SECONDS, {"type": "string"}, {"type": "array", "items": _SECONDS}]
 )
-_SpanField: Final = checked(timeout_of, type="number", exclusiveMinimum=0)
+_SpanField: Final = checked(timeout_of, type="number", minimum=0.001)
 _TtrField: Final = checked(ttr_ms_of, type="number", minimum=0.001)
 _ExpiresField: Final = checked(
     _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
