@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.job import NewJob, new_key, new_keys
+from ..core.job import NewJob, random_block, random_blocks
 from ..core.job_options import check_option_names
 from ..core.moments import parse_moment
 from ..core.task import Task, registry
@@ -58,7 +58,8 @@ class Reader:
         self._record = record
         self._tasks: dict[str, _TaskJobs] = {}
         self._many = many
-        self._raw = RawJobBuilder(job_rules(), context_links.collect(), new_keys().__next__ if many else new_key)
+        next_block = random_blocks().__next__ if many else random_block
+        self._raw = RawJobBuilder(job_rules(), context_links.collect(), next_block)
         self._middlewares = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from . import codec
 from .errors import InvalidJob
 from .inputs import check_id, score_text, short, suggest
-from .job import RAW, NewJob, Payload, id_from, new_key
+from .job import RAW, NewJob, Payload, id_from, random_block, stamped
 from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
 from .options import DEFAULT_MAX_PAYLOADS
 from .task import Task
@@ -60,8 +60,8 @@ class JobBuilder:
         task: the task.
         rules: rules of the deployment.
         context: values for the context of every job.
-        next_key: returns a random key, also for generated ids; see :func:`.job.new_keys` for many jobs. The builder is
-            only as thread-safe as this.
+        next_block: returns 16 random bytes, for keys and generated ids; see :func:`.job.random_blocks` for many jobs.
+            The builder is only as thread-safe as this.
     """
 
     #: keys allowed in an entry of schedule_many
@@ -75,12 +75,12 @@ class JobBuilder:
         task: Task,
         rules: JobRules = _DEFAULTS,
         context: Mapping[str, Any] = _NONE,
-        next_key: Callable[[], bytes] = new_key,
+        next_block: Callable[[], bytes] = random_block,
     ) -> None:
         policy = task.options
         self.task = task
         self.rules = rules
-        self._next_key = next_key
+        self._next_block = next_block
         self._options = JobOptions(task, rules, context)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
@@ -103,14 +103,14 @@ class JobBuilder:
             due_ms, delay_ms = self.rules.due(delay, at)
         conflict = get("on_conflict") or self._conflict
         new = NewJob(
-            id_from(self._next_key()[:15]) if given_id is None else check_id(given_id),
+            id_from(self._next_block()[:15]) if given_id is None else check_id(given_id),
             self.task.name,
             content,
             due_ms,
             delay_ms,
             policy.priority,
             self._options.bytes,
-            self._next_key(),
+            stamped(self._next_block()),
             conflict,
             policy.due_policy or ("keep" if conflict == "merge" else "replace"),
             True,
@@ -185,7 +185,7 @@ class MergedJobBuilder(JobBuilder):
         except InvalidJob as error:
             raise InvalidJob(f"task {self.task.name}: {error}") from None
         score = options.get("score")
-        return b"", Payload(data, "" if score is None else score_text(score), self._next_key())
+        return b"", Payload(data, "" if score is None else score_text(score), stamped(self._next_block()))
 
     def _no_arguments(self, kwargs: Mapping[str, Any]) -> TypeError:
         hints = (f" As an option, {short(name)}:{suggest(name, OPTIONS)}" for name in kwargs if suggest(name, OPTIONS))
@@ -202,9 +202,9 @@ class RawJobBuilder(JobBuilder):
         self,
         rules: JobRules = _DEFAULTS,
         context: Mapping[str, Any] = _NONE,
-        next_key: Callable[[], bytes] = new_key,
+        next_block: Callable[[], bytes] = random_block,
     ) -> None:
-        super().__init__(_RAW_TASK, rules, context, next_key)
+        super().__init__(_RAW_TASK, rules, context, next_block)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
@@ -216,10 +216,10 @@ def builder_of(
     task: Task,
     rules: JobRules = _DEFAULTS,
     context: Mapping[str, Any] = _NONE,
-    next_key: Callable[[], bytes] = new_key,
+    next_block: Callable[[], bytes] = random_block,
 ) -> JobBuilder:
     """Return a builder of jobs of this task. For the arguments see :class:`JobBuilder`."""
-    return (MergedJobBuilder if task.options.merge else JobBuilder)(task, rules, context, next_key)
+    return (MergedJobBuilder if task.options.merge else JobBuilder)(task, rules, context, next_block)
 
 
 def _raw() -> None:

@@ -2,7 +2,7 @@
 -- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
 -- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
--- for a postponed one '<d since ms><Bc0 reason>' (lib/state),
+-- for a postponed one '<d since ms><Bc0 reason>' and for a counted one its counts (lib/state),
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
 local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
@@ -29,6 +29,7 @@ end
 
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
+  payloads = s.counts .. payloads
   if has_flag(s, POSTPONED) then
     payloads = struct.pack('<dBc0', s.postponed_at, #s.postponed_for, s.postponed_for) .. payloads
   end
