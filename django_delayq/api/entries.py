@@ -159,7 +159,7 @@ class Reader:
             raise InvalidEntry("/kwargs", f"kwargs is an object, not {short(kwargs)}")
         if "at" in options or "expires" in options:
             _read_moments(options)
-        if self._record is not None and options.get("id") is None and not jobs.task.options.merge:
+        if self._record is not None and options.get("id") is None and not jobs.makes_ids:
             options["id"] = self._record.job_id(place)
         return jobs, tuple(args) if args else (), kwargs or {}, options
 
@@ -208,10 +208,12 @@ class Reader:
 class _TaskJobs:
     """Parts common to all jobs of one task in one request."""
 
-    __slots__ = ("_plan", "members", "task")
+    __slots__ = ("_plan", "makes_ids", "members", "task")
 
     def __init__(self, task: Task, queue: str, *, many: bool = False) -> None:
         self.task = task
+        #: jobs get their ids from the caller or the task, never from the request
+        self.makes_ids = task.options.merge or task.options.id is not None
         self._plan: Plan = plan_of(task, {"queue": queue}, many=many)
         #: members an entry may have besides ``task``
         self.members = self._plan.builder.entry_keys | {"durable"}

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_id, score_text, short, suggest
+from .inputs import check_id, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
-from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
+from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind, option_hint
+from .option_functions import with_derived
 from .options import DEFAULT_MAX_PAYLOADS
 from .task import Task
 from .times import due_of
@@ -84,6 +85,7 @@ class JobBuilder:
         self._options = JobOptions(task, rules, context)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
+        self._derives = policy.id is not None or policy.score is not None
         self._fewest, self._most = task.arity
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
@@ -93,6 +95,8 @@ class JobBuilder:
             TypeError: the function cannot be called with these arguments.
             InvalidJob: the job cannot be stored.
         """
+        if self._derives:
+            options = with_derived(self.task, args, kwargs, options)
         content, payload = self._content(args, kwargs, options)
         get, policy = options.get, self.task.options
         delay, at, given_id = get("delay"), get("at"), get("id")
@@ -188,7 +192,7 @@ class MergedJobBuilder(JobBuilder):
         return b"", Payload(data, "" if score is None else score_text(score), stamped(self._next_block()))
 
     def _no_arguments(self, kwargs: Mapping[str, Any]) -> TypeError:
-        hints = (f" As an option, {short(name)}:{suggest(name, OPTIONS)}" for name in kwargs if suggest(name, OPTIONS))
+        hints = (f" As an option, {short(name)}:{option_hint(name)}" for name in kwargs if option_hint(name))
         return TypeError(
             f"task {self.task.name} is merged: its function takes no arguments of the call but payloads; pass "
             f"schedule(…, id=…, payload=…).{next(hints, '')}"
@@ -232,7 +236,7 @@ _RAW_TASK: Final = Task(_raw, name=RAW)
 def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
     """Return the same error, with the schedule option that a misspelled keyword may have meant."""
     for name in kwargs:
-        hint = suggest(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
+        hint = option_hint(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
         if hint and f"'{name}'" in str(error):
             return TypeError(f"{error}; as a schedule option:{hint}")
     return error

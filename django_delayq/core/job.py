@@ -232,7 +232,7 @@ class Job:
 
     @property
     def releases(self) -> int:
-        """How often a held job was put back uncounted before this attempt."""
+        """Number of times that a held job was put back uncounted before this attempt."""
         return self.counts.releases + max(0, self.reserves - self.failures - 1)
 
     @property

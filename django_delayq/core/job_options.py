@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
+#: what other systems call options, and what they are called here
+_FOREIGN: Final = {"countdown": "delay=", "eta": "at=", "run_at": "at=", "run_after": "delay= or at="}
 _EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
 
 
@@ -53,11 +55,16 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
     for name in options:
         if name not in OPTIONS:
             raise TypeError(
-                f"unknown schedule option {short(name)}.{suggest(str(name), OPTIONS)} "
-                f"Known options: {', '.join(OPTIONS)}"
+                f"unknown schedule option {short(name)}.{option_hint(name)} Known options: {', '.join(OPTIONS)}"
             )
     if task is not None:
         check_kind(task, options)
+
+
+def option_hint(name: object, options: Iterable[str] = OPTIONS) -> str:
+    """Return " Did you mean …?" for a name that is no option, or the option of that meaning; "" if there is none."""
+    ours = _FOREIGN.get(str(name))
+    return suggest(str(name), options) if ours is None else f" Here that is {ours}."
 
 
 def check_kind(task: Task, options: Mapping[str, Any]) -> None:

@@ -131,6 +131,11 @@ class HeldJob:
         return self._job.reserves - 1
 
     @property
+    def releases(self) -> int:
+        """Number of times that the job was put back uncounted before this attempt."""
+        return self._job.releases
+
+    @property
     def lives(self) -> int:
         """Number of attempts left, including this one."""
         return self._policy.max_attempts - self._job.failures

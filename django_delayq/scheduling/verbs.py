@@ -64,8 +64,8 @@ def schedule(
         delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock. A negative one, like
             ``order.expires_at - now()`` of an order that has expired, is due now.
         at: due time: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
-        id: str or int that names the job within its queue, so that it can be found again; default: a random one. A
-            merged task needs one: payloads scheduled under the same id are merged until the job runs.
+        id: str, int or UUID that names the job within its queue, so that it can be found again; default: that of
+            ``@task(id=…)``, else a random one. A merged task needs one: payloads of one id are merged until it runs.
         payload: (merged tasks) any value that the codec can store; default None.
         score: (merged tasks) the number by which the payloads of an id are ordered, as int, float, Decimal or text: a
             version, a time; default: the time at which Redis receives it (Unix seconds).

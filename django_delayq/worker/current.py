@@ -62,7 +62,7 @@ class CurrentJob:
 
     @property
     def releases(self) -> int:
-        """How often the job was put back uncounted before this attempt: by ``Release``, at a shutdown, or lost early."""
+        """Number of times that the job was put back uncounted before this attempt: by ``Release``, or at a shutdown."""
         return self._job.releases
 
     @property

@@ -85,8 +85,8 @@ class JobSerializer(Resource):
     created = TimeField(
         source="created_ms",
         allow_null=True,
-        help_text="when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job is "
-        "of a bulk load",
+        help_text="when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job "
+        "is of a bulk load",
     )
     due = TimeField(source="due_ms", allow_null=True)
     priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
