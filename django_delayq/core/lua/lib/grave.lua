@@ -1,7 +1,7 @@
 -- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2' due us, buried at us, failures, reserves, crashes,
 -- 8 bytes with its counts (lib/state), '<Bc0Bc0Bc0I2c0I4c0' outcome, reason, error class, error, body; the payloads of a
 -- merged job are framed behind it.
-local GRAVE_HEAD, GRAVE_TEXTS = '<ddI2I2I2', '<Bc0Bc0Bc0I2c0I4c0'
+local GRAVE_TEXTS = '<Bc0Bc0Bc0I2c0I4c0'
 
 local function counts_of_record(record)
   return string.sub(record, 23, 30)
@@ -96,7 +96,7 @@ local function dig(id, body, s, e, payloads)
     body = with_quarantine(body, false)
   end
   local grave, buried = grave_of(id, body), score_at(now_ms)
-  redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_HEAD, s.due, tonumber(buried), s.failures, s.reserves, s.crashes)
+  redis.call('HSET', GRAVE, grave, struct.pack('<ddI2I2I2', s.due, tonumber(buried), s.failures, s.reserves, s.crashes)
     .. counts_at_end(s, e.outcome) .. struct.pack(GRAVE_TEXTS, #e.outcome, e.outcome, #e.reason, e.reason,
       #e.error_class, e.error_class, #e.error, e.error, #body, body) .. payloads)
   redis.call('ZADD', MORGUE_ID, 0, grave)

@@ -11,20 +11,14 @@ local ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
 -- The first and the last class that this call hands out.
 local served = { 1, #DUE }
 
--- Return the ttr that a job was scheduled with, in ms, or nil: the last member of its options (core/job_options.py,
--- `Job.ttr_ms`).
-local function own_ttr_of(body)
-  local low, high = string.byte(body, 20, 21)
-  if not high or math.floor(string.byte(body, 1) / 16) % 2 == 0 then
-    return nil
-  end
-  local found = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
-  return found and #found <= 12 and tonumber(found) or nil
-end
-
--- Return the end of a job's lease that begins now.
+-- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
-  return text(now_ms + (prefers_own_ttr and own_ttr_of(body) or ttr_ms))
+  local low, high = string.byte(body, 20, 21)
+  local own
+  if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
+    own = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+  end
+  return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
 
 local function frame_of_job(id, s, body, payloads)
