@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from .text_search import SearchTimeout, TextSearch
+from ..status.text_search import SearchTimeout, TextSearch
 
 if TYPE_CHECKING:
     from django.http import QueryDict

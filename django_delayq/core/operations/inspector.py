@@ -171,7 +171,8 @@ class Inspector:
             if size >= page_bytes:
                 last = entry
                 break
-        return Page(found, pack_cursor(last) if last is not None and last is not left[-1] else "")
+        cursor = pack_cursor(last) if last is not None and last is not left[-1] else ""
+        return Page(found, cursor, len(found))
 
     def leases(self, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
         """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
