@@ -22,7 +22,7 @@ from .operations.job_filter import JobFilter
 from .operations.morgue import Discard, Kick, Pace
 from .operations.pages import Accepts
 from .operations.paging import INDEXES, Bound
-from .operations.selection import Progress
+from .operations.selection import Progress, shard_snapshots
 from .records.schedule_frames import CHUNK, encode_id
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ class Verb:
 
     place: str
     action: Callable[[], Action]
+    #: True = only of jobs that are not due yet
+    only_delayed: bool = False
 
 
 CANCEL: Final = Verb("waiting", actions.cancel_waiting)
-RUN_NOW: Final = Verb("waiting", actions.run_waiting_now)
+RUN_NOW: Final = Verb("waiting", actions.run_waiting_now, only_delayed=True)
 KILL_FAILED: Final = Verb("failed", lambda: actions.end_failed_before("killed", math.inf))
 DELETE_FAILED: Final = Verb("failed", lambda: actions.end_failed_before("deleted", math.inf))
 DISCARD: Final = Verb("morgue", Discard)
@@ -104,7 +106,10 @@ def change_matching(
     give_up = time.monotonic() + seconds
     inspector, changed, action = queue.broker.inspector, Changed(cursor=cursor), verb.action()
     by = where.best_order(verb.place, tuple(INDEXES[verb.place]))
-    high, changed.total = _last(queue, verb.place, by), _total(queue, verb.place)
+    shards = shard_snapshots(queue).values()
+    changed.total = sum(getattr(shard, verb.place) for shard in shards)
+    low = min((shard.now_ms + 1 for shard in shards), default=None) if verb.only_delayed else None
+    high = _last(queue, verb.place, by)
     while True:
         page = inspector.page(
             queue.name,
@@ -112,6 +117,7 @@ def change_matching(
             by,
             cursor=changed.cursor,
             limit=CHUNK,
+            low=low,
             high=high,
             most_bytes=0,
             where=where,
@@ -148,8 +154,3 @@ def _last(queue: Queue, place: str, by: str) -> Bound:
             "updated": view.buried_ms if place == "morgue" else view.job.failed_at_ms,
         }.get(by)
     return None
-
-
-def _total(queue: Queue, place: str) -> int:
-    counts = queue.broker.inspector.counts(queue.name)
-    return {"waiting": counts.delayed + counts.ready, "failed": counts.failed, "morgue": counts.morgue}[place]

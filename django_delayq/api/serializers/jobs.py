@@ -164,7 +164,7 @@ class JobsPageSerializer(Resource):
     jobs = JobSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
     examined = serializers.IntegerField(
-        help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about two "
+        help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about 2 "
         "seconds; it may have fewer jobs than `limit`, even none, and still have a cursor"
     )
     example: ClassVar = {"cursor": None, "examined": 1}
