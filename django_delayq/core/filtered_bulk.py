@@ -108,7 +108,7 @@ def change_matching(
     by = where.best_order(verb.place, tuple(INDEXES[verb.place]))
     shards = shard_snapshots(queue).values()
     changed.total = sum(getattr(shard, verb.place) for shard in shards)
-    low = min((shard.now_ms + 1 for shard in shards), default=None) if verb.only_delayed else None
+    low = min((shard.now_ms + 1 for shard in shards), default=None) if verb.only_delayed and by == "due" else None
     high = _last(queue, verb.place, by)
     while True:
         page = inspector.page(

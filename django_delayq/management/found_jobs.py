@@ -101,7 +101,7 @@ def print_found(command: DelayQCommand, queue: Queue, options: Mapping[str, Any]
     elif not found:
         command.stdout.write("no job found")
     else:
-        for line in table(JOB_COLUMNS, [map(cell_of, one.values()) for one in found], left=len(JOB_COLUMNS)):
+        for line in table(JOB_COLUMNS, [[*map(cell_of, one.values())] for one in found], left=len(JOB_COLUMNS)):
             command.stdout.write(line)
     if search.cursor:
         note = (

@@ -25,10 +25,16 @@ def filter_of(attrs: dict[str, Any]) -> JobFilter:
     Raises:
         ValidationError: a value that no job can have.
     """
-    given = {name: attrs[name] for name in ("text", "task", "prefix", "failures", "never_started") if attrs.get(name)}
-    moments = {f"{name}_ms": _ms_of(attrs.get(name)) for name in ("due_from", "due_before")}
     try:
-        return JobFilter(**given, **moments)
+        return JobFilter(
+            text=attrs.get("text") or "",
+            task=attrs.get("task") or "",
+            prefix=attrs.get("prefix") or "",
+            due_from_ms=_ms_of(attrs.get("due_from")),
+            due_before_ms=_ms_of(attrs.get("due_before")),
+            failures=attrs.get("failures") or 0,
+            never_started=attrs.get("never_started") or False,
+        )
     except InvalidJob as error:
         raise serializers.ValidationError(str(error)) from None
 

@@ -60,7 +60,7 @@ class Range:
         """Return the part of the range that lies between two further bounds."""
         lows = [bound for bound in (self.low, low) if bound is not None]
         highs = [bound for bound in (self.high, high) if bound is not None]
-        return Range(self.by, max(lows, default=None), min(highs, default=None))  # type: ignore[type-var]
+        return Range(self.by, max(lows, default=None), min(highs, default=None))
 
     def holds(self, value: float | str) -> bool:
         """Return True if a value lies in the range; for an order by time, whole milliseconds count."""
