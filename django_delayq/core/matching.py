@@ -19,8 +19,8 @@ from .replies import Batch
 if TYPE_CHECKING:
     from .queue import Queue
 
-#: maximum number of jobs that one call examines; other calls wait for that long, about 2 ms
-EXAMINED_AT_ONCE: Final = 1000
+#: maximum number of jobs that one call examines; other calls wait for that long, about 3 ms
+EXAMINED_AT_ONCE: Final = 500
 _CURSOR: Final = re.compile(rb"([0-9]{1,9}):([1-9]?):([0-9]{0,20}):(.{0,255})", re.DOTALL)
 
 
@@ -86,7 +86,7 @@ def check_match(where: JobFilter) -> JobFilter:
 def reserve_match(
     queue: Queue, where: JobFilter, holder: Holder, after: Position | None = None
 ) -> Iterator[tuple[Batch, Position | None]]:
-    """Yield the replies of calls which examine at most 1,000 jobs each, until all due jobs were examined.
+    """Yield the replies of calls which examine at most 500 jobs each, until all due jobs were examined.
 
     Match and reserve are one atomic step. A batch has one job or none. The shards are examined one after the other; in
     each of them the most urgent class first, by due time.

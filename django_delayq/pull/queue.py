@@ -104,7 +104,7 @@ class Queue:
     ) -> HeldJob | None:
         """Reserve the first due job that meets all conditions; return None if there is none.
 
-        Each call to Redis matches and reserves in one atomic step, and examines at most 1,000 jobs. Of several matches
+        Each call to Redis matches and reserves in one atomic step, and examines at most 500 jobs. Of several matches
         in a shard, the most urgent and then the earliest is reserved.
 
         Args:
