@@ -16,6 +16,7 @@ from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
+from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from ..core.replies import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
-
-#: length of a lease if neither its holder nor the job names one
-USUAL_TTR_MS: Final = 60_000
 
 
 class HeldJob:

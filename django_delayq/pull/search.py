@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.matching import USUAL_TTR_MS
 from ..core.redis.faults import Backoff
 from .coordinator import Place, PullCoordinator, ReserveCall
-from .held import USUAL_TTR_MS, HeldJob
+from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
