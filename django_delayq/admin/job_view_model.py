@@ -78,6 +78,11 @@ class JobViewModel:
         return f"{self.job.queue}/{self.view.id}"
 
     @property
+    def key(self) -> str:
+        """Key of the generation, queue and id: the value of its checkbox."""
+        return f"{self.job.key.hex()}:{self.name}"
+
+    @property
     def state(self) -> str:
         """Display name of the state."""
         return state_word(self.view.state)
@@ -97,6 +102,11 @@ class JobViewModel:
     def gated(self) -> When | None:
         """Due time of the content that is gated behind the running attempt."""
         return moment(self.view.gated_due_ms, self.now_ms)
+
+    @property
+    def created(self) -> When | None:
+        """Time at which the job was scheduled, if its key has it."""
+        return None if self.view.created_ms is None else moment(self.view.created_ms, self.now_ms)
 
     @property
     def since(self) -> When | None:

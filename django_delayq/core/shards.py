@@ -12,7 +12,7 @@ from typing import Final
 from .attempt_outcome import AttemptOutcome
 from .job import Job
 from .records.limit_frames import Allowance, pack_allowances, unpack_parked
-from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
+from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
@@ -40,6 +40,7 @@ class Shards(ShardSet):
         request: bytes | None = None,
         ttr_ms: int | None = None,
         started: bool = False,
+        prefer_own_ttr: bool = False,
         which: Which = "all",
         allowances: Sequence[Allowance] = (),
     ) -> Batch:
@@ -51,6 +52,7 @@ class Shards(ShardSet):
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
             allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
         """
@@ -61,13 +63,13 @@ class Shards(ShardSet):
             worker.encode(),
             min(limit, CHUNK),
             ttr,
-            b"1" if started else b"0",
+            start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
             b"",
             b"0",
             *_serving(which, allowances),
             request=request,
         )
-        return self._batch(frame, number, worker, last_sent(began))
+        return self.batch_of(frame, number, worker, last_sent(began))
 
     def settle_reserve(
         self,
@@ -99,7 +101,7 @@ class Shards(ShardSet):
             request=request,
         )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker, last_sent(began))
+        return [counted[id(s)] for s in settlements], self.batch_of(batch, number, worker, last_sent(began))
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
         """Apply settlements, each by its own verb (:class:`Settlement`).
@@ -157,7 +159,8 @@ class Shards(ShardSet):
                     answers[place] = _TOUCHED[letter]
         return answers
 
-    def _batch(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
+    def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
+        """Return the batch in a reply of a shard; jobs that cannot be read are buried, late ones are ended."""
         jobs, broken, now_us, next_due, quarantined, parked = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)

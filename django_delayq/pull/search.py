@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.matching import USUAL_TTR_MS
 from ..core.redis.faults import Backoff
 from . import slots
 from .coordinator import Place, PullCoordinator, ReserveCall
@@ -32,7 +33,8 @@ class Terms:
     """Arguments of a call for jobs."""
 
     limit: int
-    ttr_ms: int
+    #: None = that of each job, else the usual one
+    ttr_ms: int | None
     worker: str
 
 
@@ -179,8 +181,9 @@ class Search:
             room,
             worker=terms.worker,
             request=request,
-            ttr_ms=terms.ttr_ms,
+            ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
             started=True,
+            prefer_own_ttr=terms.ttr_ms is None,
             allowances=allowances,
         )
         self._lost = None

@@ -16,6 +16,7 @@ from ..core import permits
 from ..core.concurrency import Concurrency
 from ..core.errors import DelayQError
 from ..core.job import Job
+from ..core.matching import USUAL_TTR_MS
 from ..core.permits import Holding
 from ..core.records.limit_frames import Allowance
 from ..core.replies import Batch
@@ -24,6 +25,7 @@ from ..settings.conf import conf
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
+    from ..core.settlement import Settlement
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,21 @@ def give_back(queue: Queue, jobs: Iterable[Job]) -> None:
         logger.info("permits of jobs of %s are not returned, they run out: %s", queue.name, error)
 
 
+def settle(queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
+    """Settle jobs of one queue, and return their permits; see :meth:`.Queue.settle`."""
+    counted = queue.settle(settlements)
+    give_back(queue, [settlement.job for settlement in settlements])
+    return counted
+
+
+def touch(queue: Queue, job: Job, ttr_ms: int) -> str:
+    """Extend the lease of a started job with its permits; see :meth:`.Queue.touch`."""
+    (answer,) = queue.touch([job], {(job.id, job.token)}, ttr_ms=ttr_ms)
+    if answer != "lost":
+        renew(queue, [job], ttr_ms)
+    return answer
+
+
 def _lasting(ttr_ms: int) -> int:
     return ttr_ms + ttr_ms // 10
 
@@ -96,10 +113,10 @@ def _lasting(ttr_ms: int) -> int:
 class _Call:
     """Permits that one reserve takes before its jobs are known."""
 
-    def __init__(self, queue: Queue, shard: int, ttr_ms: int) -> None:
+    def __init__(self, queue: Queue, shard: int, ttr_ms: int | None) -> None:
         self._queue = queue
         self._shard = shard
-        self._ms = _lasting(ttr_ms)
+        self._ttr_ms = ttr_ms
         self._holder = f"call:{os.urandom(8).hex()}"
         self._taken: dict[str, int] = {}
         #: ms after which a limit may have free permits again
@@ -109,22 +126,34 @@ class _Call:
         """Return how many permits of ``n`` there are; if there is none, the shard waits for one."""
         self._taken[name] = total
         place = self._queue.name, self._shard
-        reply = permits.change(self._queue.broker, name, total, [Holding(self._holder, 0, n, self._ms)], place)
+        reply = permits.change(
+            self._queue.broker,
+            name,
+            total,
+            [Holding(self._holder, 0, n, _lasting(self._ttr_ms or USUAL_TTR_MS))],
+            place,
+        )
         permits.wake(self._queue.broker, reply.places)
         if not reply.granted[0]:
             self.retry_ms = min(reply.retry_ms or _RETRY_MS, self.retry_ms or _RETRY_MS)
         return reply.granted[0]
+
+    def _ms_of(self, job: Job) -> int:
+        return _lasting(self._ttr_ms or job.ttr_ms or USUAL_TTR_MS)
 
     def hand_over(self, jobs: Sequence[Job]) -> None:
         """Give the permits to the jobs, and return the others."""
         broker = self._queue.broker
         for name, total in self._taken.items():
             mine = [job for job in jobs if name in dict(_limits_of(self._queue.name, job.task))]
-            holdings = [Holding(self._holder, 0, 0, 0), *(Holding(_holder(job), 1, 1, self._ms) for job in mine)]
+            holdings = [
+                Holding(self._holder, 0, 0, 0),
+                *(Holding(_holder(job), 1, 1, self._ms_of(job)) for job in mine),
+            ]
             permits.wake(broker, permits.change(broker, name, total, holdings).places)
 
 
-def reserve(queue: Queue, shard: int, room: int, ttr_ms: int, send: Send) -> Batch:
+def reserve(queue: Queue, shard: int, room: int, ttr_ms: int | None, send: Send) -> Batch:
     """Reserve jobs of a shard by ``send``, no more of a limited task or queue than there are slots."""
     tasks, total = _limited_tasks() if registry.limited else {}, _total_of(conf().queue(queue.name).concurrency)
     if not tasks and total is None:

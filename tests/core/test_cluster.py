@@ -12,7 +12,9 @@ import pytest
 from django_delayq.core import bulk, events, permits
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, NewJob, Payload, new_id, new_key
+from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, columns, fsck
+from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
@@ -113,6 +115,8 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert permits.change(cluster_broker, "task:work", 1, [permits.Holding("w:1", 0, 2, 60_000)]).granted == (1,)
     assert permits.read(cluster_broker, "task:work") == {"w:1": 1}
+    missing = reserve_match(queue, JobFilter(prefix="no such job"), Holder("w", 1000))
+    assert not [batch for batch, _ in missing if batch.jobs]
     assert cluster_broker.queue_names() == ["q"]
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)

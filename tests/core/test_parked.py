@@ -7,8 +7,10 @@ import time
 import pytest
 
 from django_delayq.core import bulk
+from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, fsck
 from django_delayq.core.operations.columns import Part, read_columns, read_entries
+from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.settlement import ack, fail
 
@@ -204,3 +206,11 @@ def test_ten_thousand_limited_jobs_at_the_head_do_not_delay_another_task(stage: 
     later = sorted(seconds_of(f"later-{number}") for number in range(20))[10]
     assert len(parked(stage)) == 10_000
     assert later < first / 5
+
+
+def test_a_job_is_reserved_by_a_text_though_it_is_parked(behind: Stage) -> None:
+    holder = Holder("w", 60_000, started=True)
+    found = [batch for batch, _ in reserve_match(behind.queue, JobFilter(prefix="c"), holder) if batch.jobs]
+    assert [job.id for job in found[0].jobs] == ["c"]
+    assert parked(behind) == ["a", "b"]
+    fsck.assert_invariants(behind.broker)

@@ -21,6 +21,8 @@ from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
 from .base import ADDED, Resource
 from .fields import (
     CheckedField,
+    FlagField,
+    IdField,
     IntField,
     KeyField,
     ListField,
@@ -29,13 +31,14 @@ from .fields import (
     PlainObjectField,
     TimeField,
 )
+from .where import MatchSerializer, PositionField
 
 MOST_QUEUES: Final = 50
 LONGEST_WAIT: Final = 20
 NAME_CHARS: Final = 200
 
 
-@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR})
+@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
 class TtrField(CheckedField):
     """Length of a lease in seconds; its value is in milliseconds."""
 
@@ -71,14 +74,7 @@ class _QueuesField(CheckedField):
         return tuple(dict.fromkeys(data))
 
 
-def _usual_ttr() -> int:
-    """Return the default ttr in ms; callable, so that the document does not show milliseconds as the default."""
-    return TTR * 1000
-
-
-class ReserveSerializer(Resource):
-    """Options of a reserve."""
-
+class _ReserveOptions(Resource):
     max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
     wait = NumberField(
         default=0.0,
@@ -86,15 +82,44 @@ class ReserveSerializer(Resource):
         max_value=LONGEST_WAIT,
         help_text="seconds to wait for the first job; under WSGI nothing waits",
     )
-    ttr = TtrField(default=_usual_ttr, help_text="length of the lease in seconds; touch extends it")
+    ttr = TtrField(
+        required=False,
+        help_text=f"length of the lease in seconds; default: the job's own `ttr`, else {TTR}; touch extends it",
+    )
     worker = _HolderField(
         default="",
         help_text="name of the holder as people see it, without control characters; default: the user's name",
     )
-    requests: ClassVar = {"up to ten, wait for the first": {"max": 10, "wait": 20}}
 
 
-class ReserveFromManySerializer(ReserveSerializer):
+class ReserveSerializer(_ReserveOptions):
+    """Options of a reserve."""
+
+    id = IdField(required=False, help_text="reserve the job of this id, if it waits")
+    where = MatchSerializer(required=False, help_text="reserve the first job that meets these conditions")
+    early = FlagField(default=False, help_text="with `id` or `where`: also before it is due")
+    cursor = PositionField(required=False, help_text="with `where`: of the response before")
+    requests: ClassVar = {
+        "up to ten, wait for the first": {"max": 10, "wait": 20},
+        "a certain one, also early": {"id": "order-5", "early": True},
+        "the first that matches": {"where": {"text": "5.png"}},
+    }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that the members fit together."""
+        names = [name for name in ("id", "where") if name in attrs]
+        if len(names) > 1:
+            raise serializers.ValidationError("give either id or where")
+        if names and (attrs["max"] != 1 or attrs["wait"]):
+            raise serializers.ValidationError({names[0]: "one job is reserved without waiting; leave max and wait out"})
+        if attrs["early"] and not names:
+            raise serializers.ValidationError({"early": "this goes with id or where"})
+        if "cursor" in attrs and "where" not in attrs:
+            raise serializers.ValidationError({"cursor": "this goes with where"})
+        return attrs
+
+
+class ReserveFromManySerializer(_ReserveOptions):
     """Options of a reserve from several queues."""
 
     queues = _QueuesField(help_text="they are served in turn")
@@ -159,3 +184,6 @@ class HeldJobsSerializer(Resource):
     """Reserved jobs; an empty list if none was due in time."""
 
     jobs = HeldJobSerializer(many=True)
+    cursor = serializers.CharField(
+        **ADDED, help_text="with `where`: the request ended before all jobs were examined; send it with the next one"
+    )

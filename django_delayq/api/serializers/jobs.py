@@ -27,6 +27,7 @@ from .fields import (
     TextQueryField,
     TimeField,
 )
+from .where import WhereQuery, filter_of
 
 STATES: Final = ("delayed", "ready", "reserved", "morgue")
 #: state of a list → place in the inspector and its orders, default first
@@ -43,9 +44,9 @@ _MOST: Final = 250
 _DUE: Final = "2026-11-21T11:23:43.123Z"
 
 
-class _ReleasesField(serializers.IntegerField):
+class _CountField(serializers.IntegerField):
     def get_attribute(self, view: JobView) -> int:
-        return view.history["releases"]
+        return view.history[self.field_name or ""]
 
 
 class JobErrorSerializer(Resource):
@@ -82,6 +83,12 @@ class JobSerializer(Resource):
     )
     task = serializers.CharField(source="job.task", help_text='"raw" in a queue of kind pull')
     state = serializers.ChoiceField(choices=STATES)
+    created = TimeField(
+        source="created_ms",
+        allow_null=True,
+        help_text="when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job "
+        "is of a bulk load",
+    )
     due = TimeField(source="due_ms", allow_null=True)
     priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
     merged = serializers.BooleanField(source="job.merged")
@@ -90,13 +97,12 @@ class JobSerializer(Resource):
     crashes = serializers.IntegerField(
         source="job.crashes", help_text="failures whose process died, or whose lease ran out"
     )
-    releases = _ReleasesField(help_text="how often it was released, uncounted")
-    quarantined = serializers.BooleanField(
-        help_text="its process died during an attempt, so it runs alone in a process from now on; see the error"
-    )
-    parked = serializers.BooleanField(
-        source="job.parked", help_text="it is due, and waits for a free slot of its task (`concurrency`)"
-    )
+    releases = _CountField(help_text="how often it was released, uncounted")
+    timeouts = _CountField(help_text="how often its time limit or its lease was over while it was held")
+    buries = _CountField(help_text="how often it was moved to the morgue")
+    kicks = _CountField(help_text="how often it was moved back; this resets failures, reserves and crashes only")
+    quarantined = serializers.BooleanField(help_text="its process died, so it runs alone in one now; see the error")
+    parked = serializers.BooleanField(source="job.parked", help_text="due, but it waits for a free slot of its task")
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
@@ -123,6 +129,7 @@ class JobSerializer(Resource):
         "key": "6f1c0d3a" * 4,
         "task": "shop.cancel_order",
         "state": "delayed",
+        "created": "2026-11-21T10:53:43.123Z",
         "due": _DUE,
         "priority": 4,
         "merged": False,
@@ -130,6 +137,9 @@ class JobSerializer(Resource):
         "reserves": 0,
         "crashes": 0,
         "releases": 0,
+        "timeouts": 0,
+        "buries": 0,
+        "kicks": 0,
         "quarantined": False,
         "parked": False,
         "context": {},
@@ -166,7 +176,11 @@ class JobsPageSerializer(Resource):
 
     jobs = JobSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
-    example: ClassVar = {"cursor": None}
+    examined = serializers.IntegerField(
+        help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about 2 "
+        "seconds; it may have fewer jobs than `limit`, even none, and still have a cursor"
+    )
+    example: ClassVar = {"cursor": None, "examined": 1}
 
 
 class _BuriedJobSerializer(JobSerializer):
@@ -182,7 +196,9 @@ class _BuriedJobSerializer(JobSerializer):
 
 
 #: example of a page of the morgue
-BURIED: Final = OpenApiExample("example", {"jobs": [_BuriedJobSerializer.example], "cursor": None}, response_only=True)
+BURIED: Final = OpenApiExample(
+    "example", {"jobs": [_BuriedJobSerializer.example], "cursor": None, "examined": 1}, response_only=True
+)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -195,17 +211,13 @@ class GravesQuery(Resource):
     limit = LimitField(_MOST)
 
 
-class _ListQuery(Resource):
-    """Query for one page of a list, in one order."""
+class _ListQuery(WhereQuery):
+    """Query for one page of a list, in one order. The jobs on it meet all conditions."""
 
     order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
     cursor = CursorField(default="", help_text="of the page before; send the other parameters unchanged")
     limit = LimitField(_MOST)
     id = IdField(default=None, help_text="this id only; not together with min, max or cursor")
-    task = TextQueryField(
-        help_text="jobs of this task only. It is applied page by page, so a page may have fewer jobs than "
-        "`limit`, even none, and still have a cursor"
-    )
     min = TextQueryField(
         max_length=1000,
         help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
@@ -219,7 +231,8 @@ class _ListQuery(Resource):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return the members with ``place``, the order that applies, and the bounds in its unit."""
         place, orders = self.list_of(attrs)
-        by = attrs["by"] or orders[0]
+        where = filter_of(attrs)
+        by = attrs["by"] or (orders[0] if attrs["min"] or attrs["max"] else where.best_order(place, orders))
         if by not in orders:
             state = attrs.get("state") or "waiting"
             raise _wrong("by", f"jobs that are {state} are ordered by {' or '.join(orders)}, not by {by}")
@@ -227,7 +240,7 @@ class _ListQuery(Resource):
             if attrs[name]:
                 raise _wrong(name, f"id selects one job, so {name} has no effect; leave it out")
         bounds = {name: _bound(name, attrs[name], by) for name in ("min", "max")}
-        return {**attrs, "place": place, "by": by, **bounds}
+        return {**attrs, "place": place, "by": by, "where": where, **bounds}
 
 
 class JobsQuery(_ListQuery):
@@ -236,13 +249,13 @@ class JobsQuery(_ListQuery):
     state = serializers.ChoiceField(
         choices=tuple(LISTS),
         default=None,
-        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their "
-        "ids; a page may have fewer jobs than `limit`",
+        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their ids",
     )
     by = serializers.ChoiceField(
         choices=("due", "deadline", "updated", "failures"),
         default=None,
-        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed)",
+        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed); "
+        "default: the first one, or the one that reads fewest jobs",
     )
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:

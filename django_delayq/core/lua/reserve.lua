@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Hand out due jobs, the most urgent class first, each under a lease and one fencing token.
 -- ARGV    3 worker; 4 limit (at most 250); 5 ms that the lease lasts, '' = as usual; 6 '1' = the jobs count as started
---         at once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it
---         is due; 9 and 10 the first and the last class that is served (lib/keys); 11 limits of tasks (lib/park);
---         missing = all classes, no limits
+--         at once (a holder without a heartbeat), '2' = also, and a job's own ttr replaces 5; 7 the only id that is
+--         wanted, or ''; 8 '1' = that one also before it is due; 9 and 10 the first and the last class that is served
+--         (lib/keys); 11 limits of tasks (lib/park); missing = all classes, no limits
 -- Returns the batch (lib/reserve); for a retried call, the jobs that the first call handed out and that are still held,
 --         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
@@ -11,28 +11,9 @@
 local function make_parking(served)
   -- include park
 end
--- include reserve
-
--- Hands out one job by its id, if it waits here and is due (or wanted early).
-local function reserve_one(id, early, worker)
-  local body, jobs, token = redis.call('HGET', BODY, id), {}, 0
-  local class = body and class_of(body)
-  if class == PARKED then -- its caller wants it, whatever the limit of the task
-    put_due(body, redis.call('ZSCORE', DUE[PARKED], id), id)
-    body = redis.call('HGET', BODY, id)
-    class = class_of(body)
-  end
-  local due = class and tonumber(redis.call('ZSCORE', DUE[class], id))
-  if due and (early or is_due(due)) and not paused_out then
-    token = new_token()
-    lease_jobs(class, { id }, { due }, { body }, token, worker, jobs)
-    count('reserved', 1)
-  end
-  return frame_of_batch(token, head(unpack(served)), jobs), token
-end
-
+-- include reserve reserve_one
 served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or QUARANTINE, limits = ARGV[11] or '' }
-ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
+ttr_ms, is_started, prefers_own_ttr = tonumber(ARGV[5]) or lease_ms, ARGV[6] ~= '0', ARGV[6] == '2'
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
