@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,12 +125,18 @@ def limit_text(name: str, value: Any) -> str:
     return duration(value / 1000) if name == "morgue_ttl_ms" else grouped(value)
 
 
-def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerViewModel]:
-    """Return the registered worker processes (that serve ``queue``), lost ones last."""
+def _serves(info: Mapping[str, Any], queue: str) -> bool:
+    queues, ignored = info.get("queues"), info.get("ignored")
+    if isinstance(ignored, list) and queue in ignored:
+        return False
+    return info.get("all_queues") is True or not isinstance(queues, list) or not queues or queue in queues
+
+
+def workers_of(broker: Broker, now_ms: float, queue: str = "", *, others: bool = False) -> list[WorkerViewModel]:
+    """Return the registered worker processes (that serve ``queue``; with ``others`` the rest), lost ones last."""
     items = []
     for info in broker.workers():
-        queues = info.get("queues") or ()
-        if queue and isinstance(queues, (list, tuple)) and queues and queue not in queues:
+        if queue and _serves(info, queue) == others:
             continue
         items.append(
             WorkerViewModel(

@@ -17,10 +17,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
 from ..core import bulk
+from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
+from ..core.workers import CHOICES
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
 from .formatting import moment
@@ -70,6 +72,7 @@ class QueueEntryAdmin(RedisPages):
             self.page(f"{one}change/", self.queue_view, "change"),
             self.page(f"{one}pause/", self.pause_view, "pause", verb="pause", methods="POST"),
             self.page(f"{one}resume/", self.resume_view, "resume", verb="pause", methods="POST"),
+            self.page(f"{one}worker/", self.worker_view, "worker", verb="pause", methods="POST"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods=both),
             self.page(f"{one}purge/", self.purge_view, "purge", verb="purge", methods=both),
         ]
@@ -109,6 +112,7 @@ class QueueEntryAdmin(RedisPages):
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": workers_of(broker, now_ms, queue.name),
+            "other_workers": workers_of(broker, now_ms, queue.name, others=True) if queue.kind == "python" else [],
             "jobs": [
                 (name, number, self.jobs_url(queue.name, place))
                 for name, number, place in (
@@ -124,7 +128,7 @@ class QueueEntryAdmin(RedisPages):
             "may_pause": self.may(request, "pause"),
             "may_run": self.may(request, "run"),
             "may_purge": self.may(request, "purge"),
-            **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "run", "purge")},
+            **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "worker", "run", "purge")},
         }
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
 
@@ -158,6 +162,20 @@ class QueueEntryAdmin(RedisPages):
         queue.broker.resume(queue.name)
         self.note(request, queue.name, "resume")
         messages.success(request, _("The queue is no longer paused."))
+        return self.back(self.url("change", queue.name))
+
+    def worker_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Let a worker watch or ignore the queue."""
+        queue = queue_or_404(object_id)
+        worker, word = request.POST.get("worker", ""), request.POST.get("word", "")
+
+        def act() -> str:
+            if word not in CHOICES or not queue.broker.tell_worker(worker, word, queue.name):
+                raise InvalidJob(_("There is no such worker any more. Nothing was changed."))
+            self.note(request, queue.name, f"{word} by {worker}")
+            return _("All processes of this worker follow with their next heartbeat, until the worker is restarted.")
+
+        self.report_result(request, act)
         return self.back(self.url("change", queue.name))
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

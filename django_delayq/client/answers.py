@@ -197,6 +197,7 @@ class Worker:
     stopping: bool
     lost: bool
     seconds_ago: float
+    ignored: list[str] = field(default_factory=list)
     quarantine: bool = False
     rss_mib: int | None = None
     started: datetime | None = field(default=None, metadata=_MOMENT)

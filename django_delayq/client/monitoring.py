@@ -47,6 +47,24 @@ class MonitorVerbs(Base):
         yield from self._post("workers", name, "drain")
 
     @verb
+    def watch_queue(self, worker: str, queue: str) -> Steps[None]:
+        """Let all processes of a worker's program reserve from one more queue, until the program ends.
+
+        Raises:
+            NotFound, QueueNotFound: there is no such worker or queue.
+        """
+        yield from self._post("workers", worker, "watch", body={"queue": queue})
+
+    @verb
+    def ignore_queue(self, worker: str, queue: str) -> Steps[None]:
+        """Let all processes of a worker's program reserve no more from a queue, until the program ends.
+
+        Raises:
+            NotFound, QueueNotFound: there is no such worker or queue.
+        """
+        yield from self._post("workers", worker, "ignore", body={"queue": queue})
+
+    @verb
     def dump_worker(self, name: str) -> Steps[None]:
         """Request a dump of the stacks of a worker's threads; see :meth:`dump_of`.
 

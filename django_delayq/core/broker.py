@@ -210,22 +210,24 @@ class Broker(QueueRegistry):
         """
         return workers.knows_task(self, queue, task, now_ms)
 
-    def tell_worker(self, name: str, word: str) -> bool:
+    def tell_worker(self, name: str, word: str, queue: str = "") -> bool:
         """Send a command to a worker, which receives it with its next announcement.
 
         Args:
             name: as returned by :meth:`workers`.
             word: stop (like SIGTERM to its program: all its processes end, with their grace period), drain (like
-                SIGUSR1 to it: they finish the jobs that they hold) or dump (the worker logs the stacks of its threads
-                and keeps them for :meth:`dump_of`).
+                SIGUSR1 to it: they finish the jobs that they hold), dump (the worker logs the stacks of its threads
+                and keeps them for :meth:`dump_of`), watch or ignore (all processes of its program reserve from
+                ``queue`` too, or no longer, until the program ends).
+            queue: name of the queue, for watch and ignore.
 
         Returns:
             False if no such worker is registered.
 
         Raises:
-            InvalidJob: an unknown command.
+            InvalidJob: an unknown command, no such queue, or one that workers do not reserve from.
         """
-        return workers.send_command(self, name, word)
+        return workers.send_command(self, name, word, queue)
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
         """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""

@@ -99,7 +99,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     rows = [
         (
             f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
-            printable(", ".join(worker.queues)),
+            printable(", ".join((*worker.queues, *(f"not {name}" for name in worker.ignored)))),
             number(worker, "running"),
             number(worker, "threads"),
             seen(worker),

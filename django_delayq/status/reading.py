@@ -70,7 +70,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
 
     The worker may be of another release, so every field is checked.
     """
-    queues = payload.get("queues") or ()
+    queues, ignored = payload.get("queues") or (), payload.get("ignored")
     return WorkerStatus(
         name=str(payload["name"]),
         seen_ms=float(payload["seen_ms"]),
@@ -78,6 +78,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
         host=str(payload.get("host") or ""),
         pid=_whole(payload.get("pid")),
         queues=tuple(map(str, queues)) if isinstance(queues, (list, tuple)) else (str(queues),),
+        ignored=tuple(map(str, ignored)) if isinstance(ignored, list) else (),
         threads=_whole(payload.get("threads")) or 0,
         running=_whole(payload.get("running")) or 0,
         dispatcher=bool(payload.get("dispatcher")),

@@ -95,6 +95,8 @@ class WorkerStatus:
     pid: int | None = None
     #: queues it serves; empty = not reported
     queues: tuple[str, ...] = ()
+    #: queues that operators took from its program
+    ignored: tuple[str, ...] = ()
     threads: int = 0
     running: int = 0
     dispatcher: bool = False

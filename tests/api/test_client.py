@@ -241,6 +241,8 @@ def test_workers_are_shown_and_told(client: Client) -> None:
     assert client.worker(WORKER).jobs[0].lease_ends is not None
     client.dump_worker(WORKER)
     assert "in pay" in client.dump_of(WORKER)
+    client.watch_queue(WORKER, "orders")
+    client.ignore_queue(WORKER, "mail")
     client.drain_worker(WORKER)
     client.stop_worker(WORKER)
     with pytest.raises(NotFound):
@@ -292,6 +294,8 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "list_workers": "workers",
         "get_worker": "worker",
         "stop_worker": "stop_worker",
+        "watch_queue": "watch_queue",
+        "ignore_queue": "ignore_queue",
         "drain_worker": "drain_worker",
         "dump_worker": "dump_worker",
         "get_dump": "dump_of",

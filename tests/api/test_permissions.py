@@ -33,7 +33,7 @@ PROMISED = {
         PATCH v1/queues/{}; POST v1/queues/{}/pause; POST v1/queues/{}/resume; DELETE v1/queues/{}/jobs/7;
         PATCH v1/queues/{}/jobs/7; POST v1/queues/{}/cancel; POST v1/queues/{}/reschedule; POST v1/queues/{}/run-now;
         POST v1/queues/{}/kill-failed; POST v1/queues/{}/delete-failed; POST v1/queues/{}/kick;
-        POST v1/queues/{}/discard; POST v1/workers/W/dump
+        POST v1/queues/{}/discard; POST v1/workers/W/dump; POST v1/workers/W/watch; POST v1/workers/W/ignore
     """,
     "admin": """
         POST v1/queues; DELETE v1/queues/{}; POST v1/queues/{}/reshard; POST v1/workers/W/stop;

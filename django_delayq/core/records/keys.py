@@ -123,6 +123,11 @@ def commands_key(prefix: str) -> str:
     return f"{{{prefix}}}:commands"
 
 
+def choices_key(prefix: str, program: str) -> str:
+    """Return the key of the queues that operators added to a program or took from it; in one slot with the workers."""
+    return f"{{{prefix}}}:choices:{program}"
+
+
 def dump_key(prefix: str, worker: str) -> str:
     """Return the key of the stacks of a worker's threads."""
     return f"{{{prefix}}}:dump:{worker}"

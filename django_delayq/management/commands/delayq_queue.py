@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk, rules
@@ -13,6 +15,7 @@ from ...core.job import Job
 from ...core.moments import iso_of
 from ...core.operations.inspector import INDEXES, SEARCHED, Counts, JobView
 from ...core.queue import Queue
+from ...core.workers import IGNORE, WATCH
 from ...masking import Mask
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
@@ -50,10 +53,11 @@ JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
 class Command(DelayQCommand):
     """Command that runs operator actions on a whole queue."""
 
-    help = "Lists, searches, pauses, resumes, empties or deletes queues."
+    help = "Lists, searches, pauses, resumes, empties or deletes queues, and adds them to running workers."
     examples = (
         "delayq_queue list",
         "delayq_queue pause orders --in",
+        "delayq_queue watch orders --worker web1:4711:9f3a02.1",
         "delayq_queue search orders invoice-17",
         "delayq_queue run-now orders --yes",
     )
@@ -79,6 +83,17 @@ class Command(DelayQCommand):
                 dest="direction",
                 const="out",
                 help="only the workers, which start no jobs while it is paused",
+            )
+        for name, text in (
+            (WATCH, "let running workers serve a queue too, until they end"),
+            (IGNORE, "let running workers reserve no more from a queue, until they end"),
+        ):
+            self._action(actions, name, text).add_argument(
+                "--worker",
+                action="append",
+                required=True,
+                dest="workers",
+                help="name of a worker, as in delayq_status; all processes of its program obey; may be repeated",
             )
         search = self._action(actions, "search", "search the jobs of a queue for a text")
         search.add_argument("text", help="text in the id, the task name, the arguments, payloads, context or error")
@@ -119,6 +134,8 @@ class Command(DelayQCommand):
         queue = self.known_queue(options["name"])
         if action in ("pause", "resume"):
             self.pause_or_resume(queue, action, options["direction"], as_json=as_json)
+        elif action in (WATCH, IGNORE):
+            self.choose(queue, action, options["workers"], as_json=as_json)
         elif action == "search":
             self.search(queue, options, mask_for(options))
         elif action == "delete":
@@ -156,6 +173,20 @@ class Command(DelayQCommand):
             self.stdout.write(f"{printable(queue.name)} is paused: {effect}")
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")
+
+    def choose(self, queue: Queue, word: str, workers: Sequence[str], *, as_json: bool) -> None:
+        """Let workers watch or ignore a queue."""
+        for worker in workers:
+            if not queue.broker.tell_worker(worker, word, queue.name):
+                raise CommandError(f"no worker {printable(worker)} is registered; delayq_status lists the workers")
+        if as_json:
+            self.print_json({"queue": queue.name, "command": word, "workers": list(workers)})
+            return
+        effect = "reserve from it too" if word == WATCH else "reserve no more from it"
+        self.stdout.write(
+            f"{printable(queue.name)}: {', '.join(map(printable, workers))} and all processes of the same program "
+            f"{effect} with their next heartbeat, until the program ends"
+        )
 
     def search(self, queue: Queue, options: Mapping[str, Any], hide: Mask) -> None:
         """Print the jobs that contain a text."""
