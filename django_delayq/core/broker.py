@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from . import figures, rules, workers
@@ -128,24 +129,36 @@ class Broker(QueueRegistry):
             figures.drop(self, name)
         return gone
 
-    # -- policy of a queue
-    # -----------------------------------------------------------------------------------------------
+    # -- policy of a queue -------------------------------------------------------------------------------------------
 
-    def pause(self, name: str, direction: str = "both") -> None:
+    def pause(self, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
         """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
 
         Args:
             name: the queue.
             direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
+            seconds: end the pause by itself after this time, on Redis's clock; None = it lasts until :meth:`resume`.
+                A second pause in a direction replaces the end of the first one.
 
         Raises:
-            InvalidJob: there is no such queue or direction.
+            InvalidJob: there is no such queue or direction, or the time is not above 0.
         """
-        rules.pause(self, name, direction)
+        rules.pause(self, name, direction, seconds=seconds)
 
     def resume(self, name: str, direction: str = "both") -> None:
         """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
         rules.resume(self, name, direction)
+
+    def pause_producers(self) -> None:
+        """Refuse new jobs in all queues of the deployment (QueuePaused), also in queues that are created later.
+
+        Stored jobs are run and settled as usual. Pauses of single queues are independent of this.
+        """
+        rules.switch_producers(self, paused=True)
+
+    def resume_producers(self) -> None:
+        """End :meth:`pause_producers`."""
+        rules.switch_producers(self, paused=False)
 
     def limit(
         self,

@@ -103,6 +103,10 @@ class Shard:
     fresh_keys: tuple[tuple[bytes, ...], ...] = field(repr=False)  # of schedule_fresh.lua, by priority
 
 
+#: field of the registry of queues: since when the producers of all queues are paused, Unix ms
+PRODUCERS_FIELD: Final = b"-producers"
+
+
 def queues_key(prefix: str) -> str:
     """Return the key of the registry of queues; in one slot with the registry of workers."""
     return f"{{{prefix}}}:queues"

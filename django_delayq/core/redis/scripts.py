@@ -53,6 +53,7 @@ NAMES: Final = (
     "end_failed",
     "run_all_now",
     "layout",
+    "producers",
     "open",
     "carry",
     "retire",

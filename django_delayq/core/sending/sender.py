@@ -106,13 +106,22 @@ class Sender(Shards):
                 "use on_conflict='replace' or 'ignore', or cancel it first"
             )
         if outcome is ScheduleOutcome.PAUSED:
-            return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
+            return self.paused_error()
         if new.payload is not None:
             return QueueFull(
                 f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
                 f"({new.max_payloads}); let the workers catch up, or raise the limit"
             )
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
+
+    def paused_error(self) -> QueuePaused:
+        """Return the error for a new job that was refused because of a pause: of this queue, or of all producers."""
+        if self.broker.producers_paused_since() is not None:
+            return QueuePaused(
+                f"no queue of this deployment takes new jobs now, not even {self.name!r}: all producers are paused; "
+                "end it by manage.py delayq_queue resume-producers, or try again later"
+            )
+        return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
