@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..core.moments import datetime_of
 from ..core.rules import orders_of
 from ..status import GROUPS, LOST_AFTER
-from .formatting import NOTHING, When, duration, grouped, moment
+from .formatting import NOTHING, When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -61,7 +62,10 @@ class QueueViewModel:
     @property
     def paused_name(self) -> str:
         """Display name of the paused direction."""
-        return str(PAUSED_NAMES.get(self.paused, ""))
+        orders = orders_of(self.queue.layout)
+        name = str(PAUSED_NAMES.get(orders["paused"], ""))
+        ends = [datetime_of(end) for end in orders["until"].values()]
+        return _("%(name)s, ends at %(ends)s") % {"name": name, "ends": " / ".join(map(exact, ends))} if ends else name
 
     @property
     def lag(self) -> str:

@@ -25,7 +25,7 @@ from ..core.rules import DIRECTIONS
 from ..core.workers import CHOICES
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
-from .formatting import moment
+from .formatting import duration, moment
 from .queue_view_model import QueueViewModel, workers_of
 from .redis_pages import RedisPages
 
@@ -33,6 +33,8 @@ __all__ = ["QueueEntryAdmin", "register"]
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
+#: lengths of a pause that the page offers, s
+PAUSES: Final = {"10m": 600, "1h": 3_600, "1d": 86_400}
 #: maximum number of shards shown individually
 MOST_SHARDS: Final = 64
 
@@ -69,6 +71,7 @@ class QueueEntryAdmin(RedisPages):
         both = "GET HEAD POST"
         return [
             self.page("", self.list_view, "changelist"),
+            self.page("producers/", self.producers_view, "producers", verb="pause", methods="POST"),
             self.page(f"{one}change/", self.queue_view, "change"),
             self.page(f"{one}pause/", self.pause_view, "pause", verb="pause", methods="POST"),
             self.page(f"{one}resume/", self.resume_view, "resume", verb="pause", methods="POST"),
@@ -93,6 +96,9 @@ class QueueEntryAdmin(RedisPages):
             "workers": workers_of(broker, now_ms),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
+            "producers_paused": broker.producers_paused,
+            "producers_url": self.url("producers"),
+            "may_pause": self.may(request, "pause"),
         }
         return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)
 
@@ -124,6 +130,7 @@ class QueueEntryAdmin(RedisPages):
                     (_("in the morgue"), item.counts.morgue, "morgue"),
                 )
             ],
+            "lengths": [("", _("until resumed")), *((name, duration(seconds)) for name, seconds in PAUSES.items())],
             "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
             "may_pause": self.may(request, "pause"),
             "may_run": self.may(request, "run"),
@@ -146,8 +153,9 @@ class QueueEntryAdmin(RedisPages):
         if direction not in DIRECTIONS:
             messages.error(request, _("Nothing was paused. Choose new jobs, workers or both."))
         else:
-            queue.broker.pause(queue.name, direction)
-            self.note(request, queue.name, f"pause {direction}")
+            length = PAUSES.get(request.POST.get("for", ""))
+            queue.broker.pause(queue.name, direction, seconds=length)
+            self.note(request, queue.name, f"pause {direction}{f' for {length} s' if length else ''}")
             texts = {
                 "in": _("Paused for new jobs: schedule() is refused; jobs that are already waiting still run."),
                 "out": _("Paused for workers: no job is started; running jobs finish."),
@@ -155,6 +163,16 @@ class QueueEntryAdmin(RedisPages):
             }
             messages.success(request, texts[direction])
         return self.back(self.url("change", queue.name))
+
+    def producers_view(self, request: HttpRequest) -> HttpResponse:
+        """Pause the producers of all queues, or resume them."""
+        paused = request.POST.get("paused") == "1"
+        broker = connections.broker()
+        (broker.pause_producers if paused else broker.resume_producers)()
+        self.note(request, "", "pause all producers" if paused else "resume all producers")
+        texts = (_("All queues take new jobs again."), _("No queue takes new jobs any more; stored jobs run."))
+        messages.success(request, texts[paused])
+        return self.back(self.url("changelist"))
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume the queue in both directions."""

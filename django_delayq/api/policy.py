@@ -60,6 +60,11 @@ class QueueView:
         return str(rules.orders_of(self.queue.layout)["paused"])
 
     @property
+    def paused_until(self) -> dict[str, int]:
+        """Ends of pauses that end by themselves, by direction, Unix ms."""
+        return dict(rules.orders_of(self.queue.layout)["until"])
+
+    @property
     def configured(self) -> bool:
         """True if the settings name the queue."""
         return connections.is_configured(self.name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from .answers import Bulk, Job, Queue, job_of, made, moment
+from .answers import Bulk, Job, Producers, Queue, job_of, made, moment
 from .base import AT_ONCE, Base, Seconds, all_items, chunks, members, plain
 from .errors import ApiError, JobNotFound
 from .methods import Pages, listing, verb
@@ -84,14 +84,33 @@ class OperatorVerbs(Base):
         yield from self._exchange("DELETE", "queues", name, query={"force": True if force else None})
 
     @verb
-    def pause(self, name: str, direction: str = "both") -> Steps[Queue]:
-        """Stop storing new jobs ("in"), handing jobs out ("out"), or both; held jobs continue."""
-        return made(Queue, (yield from self._post("queues", name, "pause", body={"direction": direction})))
+    def pause(self, name: str, direction: str = "both", *, seconds: Seconds | None = None) -> Steps[Queue]:
+        """Stop storing new jobs ("in"), handing jobs out ("out"), or both; held jobs continue.
+
+        With ``seconds`` the pause ends by itself.
+        """
+        body = {"direction": direction, **members(seconds=seconds)}
+        return made(Queue, (yield from self._post("queues", name, "pause", body=body)))
 
     @verb
     def resume(self, name: str, direction: str = "both") -> Steps[Queue]:
         """End a pause."""
         return made(Queue, (yield from self._post("queues", name, "resume", body={"direction": direction})))
+
+    @verb
+    def producers(self) -> Steps[Producers]:
+        """Return whether the producers of all queues are paused."""
+        return made(Producers, (yield from self._get("producers")))
+
+    @verb
+    def pause_producers(self) -> Steps[Producers]:
+        """Refuse new jobs in all queues, also in those that are created later; stored jobs run."""
+        return made(Producers, (yield from self._post("producers", "pause")))
+
+    @verb
+    def resume_producers(self) -> Steps[Producers]:
+        """Accept new jobs again."""
+        return made(Producers, (yield from self._post("producers", "resume")))
 
     @verb
     def reshard(self, name: str, shards: int) -> Steps[Queue]:

@@ -46,13 +46,14 @@ def take(
         redis=redis_status(servers, now_ms),
         outbox=_outbox() if outbox else None,
         figures=figures,
+        producers_paused_ms=broker.producers_paused_since() if broker.producers_paused else None,
         recurring=_recurring(broker, queues, now_ms) if recurring else (),
     )
 
 
 def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
     """Return the status of one queue from its registry entry and its counts."""
-    orders = orders_of(queue.layout)
+    orders = orders_of(queue.layout, counts.now_ms or None)
     return QueueStatus(
         name=queue.name,
         kind=queue.kind,
@@ -61,6 +62,7 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
         epoch=int(queue.layout["epoch"]),
         draining=len(queue.epochs) > 1,
         paused=orders["paused"],
+        paused_until=orders["until"],
         limits=orders["limits"],
     )
 

@@ -40,6 +40,8 @@ class QueueStatus:
     draining: bool = False
     #: "", in, out or both
     paused: str = ""
+    #: direction → when its pause ends by itself, Unix ms
+    paused_until: Mapping[str, int] = field(default_factory=dict)
     #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -197,6 +199,8 @@ class Snapshot:
     #: None: there is no table, or it was not requested
     outbox: Stock | None = None
     figures: Figures = field(default_factory=Figures)
+    #: since when the producers of all queues are paused, Unix ms; None = they are not
+    producers_paused_ms: int | None = None
     recurring: tuple[RecurringStatus, ...] = ()
 
     @property

@@ -221,7 +221,10 @@ def test_queues_are_made_limited_paused_resharded_and_deleted(client: Client) ->
     assert (made.kind, made.shards, made.limits["max_length"]) == ("pull", 2, 10)
     assert client.limit_queue("images", max_length=None, morgue_max=5).limits["max_length"] is None
     assert client.pause("images", "in").paused == "in"
+    assert client.pause("images", "in", seconds=600).paused_until["in"] > datetime.now(UTC)
     assert client.resume("images").paused == ""
+    assert client.pause_producers().since is not None
+    assert not client.resume_producers().paused and not client.producers().paused
     assert client.reshard("images", 4).shards == 4
     assert {queue.name for queue in client.queues()} == {"mail", "orders", "crm", "images"}
     shown = client.queue("images")
@@ -270,6 +273,9 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "pause_queue": "pause",
         "resume_queue": "resume",
         "reshard_queue": "reshard",
+        "get_producers": "producers",
+        "pause_producers": "pause_producers",
+        "resume_producers": "resume_producers",
         "list_jobs": "jobs",
         "produce_jobs": "put",
         "get_job": "job",

@@ -1,9 +1,10 @@
-"""Operators' switches over HTTP: queues of running workers."""
+"""Operators' switches over HTTP: queues of running workers, pauses for a time, all producers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django_delayq.core.moments import iso_of
 from tests.worker.support import config, eventually, registry_of, working
 
 from .conftest import Caller
@@ -27,3 +28,29 @@ def test_what_a_real_worker_ignores_is_shown(api: Caller, delayq: Any) -> None:
         assert api.post(f"v1/workers/{worker.name}/ignore", {"queue": "default"})[0] == 202
         found = eventually(lambda: (one := api.get(f"v1/workers/{worker.name}")[1])["ignored"] == ["default"] and one)
         assert found["queues"] == []
+
+
+def test_a_pause_for_a_time_is_shown_with_its_end(api: Caller, delayq: Any) -> None:
+    delayq.queue("errands")
+    status, body = api.post("v1/queues/errands/pause", {"direction": "out", "seconds": 600})
+    end = iso_of(delayq.known_queue("errands").layout["until"]["out"])
+    assert (status, body["paused"], body["paused_until"]) == (200, "out", {"out": end})
+    assert api.get("v1/queues/errands")[1]["paused_until"] == {"out": end}
+    for wrong in (0, -1, "10m"):
+        assert api.post("v1/queues/errands/pause", {"direction": "out", "seconds": wrong})[0] == 400
+    assert api.post("v1/queues/errands/resume", {"direction": "both"})[1]["paused_until"] == {}
+
+
+def test_all_producers_are_paused_and_resumed(api: Caller, delayq: Any) -> None:
+    delayq.queue("images", kind="pull")
+    assert api.get("v1/producers") == (200, {"paused": False, "since": None})
+    status, body = api.post("v1/producers/pause")
+    assert (status, body) == (200, {"paused": True, "since": iso_of(delayq.producers_paused_since())})
+    for path in ({"body": "x"}, [{"body": "x"}, {"body": "y"}]):
+        entry = path if isinstance(path, dict) else {"jobs": path}
+        status, problem = api.post("v1/queues/images/jobs", entry)
+        assert (status, problem["code"]) == (503, "queue_paused")
+        assert "all producers are paused" in problem["detail"]
+    assert api.get("v1/status")[1]["producers_paused"] == body["since"]
+    assert api.post("v1/producers/resume") == (200, {"paused": False, "since": None})
+    assert api.post("v1/queues/images/jobs", {"body": "x"})[0] == 201

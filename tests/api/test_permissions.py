@@ -21,6 +21,7 @@ PROMISED = {
     "view": """
         GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7; GET v1/queues/{}/morgue;
         GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/workers/W/dump; GET v1/stats; GET v1/status;
+        GET v1/producers;
         GET v1/history/hours; GET v1/history/hours.csv; GET v1/history/summary; GET v1/history/runs;
         GET v1/history/forecast; GET v1/openapi.json; GET metrics
     """,
@@ -37,7 +38,7 @@ PROMISED = {
     """,
     "admin": """
         POST v1/queues; DELETE v1/queues/{}; POST v1/queues/{}/reshard; POST v1/workers/W/stop;
-        POST v1/workers/W/drain
+        POST v1/workers/W/drain; POST v1/producers/pause; POST v1/producers/resume
     """,
 }
 #: what the project's own rule was asked

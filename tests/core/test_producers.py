@@ -26,7 +26,7 @@ def test_while_producers_are_paused_no_queue_takes_new_jobs_and_stored_ones_run(
     clocked.pause_producers()
     assert clocked.producers_paused_since() is not None
     assert outcomes(clocked, "wide") == {"paused"}
-    with pytest.raises(QueuePaused, match="all producers are paused; end it by .* resume-producers"):
+    with pytest.raises(QueuePaused, match=r"all producers are paused; end it by .* resume-producers"):
         stage.put("new", fresh=True)
     running, failing = stage.take(2)
     assert stage.done(running) == [True]

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from ...core.records.keys import MAX_SHARDS
 from ...core.rules import DIRECTIONS
 from .base import Resource
-from .fields import IntField, NumberField, QueueNameField, RoundedField
+from .fields import IntField, NumberField, QueueNameField, RoundedField, TimeField
 
 PRIORITIES: Final = ("strict", "weighted")
 _MOST: Final = 1 << 40
@@ -84,6 +84,9 @@ class QueueSerializer(Resource):
     epoch = serializers.IntegerField(read_only=True, help_text="number of changes of the number of shards")
     draining = serializers.BooleanField(read_only=True, help_text="former shards are still being worked off")
     paused = _PausedField(read_only=True, help_text="in, out or both; empty = not paused")
+    paused_until = serializers.DictField(
+        child=TimeField(), read_only=True, help_text="direction (in, out) → when its pause ends by itself"
+    )
     configured = serializers.BooleanField(
         read_only=True, help_text="the project's settings name it, so its limits are set there"
     )
@@ -97,6 +100,7 @@ class QueueSerializer(Resource):
         "epoch": 0,
         "draining": False,
         "paused": "",
+        "paused_until": {},
         "configured": False,
     }
 
@@ -180,6 +184,26 @@ class DirectionSerializer(Resource):
 
     direction = serializers.ChoiceField(tuple(DIRECTIONS), help_text="in: new jobs; out: workers; both")
     requests: ClassVar = {"for workers": {"direction": "out"}, "altogether": {"direction": "both"}}
+
+
+class PauseSerializer(DirectionSerializer):
+    """Direction and length of a pause."""
+
+    seconds = NumberField(
+        required=False,
+        min_value=0.001,
+        max_value=1e8,
+        help_text="after which it ends by itself; missing = never",
+    )
+    requests: ClassVar = {"for workers": {"direction": "out"}, "for ten minutes": {"direction": "both", "seconds": 600}}
+
+
+class ProducersSerializer(Resource):
+    """State of the switch for all producers."""
+
+    paused = serializers.BooleanField(help_text="no queue takes new jobs (503 queue_paused)")
+    since = TimeField(allow_null=True)
+    example: ClassVar = {"paused": True, "since": "2026-11-21T11:23:43.123Z"}
 
 
 class ReshardSerializer(Resource):

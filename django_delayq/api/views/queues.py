@@ -25,6 +25,7 @@ from ..serializers.queues import (
     DeleteQuery,
     DirectionSerializer,
     LimitsSerializer,
+    PauseSerializer,
     QueueDetailSerializer,
     QueueNamesSerializer,
     QueueSerializer,
@@ -161,14 +162,16 @@ class Pause(ApiView):
     @operation(
         "pause_queue",
         "Pause a queue for new jobs, for workers, or for both",
-        reads=DirectionSerializer,
+        reads=PauseSerializer,
         returns=with_example(QueueSerializer, {**QueueSerializer.example, "paused": "out"}),
         text="`in`: new jobs are refused (503 queue_paused); `out`: no jobs are reserved; `both`. Running jobs "
-        "continue and are settled as usual.",
+        "continue and are settled as usual. With `seconds` the pause ends by itself.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
-        return order(self, request, queue, "pause")
+        wanted, name = self.read(request, PauseSerializer), live(queue).name
+        brokers.broker().pause(name, wanted["direction"], seconds=wanted.get("seconds"))
+        return Response(QueueSerializer.render(QueueView(live(name))))
 
 
 class Resume(ApiView):
@@ -180,7 +183,9 @@ class Resume(ApiView):
     @operation("resume_queue", "End a pause", reads=DirectionSerializer, returns=QueueSerializer)
     def post(self, request: Request, queue: str) -> Response:
         """Resume the queue."""
-        return order(self, request, queue, "resume")
+        direction, name = self.read(request, DirectionSerializer)["direction"], live(queue).name
+        brokers.broker().resume(name, direction)
+        return Response(QueueSerializer.render(QueueView(live(name))))
 
 
 class Reshard(ApiView):
@@ -204,14 +209,6 @@ class Reshard(ApiView):
         name = live(queue).name
         brokers.broker().reshard(name, shards)
         return Response(QueueSerializer.render(QueueView(live(name))))
-
-
-def order(view: ApiView, request: Request, queue: str, verb: str) -> Response:
-    """Pause or resume a queue and return it."""
-    direction = view.read(request, DirectionSerializer)["direction"]
-    name = live(queue).name
-    getattr(brokers.broker(), verb)(name, direction)
-    return Response(QueueSerializer.render(QueueView(live(name))))
 
 
 def live(name: str) -> Queue:

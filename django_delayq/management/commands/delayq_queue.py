@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,9 +10,8 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk, rules
-from ...core.job import Job
 from ...core.moments import iso_of
-from ...core.operations.inspector import INDEXES, SEARCHED, Counts, JobView
+from ...core.operations.inspector import INDEXES, SEARCHED, Counts
 from ...core.queue import Queue
 from ...core.workers import IGNORE, WATCH
 from ...masking import Mask
@@ -21,7 +19,8 @@ from ...outbox.retention import forget_queue
 from ...settings.conf import conf
 from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
-from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
+from ..base import DelayQCommand, add_show_secrets, mask_for, positive, share_options, span
+from ..rows import JOB_COLUMNS, as_dict, cell_of, job_as_dict
 
 #: action -> help text, question for confirmation, and function
 BULK_ACTIONS: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
@@ -47,8 +46,6 @@ BULK_ACTIONS: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] =
     ),
 }
 
-JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
-
 
 class Command(DelayQCommand):
     """Command that runs operator actions on a whole queue."""
@@ -57,6 +54,7 @@ class Command(DelayQCommand):
     examples = (
         "delayq_queue list",
         "delayq_queue pause orders --in",
+        "delayq_queue pause orders --for 10m",
         "delayq_queue watch orders --worker web1:4711:9f3a02.1",
         "delayq_queue search orders invoice-17",
         "delayq_queue run-now orders --yes",
@@ -68,7 +66,16 @@ class Command(DelayQCommand):
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         self._action(actions, "list", "list every queue with its policy and its number of jobs", named=False)
         for name, text in (("pause", "pause a queue"), ("resume", "resume a paused queue")):
-            directions = self._action(actions, name, text).add_mutually_exclusive_group()
+            action = self._action(actions, name, text)
+            if name == "pause":
+                action.add_argument(
+                    "--for",
+                    type=span,
+                    dest="seconds",
+                    metavar="TIME",
+                    help="end the pause by itself after this time: 90, 90s, 10m, 2h or 1d",
+                )
+            directions = action.add_mutually_exclusive_group()
             directions.add_argument(
                 "--in",
                 action="store_const",
@@ -84,6 +91,11 @@ class Command(DelayQCommand):
                 const="out",
                 help="only the workers, which start no jobs while it is paused",
             )
+        for name, text in (
+            ("pause-producers", "refuse new jobs in all queues, also in those that are created later; stored jobs run"),
+            ("resume-producers", "accept new jobs in all queues again"),
+        ):
+            self._action(actions, name, text, named=False)
         for name, text in (
             (WATCH, "let running workers serve a queue too, until they end"),
             (IGNORE, "let running workers reserve no more from a queue, until they end"),
@@ -131,9 +143,12 @@ class Command(DelayQCommand):
         if action == "list":
             self.print_list(as_json=as_json)
             return
+        if action.endswith("-producers"):
+            self.switch_producers(action, as_json=as_json)
+            return
         queue = self.known_queue(options["name"])
         if action in ("pause", "resume"):
-            self.pause_or_resume(queue, action, options["direction"], as_json=as_json)
+            self.pause_or_resume(queue, action, options, as_json=as_json)
         elif action in (WATCH, IGNORE):
             self.choose(queue, action, options["workers"], as_json=as_json)
         elif action == "search":
@@ -157,20 +172,35 @@ class Command(DelayQCommand):
             waiting=counts.delayed + counts.ready,
         )
 
-    def pause_or_resume(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
-        """Pause or resume a queue."""
-        broker = queue.broker
-        (broker.pause if action == "pause" else broker.resume)(queue.name, direction)
-        paused = rules.orders_of(queue.layout)["paused"]
+    def switch_producers(self, action: str, *, as_json: bool) -> None:
+        """Pause all producers, or let them go on."""
+        broker, paused = connections.broker(), action == "pause-producers"
+        (broker.pause_producers if paused else broker.resume_producers)()
         if as_json:
-            self.print_json({"queue": queue.name, "paused": paused})
+            self.print_json({"producers_paused": paused})
+            return
+        effect = "are paused: no queue takes new jobs; stored jobs run" if paused else "are not paused"
+        self.stdout.write(f"producers {effect}")
+
+    def pause_or_resume(self, queue: Queue, action: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+        """Pause or resume a queue."""
+        broker, direction = queue.broker, options["direction"]
+        if action == "pause":
+            broker.pause(queue.name, direction, seconds=options["seconds"])
+        else:
+            broker.resume(queue.name, direction)
+        orders = rules.orders_of(queue.layout)
+        paused, until = orders["paused"], {word: iso_of(end) for word, end in orders["until"].items()}
+        if as_json:
+            self.print_json({"queue": queue.name, "paused": paused, "paused_until": until})
         elif paused:
             effect = {
                 "in": "new jobs are refused",
                 "out": "no jobs are started",
                 "both": "new jobs are refused, and no jobs are started",
             }[paused]
-            self.stdout.write(f"{printable(queue.name)} is paused: {effect}")
+            ends = "".join(f"; {word} ends at {end}" for word, end in until.items())
+            self.stdout.write(f"{printable(queue.name)} is paused: {effect}{ends}")
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")
 
@@ -237,42 +267,3 @@ class Command(DelayQCommand):
         if value in (None, ""):
             return "-"
         return duration(value) if name == "morgue_ttl" else value
-
-
-def job_as_dict(view: JobView, hide: Mask) -> dict[str, Any]:
-    """Return a job as plain data for the results of a search, masked."""
-    content = f"{view.payload_count} payloads" if view.job.merged else _content(view.job, hide)
-    values = (view.state, view.id, view.job.task, iso_of(view.due_ms), view.job.failures, content)
-    return dict(zip(JOB_COLUMNS, values, strict=True))
-
-
-def _content(job: Job, hide: Mask) -> str:
-    """Return the arguments on one line, in their stored form."""
-    call = call_of(job, hide)
-    if "bytes" in call:
-        return str(call["bytes"])
-    return json.dumps({"a": call["args"], "k": call["kwargs"]} if call["kwargs"] else call["args"], ensure_ascii=False)
-
-
-def cell_of(value: object) -> object:
-    """Return a value of :func:`job_as_dict` for a table."""
-    return printable(value) if isinstance(value, str) else value
-
-
-def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
-    """Return a queue, its policy and its counts as plain data. A missing limit is None."""
-    orders = rules.orders_of(queue.layout)
-    limits = orders["limits"]
-    ttl_ms = limits.get("morgue_ttl_ms")
-    return {
-        "queue": queue.name,
-        "kind": queue.kind,
-        "paused": orders["paused"],
-        "shards": queue.shards,
-        "priorities": "weighted" if limits.get("weighted") else "strict",
-        "jobs": counts.delayed + counts.ready + counts.reserved,
-        "max_length": limits.get("max_length"),
-        "morgue": counts.morgue,
-        "morgue_max": limits.get("morgue_max"),
-        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
-    }
