@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     retry_in: float | Sequence[float] | str
     expires: Seconds
     context: Mapping[str, Any]
+    wait_for_room: Seconds
 
 
 class ProducerVerbs(Base):

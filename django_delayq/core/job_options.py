@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .inputs import check_choice, check_int, short, suggest
+from .inputs import check_choice, check_int, check_number, short, suggest
 from .job import PRIORITIES, NewJob
 from .options import CONFLICTS, DUE_POLICIES, backoff_of
 from .task import Task
@@ -30,6 +30,7 @@ JOB_OPTIONS: Final = (
     "retry_in",
     "expires",
     "context",
+    "wait_for_room",
 )
 #: options of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
@@ -38,6 +39,8 @@ OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
+#: longest wait for room in a full queue, s
+LONGEST_WAIT: Final = 3600.0
 _EXTRA: Final = ("max_attempts", "retry_in", "expires", "context")
 
 
@@ -126,6 +129,10 @@ class JobOptions:
         if not isinstance(reset, bool):
             raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
         new.reset_retries = reset
+        wait = get("wait_for_room")
+        if wait is not None:
+            seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+            new.room_ms = round(check_number("wait_for_room", seconds, 0, LONGEST_WAIT) * 1000)
         if any(get(name) is not None for name in _EXTRA):
             new.options = self._overrides(new, options)
 

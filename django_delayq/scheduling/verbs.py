@@ -82,6 +82,8 @@ def schedule(
             name.
         context: dict of JSON values stored with the job (``current_job().context``). A merged job uses the context,
             ``max_attempts`` and ``retry_in`` of the call that created it.
+        wait_for_room: seconds (or a ``timedelta``) to wait, with growing pauses, while the queue or the id has no room,
+            before QueueFull is raised. After a commit, and for a durable job, there is no wait.
         durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
             the job against loss in Redis. Default: the task's setting, else the queue's.
         using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the
@@ -143,7 +145,8 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
 
     Args:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
-            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). For a merged task:
+            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context, wait_for_room: the longest
+            wait without progress). For a merged task:
             ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks, so it may be endless.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 from django_delayq.core.moments import iso_of
@@ -54,3 +56,20 @@ def test_all_producers_are_paused_and_resumed(api: Caller, delayq: Any) -> None:
     assert api.get("v1/status")[1]["producers_paused"] == body["since"]
     assert api.post("v1/producers/resume") == (200, {"paused": False, "since": None})
     assert api.post("v1/queues/images/jobs", {"body": "x"})[0] == 201
+
+
+def test_a_request_waits_for_room_as_long_as_it_says(api: Caller, delayq: Any) -> None:
+    delayq.queue("images", kind="pull")
+    delayq.limit("images", max_length=1)
+    assert api.post("v1/queues/images/jobs", {"body": "x", "id": "1"})[0] == 201
+    timer = threading.Timer(0.4, lambda: delayq.queue("images").cancel("1"))
+    timer.start()
+    assert api.post("v1/queues/images/jobs", {"body": "y", "wait_for_room": 10})[0] == 201
+    timer.join()
+    for entry in ({"body": "z", "wait_for_room": 0.3}, {"jobs": [{"body": "z", "wait_for_room": 0.3}]}):
+        began = time.monotonic()
+        status, problem = api.post("v1/queues/images/jobs", entry)
+        assert (status, problem["code"]) == (429, "queue_full")
+        assert time.monotonic() - began >= 0.3
+    for wrong in (-1, 21, "1"):
+        assert api.post("v1/queues/images/jobs", {"body": "z", "wait_for_room": wrong})[0] == 400

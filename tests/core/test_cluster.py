@@ -112,6 +112,9 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert cluster_broker.queue_names() == ["q"]
+    cluster_broker.pause_producers()
+    assert set(queue.schedule_many(NewJob(f"paused{number}", "work") for number in range(40))) == {"paused"}
+    cluster_broker.resume_producers()
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)
     for_operators(cluster_broker, queue)

@@ -19,6 +19,7 @@ from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
 from ...core.times import delay_ms_of
 from ...settings.conf import conf
+from ..parsing import LONGEST_WAIT
 from .base import Resource, one_of
 from .fields import (
     AnyField,
@@ -27,6 +28,7 @@ from .fields import (
     IntField,
     ListField,
     MomentField,
+    NumberField,
     ObjectField,
     SecondsField,
     TimeField,
@@ -73,6 +75,12 @@ class _NewJobSerializer(Resource):
     retry_in = _RetryField(required=False, help_text="back-off: seconds, a list of them, or the name of a preset")
     expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
     context = ObjectField(required=False, help_text="travels along")  # type: ignore[assignment]
+    wait_for_room = NumberField(
+        required=False,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
+    )
 
 
 class CallSerializer(_NewJobSerializer):

@@ -19,6 +19,7 @@ from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, ScheduleOutcome, count_
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
+from .room import until_room
 
 T = TypeVar("T")
 
@@ -49,7 +50,10 @@ class Sender(Shards):
             keys = self.home(new.id).fresh_keys[new.priority]
             if self.broker.scripts.call("schedule_fresh", keys, new.key, b"", pack_new(new)):
                 return ScheduleOutcome.CREATED
-        return self.accepted(self._schedule_one(new, not_after_ms=not_after_ms), new)
+        outcome = self._schedule_one(new, not_after_ms=not_after_ms)
+        if new.room_ms and outcome is ScheduleOutcome.FULL:
+            outcome = until_room(new.room_ms, lambda: self._schedule_one(new, not_after_ms=not_after_ms))
+        return self.accepted(outcome, new)
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.
