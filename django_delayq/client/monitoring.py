@@ -1,10 +1,10 @@
-"""Monitoring verbs: workers, metrics and the server itself."""
+"""Monitoring verbs: workers, producers, metrics and the server itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .answers import Stats, Worker, made, stats_of
+from .answers import Producers, Stats, Worker, made, stats_of
 from .base import Base
 from .errors import Unavailable
 from .methods import verb
@@ -81,6 +81,21 @@ class MonitorVerbs(Base):
             NotFound: the stacks have not arrived yet, or there is no such worker.
         """
         return str((yield from self._get("workers", name, "dump"))["stacks"])
+
+    @verb
+    def producers(self) -> Steps[Producers]:
+        """Return whether the producers of all queues are paused."""
+        return made(Producers, (yield from self._get("producers")))
+
+    @verb
+    def pause_producers(self) -> Steps[Producers]:
+        """Refuse new jobs in all queues, also in those that are created later; stored jobs run."""
+        return made(Producers, (yield from self._post("producers", "pause")))
+
+    @verb
+    def resume_producers(self) -> Steps[Producers]:
+        """Accept new jobs again."""
+        return made(Producers, (yield from self._post("producers", "resume")))
 
     @verb
     def stats(self) -> Steps[Stats]:

@@ -26,6 +26,7 @@ NAMES: Final = (
     "schedule",
     "schedule_fresh",
     "reserve",
+    "reserve_match",
     "ack",
     "ack_reserve",
     "fail",
