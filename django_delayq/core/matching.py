@@ -19,7 +19,7 @@ from .replies import Batch
 if TYPE_CHECKING:
     from .queue import Queue
 
-#: maximum number of jobs that one call examines; other calls wait for that long, about 3 ms
+#: maximum number of jobs that one call examines; other calls wait meanwhile
 EXAMINED_AT_ONCE: Final = 500
 _CURSOR: Final = re.compile(rb"([0-9]{1,9}):([1-9]?):([0-9]{0,20}):(.{0,255})", re.DOTALL)
 
