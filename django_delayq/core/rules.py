@@ -17,7 +17,7 @@ from .errors import InvalidJob
 from .records import layout as layouts
 from .records.keys import number_of
 from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, WEIGHTED, Layout, Rules
-from .times import delay_ms_of
+from .times import span_ms_of
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -35,7 +35,7 @@ def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float 
     """Pause a queue; see :meth:`Broker.pause`."""
     flags, end = _flags_of(direction), 0
     if seconds is not None:
-        length = delay_ms_of(seconds, what="seconds")
+        length = span_ms_of("seconds", seconds)
         if length <= 0:
             raise InvalidJob(f"a pause lasts more than 0 seconds, not {seconds!r}; leave seconds out to pause for good")
         end = int(broker.now_ms()) + length
