@@ -16,13 +16,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
-from ..core import bulk
+from ..core import bulk, depths
 from ..core.inputs import short
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
+from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import moment
 from .queue_view_model import QueueViewModel, workers_of
 from .redis_pages import RedisPages
@@ -31,6 +32,7 @@ __all__ = ["QueueEntryAdmin", "register"]
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
+SPAN_LABELS: Final = {"hour": gettext_lazy("last hour"), "day": gettext_lazy("last day")}
 #: maximum number of shards shown individually
 MOST_SHARDS: Final = 64
 
@@ -100,6 +102,9 @@ class QueueEntryAdmin(RedisPages):
         item = QueueViewModel(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]
+        span = "day" if request.GET.get("span") == "day" else "hour"
+        minutes, step = SPAN_MINUTES[span]
+        points = depths.read(broker, [queue.name], now_ms, minutes)[queue.name]
         context = {
             "item": item,
             "now": moment(now_ms, now_ms),
@@ -109,6 +114,8 @@ class QueueEntryAdmin(RedisPages):
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": workers_of(broker, now_ms, queue.name),
+            "depth": depth_chart("dq-depth", rows_of(points, step=step), keep_s=minutes * 60),
+            "spans": [(str(SPAN_LABELS[name]), f"?span={name}", name == span) for name in SPAN_MINUTES],
             "jobs": [
                 (name, number, self.jobs_url(queue.name, place))
                 for name, number, place in (

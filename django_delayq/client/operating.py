@@ -57,6 +57,18 @@ class OperatorVerbs(Base):
         return made(Queue, (yield from self._get("queues", name)))
 
     @verb
+    def depth(self, name: str, *, minutes: int | None = None) -> Steps[list[dict[str, Any]]]:
+        """Return the depth of a queue over the last ``minutes`` (an hour unless given), a dict for each minute.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        found: list[dict[str, Any]] = (yield from self._get("queues", name, "depth", **members(minutes=minutes)))[
+            "points"
+        ]
+        return found
+
+    @verb
     def create_queue(self, /, name: str, **policy: Any) -> Steps[Queue]:
         """Create a queue: ``kind``, ``shards``, ``max_length``, ``morgue_max``, ``morgue_ttl``, ``priorities``.
 

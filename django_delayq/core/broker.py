@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from . import figures, rules, workers
+from . import depths, figures, rules, workers
 from .errors import Misconfigured
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
@@ -126,6 +126,7 @@ class Broker(QueueRegistry):
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
+            depths.drop(self, name)
         return gone
 
     # -- policy of a queue
