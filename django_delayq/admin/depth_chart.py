@@ -28,7 +28,8 @@ def depth_chart(name: str, rows: Sequence[Row], *, keep_s: int = HISTORY_SECONDS
     """Return the chart of the numbers of jobs by state."""
     titles = (_("delayed"), _("ready"), _("reserved"), _("failed"), _("in the morgue"))
     head = ((_("Time"), 0), *((title, place + 1) for place, title in enumerate(titles)))
-    return Chart(name, _("Depth"), _("jobs, log scale"), head, rows, kind="lines", log="jobs", keep_s=keep_s)
+    summary = "" if rows else _("No samples yet: a running dispatcher takes one a minute.")
+    return Chart(name, _("Depth"), _("jobs, log scale"), head, rows, summary, kind="lines", log="jobs", keep_s=keep_s)
 
 
 def depth_cells(counts: Any) -> Cells:

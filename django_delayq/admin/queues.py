@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin.sites import AdminSite
-from django.contrib.admin.utils import unquote
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -17,16 +15,15 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
 from ..core import bulk, depths
-from ..core.inputs import short
-from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import moment
+from .queue_changes import QueueChanges, queue_or_404
+from .queue_forms import PurgeForm
 from .queue_view_model import QueueViewModel, workers_of
-from .redis_pages import RedisPages
 
 __all__ = ["QueueEntryAdmin", "register"]
 
@@ -37,30 +34,7 @@ SPAN_LABELS: Final = {"hour": gettext_lazy("last hour"), "day": gettext_lazy("la
 MOST_SHARDS: Final = 64
 
 
-class PurgeForm(forms.Form):
-    """Confirmation of a purge by typing the queue's name."""
-
-    typed = forms.CharField(
-        label=gettext_lazy("Name of the queue"),
-        required=True,
-        strip=True,
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
-    )
-    morgue = forms.BooleanField(label=gettext_lazy("also discard all jobs in its morgue"), required=False)
-
-    def __init__(self, *args: Any, queue: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._queue = queue
-
-    def clean_typed(self) -> str:
-        """Check that the typed name is exactly the queue's."""
-        typed: str = self.cleaned_data["typed"]
-        if typed != self._queue:
-            raise forms.ValidationError(_("This is not the name of the queue. Nothing was done."))
-        return typed
-
-
-class QueueEntryAdmin(RedisPages):
+class QueueEntryAdmin(QueueChanges):
     """Pages of :class:`QueueEntry`."""
 
     def pages(self) -> list[URLPattern]:
@@ -68,6 +42,7 @@ class QueueEntryAdmin(RedisPages):
         one = "<path:object_id>/"
         both = "GET HEAD POST"
         return [
+            *self.change_pages(),
             self.page("", self.list_view, "changelist"),
             self.page(f"{one}change/", self.queue_view, "change"),
             self.page(f"{one}pause/", self.pause_view, "pause", verb="pause", methods="POST"),
@@ -92,6 +67,7 @@ class QueueEntryAdmin(RedisPages):
             "workers": workers_of(broker, now_ms),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
+            "create_url": self.url("create") if self.may(request, "create") else "",
         }
         return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)
 
@@ -131,6 +107,7 @@ class QueueEntryAdmin(RedisPages):
             "may_pause": self.may(request, "pause"),
             "may_run": self.may(request, "run"),
             "may_purge": self.may(request, "purge"),
+            "changes": self.offered_changes(request, queue.name),
             **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "run", "purge")},
         }
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
@@ -225,26 +202,6 @@ class QueueEntryAdmin(RedisPages):
             _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
             % numbers,
         )
-
-    def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
-        """Render a confirmation page with the current counts."""
-        item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
-        context = {"item": item, "back": self.url("change", queue.name), **more}
-        trail = [(queue.name, context["back"]), (title, "")]
-        return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
-
-
-def queue_or_404(object_id: str) -> Queue:
-    """Return the queue named in a URL.
-
-    Raises:
-        Http404: there is none.
-    """
-    name = unquote(object_id)
-    queue = connections.existing_queue(name)
-    if queue is None:
-        raise Http404(f"no queue {short(name)} exists")
-    return queue
 
 
 def register(site: AdminSite) -> None:

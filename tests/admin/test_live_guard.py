@@ -31,9 +31,23 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
+    f"{BASE}/queueentry/create/": ("post", {"view_queueentry", "create_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/limit/": ("post", {"view_queueentry", "limit_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/reshard/": ("post", {"view_queueentry", "reshard_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/delete/": ("post", {"view_queueentry", "delete_queueentry"}),
 }
 PERMISSIONS = sorted({one for _, needed in PAGES.values() for one in needed})
-SAID = {"direction": "both", "typed": "orders", "delay": "1", "unit": "hours"}
+SAID = {
+    "direction": "both",
+    "typed": "orders",
+    "delay": "1",
+    "unit": "hours",
+    "name": "new",
+    "kind": "python",
+    "shards": "1",
+    "priorities": "strict",
+    "max_length": "9",
+}
 
 
 def world(broker: Broker) -> Any:
@@ -63,7 +77,7 @@ def test_every_page_and_button_is_in_this_matrix() -> None:
 
     known = {str(one.name) for model in (LiveJob, QueueEntry) for one in admin.site.get_model_admin(model).get_urls()}
     parts = [address.strip("/").split("/") for address in PAGES]
-    listed = {f"django_delayq_{one[2]}_{one[4] if len(one) > 4 else 'changelist'}" for one in parts}
+    listed = {f"django_delayq_{one[2]}_{one[-1] if len(one) > 3 else 'changelist'}" for one in parts}
     assert listed == known
 
 

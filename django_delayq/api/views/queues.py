@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
-from ...core import depths
+from ...core import depths, rules
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
@@ -130,7 +130,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **policy.limits_of(limits))
+        broker.limit(name, **rules.limits_of(limits))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
     @operation(
