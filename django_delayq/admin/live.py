@@ -22,6 +22,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
+from .attempts import AttemptPages
 from .browse import (
     LIMITS,
     PLACES,
@@ -38,7 +39,6 @@ from .formatting import grouped, moment
 from .forms import RescheduleForm
 from .job_view_model import JobViewModel, payload_view_model
 from .places import ORDER_NAMES, PLACE_MEANINGS, PLACE_NAMES
-from .redis_pages import RedisPages
 
 __all__ = ["LiveJobAdmin", "register"]
 
@@ -46,7 +46,7 @@ PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
 
 
-class LiveJobAdmin(RedisPages):
+class LiveJobAdmin(AttemptPages):
     """Pages of :class:`LiveJob`."""
 
     def pages(self) -> list[URLPattern]:
@@ -55,6 +55,7 @@ class LiveJobAdmin(RedisPages):
         both = "GET HEAD POST"
         return [
             self.page("", self.list_view, "changelist"),
+            self.page("finished/", self.finished_view, "finished"),
             self.page(f"{one}change/", self.job_view, "change"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods="POST"),
             self.page(f"{one}reschedule/", self.reschedule_view, "reschedule", verb="run", methods=both),
@@ -101,6 +102,7 @@ class LiveJobAdmin(RedisPages):
                 )
                 for by in PLACES[query.place]
             ],
+            "finished_url": f"{self.url('finished')}?{urlencode({'queue': query.queue})}",
             "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
             "first_url": self.link(query) if query.cursor else "",
             "search_seconds": SEARCH_SECONDS,
@@ -161,6 +163,7 @@ class LiveJobAdmin(RedisPages):
             "payloads_before": page - 1,
             "buried": earlier,
             "buried_left_out": max(0, len(others) - MOST_BURIED),
+            **self.attempts_of(queue, ident),
             "morgue_url": self.url_of("morguejob", "changelist"),
             "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
@@ -173,6 +176,7 @@ class LiveJobAdmin(RedisPages):
     def gone(self, request: HttpRequest, queue: str, ident: str) -> HttpResponse:
         """Render a 404 page: there is no such job. Completed jobs are gone, too."""
         context = {"queue": queue, "ident": ident, "list_url": self.link(BrowseQuery(queue=queue))}
+        context |= self.attempts_of(queue, ident)
         trail = [(queue, context["list_url"]), (ident, "")]
         return self.render(request, "live_gone", ident, context, trail=trail, status=404)
 

@@ -21,6 +21,7 @@ JOB, QUEUE = quote("orders/delayed"), quote("orders")
 #: address -> (method, permissions that it needs)
 PAGES = {
     f"{BASE}/livejob/": ("get", {"view_livejob"}),
+    f"{BASE}/livejob/finished/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/{JOB}/change/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/{JOB}/run/": ("post", {"view_livejob", "run_livejob"}),
     f"{BASE}/livejob/{JOB}/reschedule/": ("post", {"view_livejob", "run_livejob"}),
