@@ -197,6 +197,7 @@ class DashboardView:
             "busy": _("%(running)s of %(threads)s busy") % busy,
             "seen": _("last heartbeat %(ago)s ago, at %(time)s") % seen,
             "jobs": [self._job(job, now_ms) for job in jobs],
+            "commands": self.urls.commands(worker.name),
             "note": more_note(0 if worker.lost else len(worker.jobs) - len(jobs)),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,6 +119,8 @@ class WorkerViewModel:
     stopping: bool
     seen: When | None
     lost: bool
+    #: (label, URL) of the commands that the user may send to it
+    commands: Sequence[tuple[str, str]] = ()
 
 
 def limit_text(name: str, value: Any) -> str:

@@ -24,6 +24,7 @@ from .formatting import moment
 from .queue_changes import QueueChanges, queue_or_404
 from .queue_forms import PurgeForm
 from .queue_view_model import QueueViewModel, workers_of
+from .worker_commands import WorkerCommands
 
 __all__ = ["QueueEntryAdmin", "register"]
 
@@ -34,7 +35,7 @@ SPAN_LABELS: Final = {"hour": gettext_lazy("last hour"), "day": gettext_lazy("la
 MOST_SHARDS: Final = 64
 
 
-class QueueEntryAdmin(QueueChanges):
+class QueueEntryAdmin(QueueChanges, WorkerCommands):
     """Pages of :class:`QueueEntry`."""
 
     def pages(self) -> list[URLPattern]:
@@ -42,6 +43,7 @@ class QueueEntryAdmin(QueueChanges):
         one = "<path:object_id>/"
         both = "GET HEAD POST"
         return [
+            *self.worker_pages(),
             *self.change_pages(),
             self.page("", self.list_view, "changelist"),
             self.page(f"{one}change/", self.queue_view, "change"),
@@ -64,7 +66,7 @@ class QueueEntryAdmin(QueueChanges):
         context = {
             "items": items,
             "totals": [sum(getattr(one, place) for one in counts) for place in places],
-            "workers": workers_of(broker, now_ms),
+            "workers": self.with_commands(request, workers_of(broker, now_ms)),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
             "create_url": self.url("create") if self.may(request, "create") else "",
@@ -89,7 +91,7 @@ class QueueEntryAdmin(QueueChanges):
                 for number, counts in zip(numbers, inspector.count_each_shard(queue, numbers), strict=True)
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
-            "workers": workers_of(broker, now_ms, queue.name),
+            "workers": self.with_commands(request, workers_of(broker, now_ms, queue.name)),
             "depth": depth_chart("dq-depth", rows_of(points, step=step), keep_s=minutes * 60),
             "spans": [(str(SPAN_LABELS[name]), f"?span={name}", name == span) for name in SPAN_MINUTES],
             "jobs": [

@@ -54,6 +54,8 @@ class QueueEntry(_Unmanaged):
             ("limit_queueentry", _("Can change the limits of queues")),
             ("reshard_queueentry", _("Can change the number of shards of queues")),
             ("delete_queueentry", _("Can delete queues")),
+            ("stop_queueentry", _("Can stop and drain workers")),
+            ("dump_queueentry", _("Can dump the stacks of workers")),
         ]
 
     def __str__(self) -> str:

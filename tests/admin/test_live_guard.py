@@ -32,6 +32,9 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
+    f"{BASE}/queueentry/workers/w/stop/": ("post", {"view_queueentry", "stop_queueentry"}),
+    f"{BASE}/queueentry/workers/w/drain/": ("post", {"view_queueentry", "stop_queueentry"}),
+    f"{BASE}/queueentry/workers/w/dump/": ("post", {"view_queueentry", "dump_queueentry"}),
     f"{BASE}/queueentry/create/": ("post", {"view_queueentry", "create_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/limit/": ("post", {"view_queueentry", "limit_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/reshard/": ("post", {"view_queueentry", "reshard_queueentry"}),
@@ -116,6 +119,7 @@ def test_each_permission_opens_its_own_pages_and_no_other(
     delayq: Broker, client: Client, staff: Callable[..., Any], held: tuple[str, ...]
 ) -> None:
     every_place(delayq)
+    delayq.announce("w", {"queues": ["orders"]})
     client.force_login(staff(*dict.fromkeys(held)))
     for address, (_, needed) in PAGES.items():
         before = world(delayq)
