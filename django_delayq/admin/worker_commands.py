@@ -98,14 +98,14 @@ class WorkerCommands(RedisPages):
         if request.method == "POST":
             self._send(request, name, word)
             return self.back(self.url("changelist"))
-        title, meaning = _TEXTS[word]
+        title, meaning = map(str, _TEXTS[word])
         context = {"worker": name, "meaning": meaning, "yes": title, "back": self.url("changelist"), "harmful": True}
         return self.render(request, "worker_command", f"{title}: {name}", context, trail=[(name, ""), (title, "")])
 
     def _send(self, request: HttpRequest, worker: str, word: str) -> None:
         if connections.broker().tell_worker(worker, word):
             self.note(request, worker, f"worker: {word}")
-            messages.success(request, _LATER)
+            messages.success(request, str(_LATER))
         else:
             messages.warning(request, _("Nothing was sent: the worker is gone."))
 
