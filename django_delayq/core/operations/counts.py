@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -67,6 +67,14 @@ class Counts:
     def counter(self, group: str) -> int:
         """Return the sum of a group of counters, a key of :data:`GROUPS`."""
         return sum(self.counters.get(name, 0) for name in GROUPS[group])
+
+    @classmethod
+    def joint(cls, queue: str, answers: Iterable[Sequence[Any]]) -> Counts:
+        """Return the joint counts of the shards with these replies."""
+        counts = cls(queue)
+        for answer in answers:
+            counts.add(answer)
+        return counts
 
     def add(self, answer: Sequence[Any]) -> None:
         """Add the reply of ``stats.lua`` for one shard."""

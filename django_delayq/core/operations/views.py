@@ -105,6 +105,22 @@ class JobView:
             return self  # payloads that did not fit into the attempt
         return JobView(self.gated, "gated", self.gated.due_ms, left_out=self.gated_left_out)
 
+    def texts(self) -> Iterator[str]:
+        """Yield the texts in which a search looks."""
+        yield from (self.id, self.job.task)
+        for job in filter(None, (self.job, self.gated)):
+            yield from (_read(job.args), _read(job.options_json))
+        yield from (self.reason, self.error_class, str(self.error.get("class", "")), str(self.error.get("message", "")))
+        for payload in self.payloads:
+            yield _read(payload.data)
+
+    def cut_off(self, most_bytes: int) -> None:
+        """Leave arguments out that exceed a size, as if they had not been requested."""
+        if self.size > most_bytes:
+            self.left_out, self.job.args, self.payloads = self.size, b"", ()
+        if self.gated is not None and len(self.gated.args) > most_bytes:
+            self.gated_left_out, self.gated.args = len(self.gated.args), b""
+
     @property
     def history(self) -> dict[str, int]:
         """Event counts of this generation so far.
@@ -130,6 +146,10 @@ class JobView:
         except (ValueError, RecursionError):
             known = {"message": self.job.error.decode(errors="replace")}
         return known if isinstance(known, dict) else {"message": str(known)}
+
+
+def _read(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:
