@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
+from ..core.job_options import timeout_of
 from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
-from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, span_ms_of, ttr_ms_of
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
@@ -59,9 +60,11 @@ class Packer:
         if options.max_attempts is not None:
             self._common["max_attempts"] = options.max_attempts
         if options.timeout is not None:
-            self._common["timeout"] = parts.whole(options.timeout)
+            self._common["timeout"] = timeout_of(options.timeout)
+        if options.ttr is not None:
+            self._common["ttr_ms"] = ttr_ms_of(options.ttr)
         if options.expires is not None:
-            self._common["expires_in_ms"] = delay_ms_of(options.expires, allow_far=True, what="expires")
+            self._common["expires_in_ms"] = span_ms_of("expires", options.expires, allow_far=True)
         if options.context is not None:
             self._common["context"] = json.loads(options.context)
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
@@ -176,6 +179,8 @@ class Packer:
             read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)
         if "timeout" in columns:
             read["timeout"] = row_values(columns["timeout"], None, parts.timeout, bad)
+        if "ttr" in columns:
+            read["ttr_ms"] = row_values(columns["ttr"], None, parts.ttr_ms, bad)
         if "context" in columns:
             read["context"] = parts.objects(columns["context"], "context", bad)
         if "expires" in columns:

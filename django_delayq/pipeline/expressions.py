@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
 from ..core.moments import ms_of, parse_moment
-from ..core.times import delay_ms_of
+from ..core.times import span_ms_of
 from .column_names import column_of
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
 
 def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
     if due.startswith("+"):
-        return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
+        return opened_ms + span_ms_of("due", timedelta(seconds=seconds(due[1:])))
     try:
         return ms_of(parse_moment(due, what="due"))
     except InvalidJob as error:

@@ -91,6 +91,7 @@ class WriteOptions(SourceOptions):
     #: seconds after the due time
     expires: float | None = option("expires", _SECONDS)
     timeout: float | None = option("timeout", _SECONDS)
+    ttr: float | None = option("ttr", _SECONDS)
     #: a JSON object
     context: str | None = option("context", _context)
     #: args and payload are bytes that are stored as they are
