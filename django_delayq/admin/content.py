@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..core.codecs import as_json
 from ..core.job import Payload
 from ..core.task import registry
 from ..settings.conf import mask
@@ -81,10 +82,10 @@ def loaded(data: bytes) -> Any:
     """Return stored JSON as it is, tags included.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: it is not JSON, nor stored with the codec of this process.
     """
     try:
-        return json.loads(data)
+        return json.loads(as_json(data))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -143,7 +143,7 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
         yield from _check_loads(
             load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016"
         )
-    if config.codec_types:
+    if config.codec or config.codec_types:
         yield from _check_loads(codec_types.install, config, ident="delayq.E011")
 
 

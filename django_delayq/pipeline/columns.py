@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.codecs import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
@@ -64,6 +65,7 @@ class Packer:
             self._common["expires_in_ms"] = delay_ms_of(options.expires, allow_far=True, what="expires")
         if options.context is not None:
             self._common["context"] = json.loads(options.context)
+        self._codec = None if options.codec is None else codec_at(options.codec)
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
@@ -217,6 +219,7 @@ class Packer:
             args = raw(columns["args"], bad) if "args" in columns else [b""] * n
         else:
             args = parts.arguments(columns.get("args"), columns.get("kwargs"), n, bad)
+            args = parts.coded(args, self._codec, bad)
         self._check_sizes(args, "the arguments take", bad)
         return args
 
@@ -276,7 +279,7 @@ class Packer:
         if self._options.encoded:
             found = raw(array, bad)
         else:
-            found = cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist()
+            found = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
         self._check_sizes(found, "payload takes", bad)
         return found
 

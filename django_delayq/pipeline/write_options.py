@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from ..core import codec
+from ..core.codec import MAX_BYTES
+from ..core.codecs import codec_at
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, check_task_name, short
 from ..core.job import DEFAULT_PRIORITY, PRIORITIES, RAW
@@ -60,6 +61,14 @@ def _context(name: str, given: str) -> str:
     return given
 
 
+def _codec(name: str, given: str) -> str:
+    try:
+        codec_at(given)
+    except Misconfigured as error:
+        raise Misconfigured(f"{name}: {error}") from None
+    return given
+
+
 def _source(name: str, given: str) -> tuple[tuple[str, str], ...]:
     example = '{"day": "2030-01-31"}'
     value = parse_json(name, given, example)
@@ -95,8 +104,10 @@ class WriteOptions(SourceOptions):
     context: str | None = option("context", _context)
     #: args and payload are bytes that are stored as they are
     encoded: bool = option("encoded", flag, False)
+    #: dotted path of the codec that stores arguments and payloads; None = JSON
+    codec: str | None = option("codec", _codec)
     allow_far: bool = option("allowFar", flag, False)
-    max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), codec.MAX_BYTES)
+    max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), MAX_BYTES)
     run_id: str | None = option("runId", _run_id)
     #: further values that must not change when the bulk load is resumed
     source: tuple[tuple[str, str], ...] = option("source", _source, ())

@@ -33,7 +33,8 @@ def make_hooks(settings: Conf) -> Hooks:
     """Return the worker's hooks: connection handling, signals, the context of jobs, and the functions in ``HOOKS``.
 
     Raises:
-        Misconfigured: a path in ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or has the wrong type.
+        Misconfigured: a path in ``HOOKS``, ``CONTEXT``, ``CODEC`` or ``CODEC_TYPES`` cannot be imported, or has
+            the wrong type.
     """
     codec_types.install(settings)
     own = load_hooks(settings)

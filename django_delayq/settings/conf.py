@@ -125,6 +125,8 @@ class Conf(Section):
     hooks: HooksConf = key(HooksConf(), section, HooksConf)
     #: name in a job's context → dotted path of the ContextVar stored under it
     context: Mapping[str, str] = key({}, _context)
+    #: dotted path of the codec of arguments and payloads; None = JSON (see codec_types)
+    codec: str | None = key(None, check_dotted_path)
     #: dotted paths of project types that jobs may carry (see codec_types)
     codec_types: tuple[str, ...] = key((), check_dotted_paths)
     #: the stream of finished attempts

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..codecs import readable
 from ..errors import InvalidJob
 from ..job import Job, Undecodable
 from .inspector import INDEXES
@@ -71,7 +72,7 @@ class _Text:
             view.state != "morgue"
             and view.job.merged
             and any(
-                self._is_in(_read(payload.data)) for payload in self._broker.inspector.payloads(self._queue, view.id)
+                self._is_in(readable(payload.data)) for payload in self._broker.inspector.payloads(self._queue, view.id)
             )
         )
 
@@ -88,16 +89,12 @@ def _texts(view: JobView) -> Iterator[str]:
         yield from _contents(view.gated)
     yield from (view.reason, view.error_class, str(view.error.get("class", "")), str(view.error.get("message", "")))
     for payload in view.payloads:
-        yield _read(payload.data)
+        yield readable(payload.data)
 
 
 def _contents(job: Job) -> Iterator[str]:
-    yield _read(job.args)
-    yield _read(job.options_json)
-
-
-def _read(data: bytes) -> str:
-    return data.decode(errors="replace")
+    yield readable(job.args)
+    yield readable(job.options_json)
 
 
 class _Predicate:
