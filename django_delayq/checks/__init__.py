@@ -84,7 +84,7 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
     except Misconfigured:
         return []  # reported as delayq.E001
     messages: list[CheckMessage] = []
-    if config.redis is None:
+    if config.is_embedded:
         messages.append(
             Warning(
                 "The embedded Redis is used: it runs on this machine only, and ends with the processes that use it.",

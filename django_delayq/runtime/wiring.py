@@ -264,7 +264,7 @@ def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -
 def redis_name(settings: Conf) -> str:
     """Return a readable name of the Redis server, never with a password."""
     redis = settings.redis
-    if redis is None:
+    if settings.is_embedded:
         return "embedded Redis"
     if isinstance(redis, str) and "://" not in redis:
         return f"Redis of the cache {redis!r}"
