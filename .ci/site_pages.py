@@ -1,21 +1,28 @@
-"""Hook of the documentation site: pages that are kept at the root of the repository, as code hosts expect them."""
+"""Hook of the documentation site: generated pages, and those that code hosts expect at the root of a repository."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci")]
+
+from reference_pages import pages  # noqa: E402 (a hook is loaded by its path)
+
 AT_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages of the root, their links as seen from the folder of the documents."""
+    """Add the pages of the root, their links as seen from the folder of the documents, and the generated ones."""
     for name in AT_THE_ROOT:
         text = re.sub(r"\]\((?:docs/)", "](", (ROOT / name).read_text())
+        files.append(File.generated(config, name, content=text))
+    for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -163,7 +163,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("pipeline run"))
     def named_run(self, row: PipelineRun) -> SafeString:
-        """Return the kind, and below it the id."""
+        """Return the kind of a pipeline run and, on a line of its own, its id."""
         return format_html("{} <div>{}</div>", row.get_kind_display(), formatting.named(row.run_id))
 
     @admin.display(description=_("state"))

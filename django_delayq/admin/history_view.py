@@ -100,7 +100,7 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
 
 
 def forecast_panel(found: Forecast) -> dict[str, Any]:
-    """Return the forecast panel."""
+    """Return the values of the panel that shows how many jobs fall due in each of the next hours."""
     total = found.total
     summary = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
         "due": grouped(total.due),

@@ -50,7 +50,7 @@ class EventsSource(DataSource):
         return EVENTS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the present events."""
+        """Return a reader for a batch query, which reads the events stored now."""
         return EventsReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -38,7 +38,7 @@ class Attached(Protocol):
 
 @runtime_checkable
 class Closed(Protocol):
-    """Duty that holds a resource for its thread."""
+    """Duty that opens a resource, such as a database connection, which it has to close in the same thread."""
 
     def close(self) -> None:
         """Release the resource. Called in the thread of the loop, after the last turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq import task
-from django_delayq.core import job
+from django_delayq.core import settlement as settlements
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.core.operations.inspector import JobView
@@ -57,13 +57,13 @@ def fail(broker: Broker, ident: str, times: int = 1, delay_ms: int = 100_000, **
     """It has failed so often, and waits for its next try."""
     for _ in range(times):
         held = reserve(broker, ident)
-        settlement = job.fail(held, 1, 1, delay_ms=delay_ms, error_class="OSError", error=_ERROR, **how)
+        settlement = settlements.fail(held, 1, 1, delay_ms=delay_ms, error_class="OSError", error=_ERROR, **how)
         assert broker.queue("errands").settle([settlement]) == [True]
 
 
 def bury(broker: Broker, ident: str, reason: str = "exhausted") -> None:
     """It is in the morgue, before everything that is buried later."""
-    settlement = job.bury(reserve(broker, ident), 1, 1, reason=reason, error_class="OSError", error=_ERROR)
+    settlement = settlements.bury(reserve(broker, ident), 1, 1, reason=reason, error_class="OSError", error=_ERROR)
     assert broker.queue("errands").settle([settlement]) == [True]
     buried_ms = max(view.buried_ms or 0 for view in broker.inspector.graves("errands", ident))
     while int(broker.now_ms()) <= buried_ms:

@@ -148,7 +148,7 @@ def test_f11_a_handlers_own_thread_that_opens_a_connection_is_told_of(
     assert Slot(hooks).run(spawn) == ["ack"]
     told_of = [record.getMessage() for record in caplog.records if "my-own" in record.getMessage()]
     assert len(told_of) == 1, "once is enough"
-    assert "call django.db.connections.close_all() there" in told_of[0]
+    assert "call django.db.connections.close_all() at its end" in told_of[0]
     assert rows() == 2
     for connection in left_open:
         connection.close()

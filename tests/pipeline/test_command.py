@@ -121,8 +121,8 @@ def test_what_workers_did_gets_into_the_database(root: Path, delayq: Broker) -> 
         assert (after["tables"][name]["days"], after["tables"][name]["first"]) == (1, TODAY)
         assert after["tables"][name]["bytes"] > 0
     lines = _text("status").splitlines()
-    assert lines[0] == f"history in {root}, read as 'history'"
-    assert lines[1].startswith(f"last run {told['run_id']}: finished, 50 events, began ")
+    assert lines[0] == f"history in {root}, consumer 'history'"
+    assert lines[1].startswith(f"last run {told['run_id']}: finished, 50 events, started ")
     assert [line.split()[:3] for line in lines if line.startswith(("mails", "orders"))] == [
         ["mails", "2", "0"],
         ["orders", "2", "0"],

@@ -212,5 +212,5 @@ def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(
     told = json.loads(out.getvalue())
     assert (told["state"], told["bad"], told["outcomes"]) == ("finished", 2, {"created": 1, "refused": 1})
     assert [ident for ident, _ in told["first_bad"]] == ["remind-2", "remind-123456789012"]
-    assert "WARNING: 2 rows can have no job" in err.getvalue()
+    assert "WARNING: 2 rows cannot have a job" in err.getvalue()
     assert "ten years" in err.getvalue()

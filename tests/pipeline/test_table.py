@@ -257,7 +257,7 @@ def test_what_cannot_be_read_is_told_before(stock: Stock, options: dict[str, str
 
 
 def test_a_field_that_nobody_has_heard_of_is_named(stock: Stock) -> None:
-    with pytest.raises(Misconfigured, match="'what' is a Strange, which has no form in Spark; name the columns"):
+    with pytest.raises(Misconfigured, match="'what' is a Strange, which has no form in Spark; list the other columns"):
         columns_of(Riddle, connections[stock.alias], None)
 
 
