@@ -115,7 +115,7 @@ def check_cache(alias: str) -> None:
 def _backend(alias: str) -> type[Any]:
     """Return the class of a cache; ``object`` if it cannot be imported."""
     try:
-        found = import_string(django_settings.CACHES[alias].get("BACKEND"))
+        found = import_string(str(django_settings.CACHES[alias].get("BACKEND")))
     except (ImportError, AttributeError, TypeError):
         return object
     return found if isinstance(found, type) else object

@@ -62,7 +62,8 @@ class RowJobs:
     @property
     def created_field(self) -> Any:
         """Field that tells since when a row needs its job."""
-        return self.model._base_manager.values(self.created).query.select[0].target
+        (column,) = self.model._base_manager.values(self.created).query.select
+        return getattr(column, "target", None)
 
     def rows(self, before: datetime | None, using: str | None = None) -> Any:
         """Return the rows that need a job; ``before`` None = young rows, too."""
