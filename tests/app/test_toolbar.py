@@ -22,7 +22,24 @@ PANEL = "django_delayq.toolbar.JobsPanel"
 
 
 @pytest.fixture
-def site(delayq: Broker, settings: Any) -> Iterator[Client]:
+def without_wrappers_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the wrappers off again after the test: each is a frame more in the calls of all later tests."""
+    from django_delayq import toolbar
+
+    for place, name in (
+        (toolbar.verbs, "_schedule"),
+        (toolbar.verbs, "send_many"),
+        (toolbar.verbs, "send_many_durable"),
+        (toolbar.row_verbs, "cancel"),
+        (toolbar.row_verbs, "move"),
+        (toolbar.Scripts, "call"),
+    ):
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setattr(toolbar.verbs, "_watched_by_toolbar", False, raising=False)
+
+
+@pytest.fixture
+def site(delayq: Broker, settings: Any, without_wrappers_afterwards: None) -> Iterator[Client]:
     """A browser's view of a site with the toolbar and our panel."""
     with override_settings(
         INSTALLED_APPS=[*settings.INSTALLED_APPS, "debug_toolbar"],
