@@ -11,7 +11,7 @@ other types lie behind tags in them, the same as in JSON (:mod:`.codec`).
 from __future__ import annotations
 
 import json
-import pkgutil
+from importlib import import_module
 from typing import Any, Final, Protocol
 
 from .errors import InvalidJob, Misconfigured
@@ -55,8 +55,9 @@ def codec_at(path: str) -> Codec:
     Raises:
         Misconfigured: it cannot be imported, or is not a codec.
     """
+    module, _, name = path.rpartition(".")
     try:
-        codec = pkgutil.resolve_name(path)
+        codec = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise Misconfigured(f"{path} cannot be imported: {error}") from error
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -226,3 +227,10 @@ def test_a_wrong_path_is_reported_by_a_check_and_stops_a_worker(settings: Any, p
     assert finding.id == "delayq.E011"
     with pytest.raises(Misconfigured, match=rf"DELAYQ\['CODEC'\].*{message}"):
         wiring.make_hooks(conf())
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    monkeypatch.delitem(sys.modules, "django_delayq.messagepack", raising=False)
+    with pytest.raises(Misconfigured, match=r"pip install 'django-delayq\[msgpack\]'"):
+        codecs.codec_at("django_delayq.messagepack.codec")
