@@ -47,6 +47,11 @@ def broker() -> DjangoBroker:
     return _broker
 
 
+def ready_broker() -> DjangoBroker | None:
+    """Return the process's broker if it exists already. Nothing is started here."""
+    return _broker
+
+
 def swift_broker() -> DjangoBroker:
     """Return a broker of the same deployment that waits ``OUTBOX["budget"]`` for a reply, for sending after a commit.
 
@@ -97,6 +102,11 @@ class DjangoBroker(Broker):
         opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
         self._limit(name)
         return opened
+
+    def is_open(self, name: str) -> bool:
+        """Return True if :meth:`queue` returns the queue without a call to Redis."""
+        existing = self._queues.get(name)
+        return existing is not None and not existing.deleted and name in self._limited
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,7 @@ from django.utils.translation import ngettext
 from .core.errors import InvalidJob
 from .core.redis.scripts import Scripts
 from .outbox import row_verbs
-from .scheduling import verbs
+from .scheduling import aio, verbs
 from .scheduling.handle import JobHandle
 from .transactions import in_transaction
 
@@ -195,19 +197,33 @@ def _recorded(act: Callable[..., Any], describe: Callable[..., Call]) -> Callabl
         panel = _panel()
         if panel is None:
             return act(*args, **named)
-        call = describe(*args, **named)
-        panel.record_call(call)
-        began_at = time.perf_counter()
-        try:
+        with _recording(panel, describe(*args, **named)) as call:
             call.result = act(*args, **named)
-        except Exception as error:
-            call.error = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            call.ms = (time.perf_counter() - began_at) * 1000
         return call.result
 
-    return recorded
+    @functools.wraps(act)
+    async def recorded_async(*args: Any, **named: Any) -> Any:
+        panel = _panel()
+        if panel is None:
+            return await act(*args, **named)
+        with _recording(panel, describe(*args, **named)) as call:
+            call.result = await act(*args, **named)
+        return call.result
+
+    return recorded_async if iscoroutinefunction(act) else recorded
+
+
+@contextmanager
+def _recording(panel: JobsPanel, call: Call) -> Iterator[Call]:
+    panel.record_call(call)
+    began_at = time.perf_counter()
+    try:
+        yield call
+    except Exception as error:
+        call.error = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        call.ms = (time.perf_counter() - began_at) * 1000
 
 
 def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,19 +231,26 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(act)
     def timed(self: Scripts, name: str, *args: Any, **options: Any) -> Any:
-        panel = _panel()
-        if panel is None:
+        with _trip(name):
             return act(self, name, *args, **options)
-        failed = True
-        began_at = time.perf_counter()
-        try:
-            reply = act(self, name, *args, **options)
-            failed = False
-            return reply
-        finally:
-            panel.record_trip(name, time.perf_counter() - began_at, failed)
 
-    return timed
+    @functools.wraps(act)
+    async def timed_async(self: Scripts, name: str, *args: Any, **options: Any) -> Any:
+        with _trip(name):
+            return await act(self, name, *args, **options)
+
+    return timed_async if iscoroutinefunction(act) else timed
+
+
+@contextmanager
+def _trip(name: str) -> Iterator[None]:
+    panel, failed, began_at = _panel(), True, time.perf_counter()
+    try:
+        yield
+        failed = False
+    finally:
+        if panel is not None:
+            panel.record_trip(name, time.perf_counter() - began_at, failed)
 
 
 def _install_wrappers() -> None:
@@ -239,22 +262,26 @@ def _install_wrappers() -> None:
     def many(task: Any, queue: str, jobs: Any, using: str | None) -> Call:
         return Call("schedule_many", task.name, queue, "", using)
 
-    def cancel(job: Any) -> Call:
-        return Call("cancel", _name_of(job.task), job.queue, job.id, job.using)
+    def one(job: Any) -> Call:
+        handle = job.handle
+        return Call("schedule", handle.task.name, handle.queue, "", handle.using_db)
 
-    def move(job: Any, verb: str, *_rest: Any) -> Call:
-        return Call(verb, _name_of(job.task), job.queue, job.id, job.using)
+    def change(change: Any) -> Call:
+        job = change.target
+        return Call(change.verb, _name_of(job.task), job.queue, job.id, job.using)
 
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
         (verbs, "_schedule", schedule),
         (verbs, "send_many", many),
         (verbs, "send_many_durable", many),
-        (row_verbs, "cancel", cancel),
-        (row_verbs, "move", move),
+        (row_verbs, "apply", change),
+        (aio, "apply_on_loop", change),
+        (aio, "send_on_loop", one),
     )
     for module, name, describe in patches:
         setattr(module, name, _recorded(getattr(module, name), describe))
     Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]
+    Scripts.call_async = _timed(Scripts.call_async)  # type: ignore[method-assign]
 
 
 def _name_of(task: Any) -> str:

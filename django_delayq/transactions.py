@@ -19,15 +19,18 @@ A callback that a test calls itself, inside its transaction, sends no other verb
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
+from asgiref.sync import AsyncToSync, SyncToAsync
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
 from .core.errors import InvalidJob
@@ -74,6 +77,46 @@ def in_transaction(using: str | None) -> bool:
             f"using_db={short(using)} is no alias in DATABASES.{suggest(str(using), connections)} "
             f"Known aliases: {', '.join(connections)}"
         ) from None
+
+
+def in_transaction_of_coroutine(using: str | None) -> bool:
+    """Return True if an ``atomic`` block is open on the database ``using`` in the thread of this coroutine's sync code.
+
+    That is the thread in which ``sync_to_async`` runs functions for it. Call it where :func:`has_loop_of_its_own`.
+    """
+    if in_transaction(using):  # code that opened it on the event loop
+        return True
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = (
+        SyncToAsync.single_thread_executor if context is None else SyncToAsync.context_to_thread_executor.get(context)
+    )
+    threads = {thread.ident for thread in getattr(executor, "_threads", ())}
+    alias = using or DEFAULT_DB_ALIAS
+    return any(one.in_atomic_block and one.alias == alias and _thread_of(one) in threads for one in list(_opened))
+
+
+def _thread_of(connection: BaseDatabaseWrapper) -> int:
+    return connection._thread_ident  # type: ignore[attr-defined, no-any-return]
+
+
+def has_loop_of_its_own() -> bool:
+    """Return True on an event loop that no blocking code waits for with ``async_to_sync``.
+
+    A loop of ``async_to_sync`` ends with the call, and the coroutine's sync code runs in the caller's thread.
+    """
+    loop = asyncio.get_running_loop()
+    return getattr(AsyncToSync.executors, "current", None) is None and loop not in AsyncToSync.loop_thread_executors
+
+
+#: database connections of all threads
+_opened: Final[WeakSet[BaseDatabaseWrapper]] = WeakSet()
+
+
+def _note_opened(connection: BaseDatabaseWrapper, **_: object) -> None:
+    _opened.add(connection)
+
+
+connection_created.connect(_note_opened, dispatch_uid="django_delayq.transactions")
 
 
 def now_or_on_commit(

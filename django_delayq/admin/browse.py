@@ -7,14 +7,17 @@ continued by a cursor: ``<queue>:<cursor of the inspector>``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from .text_search import SearchTimeout, TextSearch
+from ..core.operations.job_filter import JobFilter
+from ..core.operations.pages import Accepts
+from ..status.text_search import SearchTimeout, TextSearch
+from .live_filters import filter_of, given_filters
 
 if TYPE_CHECKING:
     from django.http import QueryDict
@@ -67,7 +70,27 @@ class BrowseQuery:
     reverse: bool = False
     cursor: str = ""
     limit: int = USUAL_LIMIT
+    #: text to search in all places
     text: str = ""
+    #: conditions of the list, as texts
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def where(self) -> JobFilter:
+        """Return the conditions."""
+        return filter_of(self.filters)
+
+    @property
+    def order(self) -> str:
+        """Return the order of the list."""
+        return self.by or self.where.best_order(self.place, PLACES[self.place])
+
+    def accepts(self) -> Accepts | None:
+        """Return the condition that the filter leaves open; None if there is none."""
+        text = TextSearch(self.where.text) if self.where.text else None
+        if self.place != "gated":
+            return text
+        return lambda view: view.gated_due_ms is not None and (text is None or text(view))
 
     @classmethod
     def of(cls, parameters: QueryDict) -> BrowseQuery:
@@ -84,6 +107,7 @@ class BrowseQuery:
             cursor=parameters.get("cursor", "")[:2000],
             limit=min(whole_number(parameters.get("limit", ""), USUAL_LIMIT), LIMITS[-1]),
             text=parameters.get("q", "").strip()[:255],
+            filters=given_filters(parameters),
         )
 
 
@@ -99,7 +123,7 @@ class Listing:
     jobs: list[JobView] = field(default_factory=list)
     #: cursor of the next page; "" at the end
     cursor: str = ""
-    #: number of jobs that a search examined
+    #: number of jobs that were read
     examined: int = 0
     #: True if the time or the limit was reached before the end
     cut_off: bool = False
@@ -131,24 +155,23 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
     for place, name in enumerate(names):
         if begin and not query.queue and name < begin:
             continue
-        position = cursor if name == begin else ""
-        while True:
-            page = broker.inspector.page(
-                name,
-                _index_of(query.place),
-                query.by,
-                cursor=position,
-                limit=_jobs_to_request(query, listing),
-                reverse=query.reverse,
-                most_bytes=MOST_BYTES,
-            )
-            listing.jobs += [view for view in page.jobs if query.place != "gated" or view.gated_due_ms is not None]
-            position = page.cursor
-            listing.cut_off = query.place == "gated" and time.monotonic() > deadline
-            if not position or listing.cut_off or len(listing.jobs) >= query.limit:
-                break
-        if position:
-            listing.cursor = f"{name}:{position}"
+        page = broker.inspector.page(
+            name,
+            _index_of(query.place),
+            query.order,
+            cursor=cursor if name == begin else "",
+            limit=query.limit - len(listing.jobs),
+            reverse=query.reverse,
+            most_bytes=MOST_BYTES,
+            where=query.where,
+            accepts=query.accepts(),
+            seconds=max(0.0, deadline - time.monotonic()),
+        )
+        listing.jobs += page.jobs
+        listing.examined += page.examined
+        if page.cursor:
+            listing.cursor = f"{name}:{page.cursor}"
+            listing.cut_off = len(listing.jobs) < query.limit
             return listing
         if len(listing.jobs) >= query.limit and place + 1 < len(names):
             listing.cursor = f"{names[place + 1]}:"
@@ -158,15 +181,6 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
 
 def _index_of(place: str) -> str:
     return "reserved" if place == "gated" else place
-
-
-def _jobs_to_request(query: BrowseQuery, listing: Listing) -> int:
-    """Return the number of jobs to request from the inspector.
-
-    Only some of the reserved jobs have gated content, so a page of gated ones may need several requests. Such a page
-    may exceed the limit slightly, because jobs that were read must not be read again.
-    """
-    return query.limit if query.place == "gated" else query.limit - len(listing.jobs)
 
 
 # -- search ----------------------------------------------------------------------------------------------------------
@@ -189,7 +203,7 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
 
     def add(view: JobView) -> None:
         name = view.job.queue, view.id, view.job.key if view.state == "morgue" else b""
-        if name not in known:
+        if name not in known and query.where.holds(view):
             known.add(name)
             listing.jobs.append(view)
 

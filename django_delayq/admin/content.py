@@ -16,10 +16,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..core.codecs import as_json
 from ..core.job import Payload
-from ..core.task import registry
 from ..settings.conf import mask
+from ..status.job_content import argument_names, call_rows, loaded, split_call
 from .formatting import NOTHING
 
 __all__ = [
@@ -78,18 +77,6 @@ def _readable(value: Any) -> Any:
     return [_readable(item) for item in value] if isinstance(value, list) else value
 
 
-def loaded(data: bytes) -> Any:
-    """Return stored JSON as it is, tags included.
-
-    Raises:
-        ValueError: it is not JSON, nor stored with the codec of this process.
-    """
-    try:
-        return json.loads(as_json(data))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def raw(data: bytes) -> str:
     """Return bytes that are not JSON as masked text, unprintable characters escaped."""
     text = data[:LONGEST].decode(errors="backslashreplace")
@@ -114,41 +101,6 @@ def json_text(data: bytes) -> str:
 def json_pre(data: bytes) -> SafeString:
     """Return stored JSON, masked, in a preformatted box."""
     return pre(json_text(data))
-
-
-def argument_names(task: str) -> list[str]:
-    """Return the names of a task's positional arguments, or none if the task is not registered here."""
-    known = registry.get(task)
-    return [] if known is None else list(known.argument_names)
-
-
-def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and named arguments of a stored call, tags included.
-
-    Raises:
-        ValueError: these are not arguments.
-    """
-    value = loaded(stored) if stored else []
-    if isinstance(value, list):
-        return value, {}
-    if isinstance(value, dict) and value.keys() <= {"a", "k"}:
-        args, kwargs = value.get("a", []), value.get("k", {})
-        if isinstance(args, list) and isinstance(kwargs, dict):
-            return args, kwargs
-    raise ValueError("these are not arguments")
-
-
-def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
-    """Return name and value of each argument of a call, masked.
-
-    Raises:
-        ValueError: these are not arguments.
-    """
-    args, kwargs = split_call(stored)
-    names = argument_names(task)
-    masked_args, masked_kwargs = mask().arguments(args, kwargs, names)
-    labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
-    return [*zip(labels, masked_args, strict=True), *masked_kwargs.items()]
 
 
 def call_table(task: str, stored: bytes) -> SafeString | str:

@@ -78,6 +78,11 @@ class JobViewModel:
         return f"{self.job.queue}/{self.view.id}"
 
     @property
+    def key(self) -> str:
+        """Key of the generation, queue and id: the value of its checkbox."""
+        return f"{self.job.key.hex()}:{self.name}"
+
+    @property
     def state(self) -> str:
         """Display name of the state."""
         return state_word(self.view.state)

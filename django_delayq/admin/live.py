@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 import django_delayq
 
 from .. import connections
-from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
 from .browse import (
-    LIMITS,
-    PLACES,
-    SEARCH_SECONDS,
-    USUAL_LIMIT,
     BrowseQuery,
-    Listing,
-    browse,
-    count_at,
-    search,
     whole_number,
 )
-from .formatting import grouped, moment
+from .formatting import moment
 from .forms import RescheduleForm
-from .job_view_model import JobViewModel, payload_view_model
-from .places import ORDER_NAMES, PLACE_MEANINGS, PLACE_NAMES
-from .redis_pages import RedisPages
+from .job_view_model import payload_view_model
+from .live_bulk import LiveBulkPages
 
 __all__ = ["LiveJobAdmin", "register"]
 
@@ -46,7 +33,7 @@ PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
 
 
-class LiveJobAdmin(RedisPages):
+class LiveJobAdmin(LiveBulkPages):
     """Pages of :class:`LiveJob`."""
 
     def pages(self) -> list[URLPattern]:
@@ -55,85 +42,12 @@ class LiveJobAdmin(RedisPages):
         both = "GET HEAD POST"
         return [
             self.page("", self.list_view, "changelist"),
+            *self.bulk_pages(),
             self.page(f"{one}change/", self.job_view, "change"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods="POST"),
             self.page(f"{one}reschedule/", self.reschedule_view, "reschedule", verb="run", methods=both),
             self.page(f"{one}cancel/", self.cancel_view, "cancel", verb="cancel", methods=both),
         ]
-
-    # -- the list ----------------------------------------------------------------------------------------------------
-
-    def list_view(self, request: HttpRequest) -> HttpResponse:
-        """Render a page of jobs, or the results of a search."""
-        broker = connections.broker()
-        counts = broker.inspector.all_counts()
-        query = BrowseQuery.of(request.GET)
-        try:
-            listing = search(broker, query, counts) if query.text else browse(broker, query, counts)
-        except InvalidJob as error:
-            messages.warning(request, str(error))
-            listing = Listing()
-        now_ms = broker.now_ms()
-        counted = [one for one in counts if query.queue in ("", one.queue)]
-        chosen = query.by or PLACES[query.place][0]
-        context = {
-            "query": query,
-            "listing": listing,
-            "items": self.items(listing.jobs, now_ms),
-            "now": moment(now_ms, now_ms),
-            "queues": [one.queue for one in counts],
-            "queue_url": self.url_of("queueentry", "change", query.queue) if query.queue else "",
-            "tabs": [
-                (
-                    place,
-                    name,
-                    grouped(sum(count_at(one, place) for one in counted)),
-                    self.link(query, place=place, by="", reverse=None),
-                )
-                for place, name in PLACE_NAMES.items()
-            ],
-            "meaning": PLACE_MEANINGS[query.place],
-            "orders": [
-                (
-                    ORDER_NAMES[by],
-                    by == chosen,
-                    self.link(query, by=by, reverse=not query.reverse if by == chosen else None),
-                )
-                for by in PLACES[query.place]
-            ],
-            "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
-            "first_url": self.link(query) if query.cursor else "",
-            "search_seconds": SEARCH_SECONDS,
-            "limits": [(limit, self.link(query, limit=limit)) for limit in LIMITS],
-        }
-        trail = [(query.queue, "")] if query.queue else []
-        return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
-
-    def items(self, views: Sequence[JobView], now_ms: float) -> list[JobViewModel]:
-        """Return view models of the jobs, all as of one moment."""
-        lease_ms = connections.broker().lease_ms
-        return [JobViewModel(view, now_ms, lease_ms) for view in views]
-
-    def link(self, query: BrowseQuery, **other: Any) -> str:
-        """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
-        parameters = {
-            "queue": query.queue,
-            "place": query.place,
-            "by": query.by,
-            "limit": query.limit,
-            "q": query.text,
-            "reverse": query.reverse,
-            "cursor": "",
-            **other,
-        }
-        if "place" in other:
-            parameters["q"] = ""
-        if parameters["reverse"] is not None:
-            parameters["reverse"] = int(parameters["reverse"])
-        if parameters["limit"] == USUAL_LIMIT:
-            parameters["limit"] = ""
-        filled = {name: value for name, value in parameters.items() if value not in ("", None)}
-        return f"{self.url('changelist')}?{urlencode(filled)}"
 
     # -- one job -----------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..core import bulk
+from ..core.filtered_bulk import Verb, change_matching
 from ..core.operations.selection import Progress
 from ..core.queue import Queue
 from ..outbox import batch_verbs
 from ..repair.sweeping import Sweep
+from .listing import text_of
 
 #: maximum seconds of an operation on all jobs of a queue
 LONGEST: Final = 10.0
@@ -25,6 +27,18 @@ def run_all_now(queue: Queue) -> dict[str, Any]:
     """Make every waiting job due now, including rows that the outbox has not sent yet; see :func:`sweep`."""
     moved = batch_verbs.run_unsent_now(queue)
     return sweep(lambda progress: bulk.run_all_now(queue, progress=progress), moved=moved)
+
+
+def change_where(queue: Queue, verb: Verb, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a verb to the jobs in Redis that meet the conditions ``where`` of a request, from its ``cursor`` on.
+
+    Returns:
+        See :func:`sweep`; also the ``cursor`` with which the next request continues.
+    """
+    where, cursor = body["where"], body.get("cursor", "")
+    changed = change_matching(queue, verb, where, accepts=text_of(where), cursor=cursor, seconds=LONGEST)
+    complete = {"complete": not changed.cursor, "seen": changed.examined, "total": changed.total}
+    return {"counts": dict(changed.counts), **complete, **({"cursor": changed.cursor} if changed.cursor else {})}
 
 
 def sweep(act: Callable[[Progress], dict[str, int]], **before: int) -> dict[str, Any]:

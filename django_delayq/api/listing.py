@@ -7,36 +7,57 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..access.problems import Problem
+from ..core.operations.job_filter import JobFilter
+from ..core.operations.pages import Accepts
 from ..core.operations.views import JobView
 from ..core.queue import Queue
 from ..settings.conf import conf
+from ..status.text_search import TextSearch
 from . import brokers
 
 #: bytes of arguments, payloads and errors after which a page of whole records ends
 PAGE_BYTES: Final = 1024 * 1024
 #: maximum bytes of arguments that a list shows; larger ones are left out
 MOST_BYTES: Final = 10_000
+#: seconds after which a page with conditions ends
+PAGE_SECONDS: Final = 2.0
 
 
 def jobs_page(queue: Queue, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the page that a validated query selects: ``jobs`` and ``cursor``."""
+    """Return the page that a validated query selects: ``jobs``, ``cursor`` and ``examined``."""
+    accepts = _accepts(query)
     if query["id"]:
-        jobs, cursor = _jobs_of_id(queue, query), ""
-    else:
-        low, high = _range(query)
-        page = brokers.broker().inspector.page(
-            queue.name,
-            query["place"],
-            query["by"],
-            cursor=query["cursor"],
-            limit=query["limit"],
-            reverse=query["order"] == "desc",
-            low=low,
-            high=high,
-            most_bytes=MOST_BYTES,
-        )
-        jobs, cursor = page.jobs, page.cursor
-    return {"jobs": [view for view in jobs if _matches(view, query)], "cursor": cursor or None}
+        found = [view for view in _jobs_of_id(queue, query) if query["where"].holds(view)]
+        jobs = [view for view in found if accepts is None or accepts(view)]
+        return {"jobs": jobs, "cursor": None, "examined": len(found)}
+    low, high = _range(query)
+    page = brokers.broker().inspector.page(
+        queue.name,
+        query["place"],
+        query["by"],
+        cursor=query["cursor"],
+        limit=query["limit"],
+        reverse=query["order"] == "desc",
+        low=low,
+        high=high,
+        most_bytes=MOST_BYTES,
+        where=query["where"],
+        accepts=accepts,
+        seconds=PAGE_SECONDS,
+    )
+    return {"jobs": page.jobs, "cursor": page.cursor or None, "examined": page.examined}
+
+
+def text_of(where: JobFilter) -> Accepts | None:
+    """Return the predicate for the text of a filter, which does not see masked values; None without a text."""
+    return TextSearch(where.text) if where.text else None
+
+
+def _accepts(query: Mapping[str, Any]) -> Accepts | None:
+    text = text_of(query["where"])
+    if query.get("state") != "gated":
+        return text
+    return lambda view: view.gated_due_ms is not None and (text is None or text(view))
 
 
 def _jobs_of_id(queue: Queue, query: Mapping[str, Any]) -> Sequence[JobView]:
@@ -55,13 +76,6 @@ def _is_in_state(view: JobView, state: str) -> bool:
         "failed": waits and view.job.failures > 0,
         "gated": True,
     }.get(state, view.state == state)
-
-
-def _matches(view: JobView, query: Mapping[str, Any]) -> bool:
-    """Return True if the job passes the filters that the index does not cover."""
-    if query.get("state") == "gated" and view.gated_due_ms is None:
-        return False
-    return not query["task"] or view.job.task == query["task"]
 
 
 def _range(query: Mapping[str, Any]) -> tuple[float | str | None, float | str | None]:
@@ -100,4 +114,4 @@ def graves_page(queue: Queue, ident: str, query: Mapping[str, Any]) -> dict[str,
             "job_not_found",
             f"the morgue of queue {queue.name!r} has no job {ident!r}; it was kicked, discarded or never there",
         )
-    return {"jobs": page.jobs, "cursor": page.cursor or None}
+    return {"jobs": page.jobs, "cursor": page.cursor or None, "examined": page.examined}

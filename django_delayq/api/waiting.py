@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -52,6 +52,11 @@ def answer(search: Search) -> Response:
     """Return a response with the jobs that are due now."""
     jobs = search.run(0.0)
     return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
+
+
+def reserved(jobs: Iterable[HeldJob | None], **more: str) -> Response:
+    """Return a response with jobs that were reserved one by one."""
+    return Response({**_rendered([job for job in jobs if job is not None]), **more})
 
 
 def _rendered(jobs: list[HeldJob]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from .errors import (
     Unavailable,
 )
 from .held import AsyncHeldJob, HeldJob
-from .operating import Listing
+from .operating import Listing, Where
 from .producing import Options
 
 __all__ = [
@@ -83,5 +83,6 @@ __all__ = [
     "Throttled",
     "TryLater",
     "Unavailable",
+    "Where",
     "Worker",
 ]

@@ -122,6 +122,8 @@ class Bulk:
     complete: bool = True
     seen: int = 0
     total: int = 0
+    #: continues a request with conditions
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,44 @@ class ConsumerVerbs(Base, Generic[HeldT]):
             yield Pause(min(pause, left))
 
     @verb
+    def reserve_id(
+        self, queue: str, id: str, early: bool = False, *, ttr: Seconds = 60, worker: str = ""
+    ) -> Steps[HeldT | None]:
+        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
+        jobs, _cursor = yield from self._reserve_one(queue, {"id": id}, early, ttr, worker)
+        return jobs[0] if jobs else None
+
+    @verb
+    def reserve_match(
+        self,
+        queue: str,
+        *,
+        text: str = "",
+        task: str = "",
+        prefix: str = "",
+        early: bool = False,
+        ttr: Seconds = 60,
+        worker: str = "",
+    ) -> Steps[HeldT | None]:
+        """Reserve the first due job that meets all conditions; return None if there is none.
+
+        Args:
+            queue: name of the queue.
+            text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
+                JSON); ASCII letters in either case.
+            task: name of the task.
+            prefix: beginning of the id.
+            early: also jobs that are not due yet.
+            ttr, worker: see :meth:`reserve`.
+        """
+        where = members(text=text or None, task=task or None, prefix=prefix or None)
+        cursor: str | None = None
+        while True:  # a request ends after some seconds; the next one continues
+            jobs, cursor = yield from self._reserve_one(queue, {"where": where}, early, ttr, worker, cursor)
+            if jobs or cursor is None:
+                return jobs[0] if jobs else None
+
+    @verb
     def ack(self, jobs: Sequence[HeldT]) -> Steps[list[bool]]:
         """Acknowledge jobs as done. Return for each job if that counted; False = its lease was lost.
 
@@ -106,6 +144,20 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         answer = yield from self._exchange("POST", *path, body=body, extra=wait)
         jobs = [held_of(self._held_class, one, self, ttr) for one in answer.data["jobs"]]
         return jobs, answer.retry_after or 0.0
+
+    def _reserve_one(
+        self,
+        queue: str,
+        which: Mapping[str, Any],
+        early: bool,
+        ttr: Seconds,
+        worker: str,
+        cursor: str | None = None,
+    ) -> Steps[tuple[list[HeldT], str | None]]:
+        """Reserve one job; return it in a list, and the cursor if jobs are left to examine."""
+        options = members(early=early, ttr=seconds(ttr), worker=worker or self._worker, cursor=cursor)
+        data = yield from self._post("queues", queue, "reserve", body={**which, **options})
+        return [held_of(self._held_class, one, self, seconds(ttr)) for one in data["jobs"]], data.get("cursor")
 
     def _fail(
         self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None

@@ -19,7 +19,23 @@ Ids = Sequence[str] | None
 Graves = Sequence[str | Job] | None
 
 
-class Listing(TypedDict, total=False):
+class Where(TypedDict, total=False):
+    """Conditions; a job meets all of them.
+
+    ``text`` is in the id, the task's name, the arguments or payloads (canonical JSON without masked values), the
+    context or the last error; ``prefix`` is the beginning of the id, ``failures`` the least number of failures.
+    """
+
+    text: str
+    task: str
+    prefix: str
+    due_from: datetime | float
+    due_before: datetime | float
+    failures: int
+    never_started: bool
+
+
+class Listing(Where, total=False):
     """Filters of a list of jobs; by default all waiting jobs (or the whole morgue).
 
     ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of the orders of
@@ -32,7 +48,6 @@ class Listing(TypedDict, total=False):
     order: str
     limit: int
     id: str
-    task: str
     min: datetime | float | str
     max: datetime | float | str
 
@@ -157,31 +172,34 @@ class OperatorVerbs(Base):
     # -- verbs for many jobs -----------------------------------------------------------------------------------------
 
     @verb
-    def cancel(self, queue: str, ids: Ids = None, *, all: bool = False) -> Steps[Bulk]:
-        """Cancel waiting jobs, and mark running ones to be stopped: those of ``ids``, or all waiting ones."""
-        return self._order(queue, "cancel", ids, all)
+    def cancel(self, queue: str, ids: Ids = None, *, all: bool = False, where: Where | None = None) -> Steps[Bulk]:
+        """Cancel jobs: those of ``ids``, of which running ones are marked to be stopped, or all waiting ones.
+
+        With ``where`` those waiting ones that meet the conditions.
+        """
+        return self._order(queue, "cancel", ids, all, where)
 
     @verb
     def reschedule(
         self, queue: str, ids: Sequence[str], *, delay: Seconds | None = None, at: datetime | float | None = None
     ) -> Steps[Bulk]:
         """Set another due time for waiting jobs."""
-        return self._order(queue, "reschedule", ids, False, delay=delay, at=at)
+        return self._order(queue, "reschedule", ids, False, None, delay=delay, at=at)
 
     @verb
-    def run_now(self, queue: str, ids: Ids = None, *, all: bool = False) -> Steps[Bulk]:
-        """Make waiting jobs due now."""
-        return self._order(queue, "run-now", ids, all)
+    def run_now(self, queue: str, ids: Ids = None, *, all: bool = False, where: Where | None = None) -> Steps[Bulk]:
+        """Make waiting jobs due now: those of ``ids``, all, or those that meet the conditions."""
+        return self._order(queue, "run-now", ids, all, where)
 
     @verb
-    def kill_failed(self, queue: str) -> Steps[Bulk]:
-        """Move failed jobs to the morgue."""
-        return self._whole(queue, "kill-failed", {})
+    def kill_failed(self, queue: str, *, where: Where | None = None) -> Steps[Bulk]:
+        """Move failed jobs to the morgue: all, or those that meet the conditions."""
+        return self._whole(queue, "kill-failed", _conditions(where))
 
     @verb
-    def delete_failed(self, queue: str) -> Steps[Bulk]:
-        """Delete failed jobs."""
-        return self._whole(queue, "delete-failed", {})
+    def delete_failed(self, queue: str, *, where: Where | None = None) -> Steps[Bulk]:
+        """Delete failed jobs: all, or those that meet the conditions."""
+        return self._whole(queue, "delete-failed", _conditions(where))
 
     @verb
     def kick(
@@ -190,39 +208,53 @@ class OperatorVerbs(Base):
         ids: Graves = None,
         *,
         all: bool = False,
+        where: Where | None = None,
         delay: Seconds | None = None,
         per_second: float | None = None,
         replace: bool | None = None,
     ) -> Steps[Bulk]:
-        """Move jobs from the morgue back into the queue: those of ``ids``, or all.
+        """Move jobs from the morgue back into the queue: those of ``ids``, all, or those that meet conditions.
 
         Args:
             queue: name of the queue.
             ids: ids or records of the jobs.
             all: all jobs of the morgue.
+            where: the conditions.
             delay: delay until they are due; None = due now.
             per_second: spread all jobs at this rate.
             replace: replace a live job of the same id.
         """
-        return self._order(queue, "kick", ids, all, delay=delay, per_second=per_second, replace=replace)
+        return self._order(queue, "kick", ids, all, where, delay=delay, per_second=per_second, replace=replace)
 
     @verb
     def discard(
-        self, queue: str, ids: Graves = None, *, all: bool = False, older_than: Seconds | None = None
+        self,
+        queue: str,
+        ids: Graves = None,
+        *,
+        all: bool = False,
+        where: Where | None = None,
+        older_than: Seconds | None = None,
     ) -> Steps[Bulk]:
-        """Delete jobs of the morgue for good: those of ``ids``, or all, or all ``older_than`` a time span."""
-        return self._order(queue, "discard", ids, all, older_than=older_than)
+        """Delete jobs of the morgue for good: those of ``ids``, or all, or all ``older_than`` a time span.
+
+        With ``where`` those that meet the conditions.
+        """
+        return self._order(queue, "discard", ids, all, where, older_than=older_than)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _jobs(self, path: tuple[str, ...], query: Mapping[str, Any]) -> Pages[Job]:
         return self._pages(path, "jobs", members(**query), job_of)
 
-    def _order(self, queue: str, action: str, ids: Graves, all: bool, **options: Any) -> Steps[Bulk]:
+    def _order(
+        self, queue: str, action: str, ids: Graves, all: bool, where: Where | None, **options: Any
+    ) -> Steps[Bulk]:
         if isinstance(ids, (str, bytes)):
             raise TypeError(f"ids are a list, got {ids!r}")
         if ids is None:
-            return (yield from self._whole(queue, action, members(all=all or None, **options)))
+            body = {**_conditions(where), **members(all=all or None, **options)}
+            return (yield from self._whole(queue, action, body))
         counts: Counter[str] = Counter()
         results: list[tuple[str, str]] = []
         for chunk in chunks(ids, AT_ONCE):
@@ -245,8 +277,13 @@ class OperatorVerbs(Base):
             part = made(Bulk, (yield from self._post("queues", queue, action, body=body)))
             counts.update(part.counts)
             seen += part.seen
+            body = {**body, **members(cursor=part.cursor)}
             if part.complete:
                 return Bulk(counts=dict(counts), seen=seen, total=max(seen, part.total))
+
+
+def _conditions(where: Where | None) -> dict[str, Any]:
+    return {} if where is None else {"where": members(**where)}
 
 
 def _selection(some: Sequence[str | Job]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Queue(Sender):
                 ident.encode(),
                 b"1" if early else b"0",
             )
-            return None if frame == CLOSED_REPLY else self._batch(frame, number, worker, last_sent(began))
+            return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
 
         return self.visit(ident, ask) or Batch()
 

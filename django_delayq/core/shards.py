@@ -63,7 +63,7 @@ class Shards(ShardSet):
             *_SERVED[which],
             request=request,
         )
-        return self._batch(frame, number, worker, last_sent(began))
+        return self.batch_of(frame, number, worker, last_sent(began))
 
     def settle_reserve(
         self,
@@ -88,7 +88,7 @@ class Shards(ShardSet):
             "ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which], request=request
         )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker, last_sent(began))
+        return [counted[id(s)] for s in settlements], self.batch_of(batch, number, worker, last_sent(began))
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
         """Apply settlements, each by its own verb (:class:`Settlement`).
@@ -146,7 +146,8 @@ class Shards(ShardSet):
                     answers[place] = _TOUCHED[letter]
         return answers
 
-    def _batch(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
+    def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
+        """Return the batch in a reply of a shard; jobs that cannot be read are buried, late ones are ended."""
         jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)

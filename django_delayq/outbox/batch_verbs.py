@@ -81,7 +81,7 @@ def cancel(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]
     def one(ident: str, request: bytes | None, found: _Rows) -> str:
         home = found.home(ident, request)
         if home is not None:
-            return row_verbs.cancel(_target(queue, ident, home, request)) or GONE
+            return row_verbs.apply(row_verbs.cancellation(_target(queue, ident, home, request))) or GONE
         outcome = queue.cancel(ident, generation=found.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
@@ -152,7 +152,7 @@ def _move(
             live = broker.existing(queue.name)
             return live is not None and move(live, ident, request, None)
 
-        answer = row_verbs.move(_target(queue, ident, home, request), verb, when, send)
+        answer = row_verbs.apply(row_verbs.movement(_target(queue, ident, home, request), verb, when, send))
         return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
 
     return _change_each(queue, idents, requests, one)

@@ -122,7 +122,12 @@ def set_queues_seen(seen: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, fro
 
 
 def in_use(alias: str, queue: str, task: Task | None) -> bool:
-    """Return True if a job of this queue and task may have rows, as far as this process can determine.
+    """Return True if a job of this queue and task may have rows, as far as this process can determine."""
+    return is_expected(alias, queue, task) and has_table(alias)
+
+
+def is_expected(alias: str, queue: str, task: Task | None) -> bool:
+    """Return True if a job of this queue and task may be durable. The database is not queried.
 
     If durable jobs are not expected, no verb queries the database, because a process that cancels jobs may have none.
     """
@@ -134,7 +139,7 @@ def in_use(alias: str, queue: str, task: Task | None) -> bool:
         or settings.queue(queue).durable
         or (_queues_seen is not None and _queues_seen[0] is settings and queue in _queues_seen[1])
         or _declared(queue, task)
-    ) and has_table(alias)
+    )
 
 
 def _declared(queue: str, task: Task | None) -> bool:

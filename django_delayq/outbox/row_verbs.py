@@ -10,12 +10,15 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, transaction
 
+from .. import connections
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
+from ..core.replay import run_verb
 from ..core.task import Task
 from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
@@ -78,6 +81,11 @@ class Target:
         return None if self.handle is None else self.handle.generation
 
     @property
+    def may_have_rows(self) -> bool:
+        """True if the job may have rows, as far as the settings and the tasks determine it."""
+        return self.durable or durability.is_expected(self.alias, self.queue, self.task)
+
+    @property
     def unsent(self) -> bool:
         """True if a row was changed before it was sent."""
         return any(self.row_keys.values())
@@ -120,8 +128,29 @@ class Target:
         return CallDescription(verb, self.queue, self.id, self.task)
 
 
-def cancel(target: Target) -> Cancelled | OnCommit | Left:
-    """Cancel a job; see :func:`django_delayq.cancel`."""
+@dataclass(frozen=True, slots=True)
+class Change(Generic[A, R]):
+    """Change of a job that was requested by a verb.
+
+    Attributes:
+        target: the job.
+        verb: name of the operation for the log.
+        rows: changes the rows of the job.
+        call: calls Redis and returns its reply.
+        result_of: converts Redis's reply into the caller's result.
+        update_rows: updates the rows; called with the reply, or with None if the id belongs to another task.
+    """
+
+    target: Target
+    verb: str
+    rows: Callable[[QuerySet[OutboxJob]], None]
+    call: Callable[[DjangoBroker], A]
+    result_of: Callable[[A], R]
+    update_rows: Callable[[A | None], None]
+
+
+def cancellation(target: Target) -> Change[str, Cancelled]:
+    """Return the change of :func:`django_delayq.cancel`."""
 
     token = uuid.uuid4()
 
@@ -154,17 +183,14 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
             emit(job_cancelled, target.task, id=target.id, queue=target.queue, outcome=outcome)
         return outcome
 
-    in_transaction(target.using)  # refuses an unknown alias
-    target.change(rows.mark_cancelled)
-
     def update_rows(reply: str | None) -> None:
         rows.delete_cancelled(target.alias, token, list(target.row_keys))
 
-    return _apply(target, "cancel", call, result_of, update_rows)
+    return Change(target, "cancel", rows.mark_cancelled, call, result_of, update_rows)
 
 
-def move(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
-    """Set another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
+def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker], bool]) -> Change[bool, bool]:
+    """Return the change to another due time: :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
     Args:
         target: the job.
@@ -172,9 +198,10 @@ def move(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker]
         when: the new due time of the rows; a delay counts from this call on.
         call: moves the job in Redis; returns False if it does not wait there.
     """
-    in_transaction(target.using)
     moved_by = uuid.uuid4()
-    target.change(lambda job_rows: rows.move(job_rows, when, moved_by))
+
+    def move_rows(job_rows: QuerySet[OutboxJob]) -> None:
+        rows.move(job_rows, when, moved_by)
 
     def result_of(reply: bool) -> bool:
         return reply or target.unsent
@@ -183,40 +210,35 @@ def move(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker]
         if reply is not False:  # otherwise Redis may have lost the job: left to the relay
             rows.mark_moved_sent(target.alias, list(target.row_keys), moved_by)
 
-    return _apply(target, verb, call, result_of, update_rows)
+    return Change(target, verb, move_rows, call, result_of, update_rows)
 
 
-def _apply(
-    target: Target,
-    verb: str,
-    call: Callable[[DjangoBroker], A],
-    result_of: Callable[[A], R],
-    update_rows: Callable[[A | None], None],
-) -> R | OnCommit | Left:
-    """Send the change to Redis, now or after the commit, and record in the rows that it was sent.
+async def apply_on_loop(change: Change[A, R]) -> R:
+    """Send the change of a job without rows to Redis from the running event loop, at once."""
+    reply = await run_verb(connections.broker(), change.call)
+    return await sync_to_async(change.result_of)(reply) if job_cancelled.receivers else change.result_of(reply)
 
-    Args:
-        target: the job.
-        verb: name of the operation for the log.
-        call: calls Redis and returns its reply.
-        result_of: converts Redis's reply into the caller's result.
-        update_rows: updates the rows; called with the reply, or with None if the id belongs to another task.
-    """
-    patiently = not (target.row_keys or in_transaction(target.using))
+
+def apply(change: Change[A, R]) -> R | OnCommit | Left:
+    """Change the rows, send the change to Redis, now or after the commit, and record in the rows that it was sent."""
+    target, verb, call = change.target, change.verb, change.call
+    waits = in_transaction(target.using)
+    target.change(change.rows)
+    patiently = not (target.row_keys or waits)
 
     def send() -> R | Left:
         try:
             reply = call_patiently(call) if patiently else call_briefly(call, in_database=bool(target.row_keys))
         except IdTaken:
-            _update_rows(target, lambda: update_rows(None))  # the live job of this id is of another task
+            _update_rows(target, lambda: change.update_rows(None))  # the live job of this id is of another task
             raise
         except (QueueUnavailable, DatabaseError, TooLate) as error:
             if not target.row_keys:
                 raise
             logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)
             return "outbox"
-        _update_rows(target, lambda: update_rows(reply))
-        return result_of(reply)
+        _update_rows(target, lambda: change.update_rows(reply))
+        return change.result_of(reply)
 
     return now_or_on_commit(send, target.description(verb), using=target.using)
 

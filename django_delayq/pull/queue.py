@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,6 +17,8 @@ from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
 from ..core.job import NewJob
 from ..core.job_options import JOB_OPTIONS
+from ..core.matching import Holder, check_match
+from ..core.operations.job_filter import JobFilter
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import delay_ms_of
 from ..outbox.producer import call_briefly, call_patiently
@@ -26,12 +29,14 @@ from ..settings import context_links
 from ..settings.conf import SETTING, check_installed, conf
 from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
+from . import one_job
 from .coordinator import coordinator_of
 from .held import HeldJob, check_ttr
 from .search import Search, Terms
 
 if TYPE_CHECKING:
     from ..core.operations.inspector import Counts, JobView
+    from ..core.queue import Queue as CoreQueue
 
 Wait = float | timedelta | None
 
@@ -84,11 +89,44 @@ class Queue:
         self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
     ) -> HeldJob | None:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
+        ident, holder = check_id(id), Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))
+
+    def reserve_match(
+        self,
+        *,
+        text: str = "",
+        task: str = "",
+        prefix: str = "",
+        early: bool = False,
+        ttr: float | timedelta = 60,
+        by: str = "",
+    ) -> HeldJob | None:
+        """Reserve the first due job that meets all conditions; return None if there is none.
+
+        Each call to Redis matches and reserves in one atomic step, and examines at most 500 jobs. Of several matches
+        in a shard, the most urgent and then the earliest is reserved.
+
+        Args:
+            text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
+                JSON); ASCII letters in either case.
+            task: name of the task.
+            prefix: beginning of the id.
+            early: also jobs that are not due yet.
+            ttr, by: see :meth:`reserve`.
+
+        Raises:
+            InvalidJob: no condition, or an argument is wrong.
+        """
+        where = check_match(JobFilter(text=text, task=task, prefix=prefix))
+        holder = Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        return self._first(lambda queue: one_job.reserve_match(queue, where, holder)[0])
+
+    def _first(self, reserve: Callable[[CoreQueue], HeldJob | None]) -> HeldJob | None:
+        """Return the first job that ``reserve`` finds in one of the queues."""
         for queue in coordinator_of().open(self.names):
-            batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
-            for job in batch.jobs:
-                held = HeldJob(queue, job, batch, ttr_ms=ttr_ms)
+            held = reserve(queue)
+            if held is not None:
                 return self._keep([held])[0]
         return None
 

@@ -1,8 +1,11 @@
 """Verbs for coroutines: ``await aschedule(…)`` does not block the event loop.
 
-Each one runs its synchronous counterpart in the thread that Django's own a-methods use (``sync_to_async`` with
-``thread_sensitive``), so that a call sent on commit belongs to the transaction of this request or of this test. If a
-coroutine is cancelled while it waits, the call may still have been sent: check with :func:`aget_job`.
+On an event loop of its own (ASGI, ``asyncio.run()``, a worker) a verb needs no thread: Redis is called from the loop.
+The synchronous counterpart runs instead, in the thread that Django's own a-methods use (``sync_to_async`` with
+``thread_sensitive``), where code may block or belongs to that thread: in a transaction of this request or of this test,
+for jobs that are or may be durable, with a schedule middleware, below ``async_to_sync``, and for ``aschedule_many``,
+whose jobs any iterable may give. If a coroutine is cancelled while it waits, the call may still have been sent: check
+with :func:`aget_job`.
 """
 
 from __future__ import annotations
@@ -13,13 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
+from .. import connections
+from ..core.replay import run_verb
 from ..core.task import Task
-from ..transactions import OnCommit
-from . import verbs
+from ..outbox.row_verbs import apply_on_loop, cancellation
+from ..transactions import OnCommit, has_loop_of_its_own, in_transaction_of_coroutine
+from . import changes, verbs
 from .handle import Delay, JobHandle, Left
+from .middleware import chain
+from .plans import READY, Plan, plan_of
+from .sending import send, send_on_loop
+from .targets import find_job
 
 if TYPE_CHECKING:
     from ..core.operations.inspector import JobView
+    from ..outbox.row_verbs import Target
 
 __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "aschedule_many"]
 
@@ -33,7 +44,40 @@ async def aschedule(
     **named: Any,
 ) -> JobHandle:
     """Schedule a job. See :func:`django_delayq.schedule`."""
-    return await sync_to_async(verbs.schedule)(task, *arguments, args=args, kwargs=kwargs, **named)
+    return await aschedule_call(*verbs.split_call(task, arguments, named, args, kwargs))
+
+
+async def aschedule_call(
+    task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
+) -> JobHandle:
+    """Schedule a job, given the function's arguments and the options separately. See :func:`aschedule`."""
+    plan = _plan_on_loop(task, options)
+    if plan is None:
+        return await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
+    job = verbs.prepare(plan, arguments, named, options)
+    if in_transaction_of_coroutine(options.get("using_db")):
+        await sync_to_async(send)(job)
+    else:
+        await send_on_loop(job)
+    return job.handle
+
+
+def _plan_on_loop(task: Task, options: Mapping[str, Any]) -> Plan | None:
+    """Return the plan of a call that blocks nowhere; None = it may block."""
+    if not _can_use_loop() or chain() is not None:
+        return None
+    plan = None if "queue" in options or "durable" in options else READY.get(task)
+    plan = plan or plan_of(task, options)
+    return None if plan.durable or not connections.broker().is_open(plan.queue) else plan
+
+
+def _can_use_loop() -> bool:
+    broker = connections.ready_broker()
+    return broker is not None and broker.connection.can_use_loops and has_loop_of_its_own()
+
+
+def _can_change_on_loop(job: Target) -> bool:
+    return _can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using))
 
 
 async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
@@ -51,6 +95,9 @@ async def acancel(
     using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
     """Cancel a job. See :func:`django_delayq.cancel`."""
+    job = find_job(target, id, task, queue, using_db)
+    if _can_change_on_loop(job):
+        return await apply_on_loop(cancellation(job))
     return await sync_to_async(verbs.cancel)(target, id, task=task, queue=queue, using_db=using_db)
 
 
@@ -66,6 +113,9 @@ async def areschedule(
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
     """Reschedule a job. See :func:`django_delayq.reschedule`."""
+    job = find_job(target, id, task, queue, using_db)
+    if _can_change_on_loop(job):
+        return await apply_on_loop(changes.rescheduling(job, delay, at))
     return await sync_to_async(verbs.reschedule)(
         target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
     )
@@ -81,6 +131,9 @@ async def arun_now(
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
     """Make a job due now. See :func:`django_delayq.run_now`."""
+    job = find_job(target, id, task, queue, using_db)
+    if _can_change_on_loop(job):
+        return await apply_on_loop(changes.running_now(job))
     return await sync_to_async(verbs.run_now)(target, id, task=task, queue=queue, using_db=using_db)
 
 
@@ -93,4 +146,7 @@ async def aget_job(
     queue: str | None = None,
 ) -> JobView | None:
     """Return a view of a job. See :func:`django_delayq.get_job`."""
+    job = find_job(target, id, task, queue)
+    if _can_use_loop():
+        return await run_verb(connections.broker(), lambda broker: changes.look_up(broker, job))
     return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

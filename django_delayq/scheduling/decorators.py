@@ -7,7 +7,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
@@ -40,7 +39,9 @@ class Task(core.Task, Generic[P, R]):
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Call :meth:`schedule` from a coroutine."""
-        return await sync_to_async(self.schedule)(*args, **kwargs)
+        from .aio import aschedule_call
+
+        return await aschedule_call(self, args, kwargs, {})
 
     def using(self, **options: Any) -> Using[P]:
         """Return the task with schedule options: ``task.using(delay=60, id="x").schedule(…)``.
@@ -74,7 +75,7 @@ class MergedTask(core.Task, Generic[R]):
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
         """Call :meth:`schedule` from a coroutine."""
-        return await sync_to_async(self.schedule)(id, payload, score=score)
+        return await MergedUsing(self, {}).aschedule(id, payload, score=score)
 
     def using(self, **options: Any) -> MergedUsing:
         """Return the task with schedule options: ``task.using(delay=60).schedule(5, {…})``.
@@ -108,7 +109,9 @@ class Using(Generic[P]):
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Call :meth:`schedule` from a coroutine."""
-        return await sync_to_async(self.schedule)(*args, **kwargs)
+        from .aio import aschedule_call
+
+        return await aschedule_call(self._task, args, kwargs, self._options)
 
 
 class MergedUsing:
@@ -126,16 +129,19 @@ class MergedUsing:
         """Add a payload to the job waiting under ``id``."""
         from .verbs import schedule_call
 
-        options = {**self._options, "id": id, "payload": payload}
-        if score is not None:
-            options["score"] = score
-        return schedule_call(self._task, (), {}, options)
+        return schedule_call(self._task, (), {}, self._options_of(id, payload, score))
 
     async def aschedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
         """Call :meth:`schedule` from a coroutine."""
-        return await sync_to_async(self.schedule)(id, payload, score=score)
+        from .aio import aschedule_call
+
+        return await aschedule_call(self._task, (), {}, self._options_of(id, payload, score))
+
+    def _options_of(self, id: str | int, payload: object, score: float | Decimal | str | None) -> dict[str, Any]:
+        options = {**self._options, "id": id, "payload": payload}
+        return options if score is None else {**options, "score": score}
 
 
 @overload

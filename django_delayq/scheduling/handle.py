@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core.job import Generation
@@ -103,7 +102,10 @@ class JobHandle:
 
     async def astate(self) -> str | None:
         """Call :meth:`state` from a coroutine."""
-        return await sync_to_async(self.state)()
+        from .aio import aget_job
+
+        view = await aget_job(self)
+        return None if view is None else view.state
 
     def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
         """Cancel the job. See :func:`django_delayq.cancel`."""
@@ -113,7 +115,9 @@ class JobHandle:
 
     async def acancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
         """Cancel the job. See :func:`django_delayq.acancel`."""
-        return await sync_to_async(self.cancel)()
+        from .aio import acancel
+
+        return await acancel(self)
 
     def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
         """Reschedule the job. See :func:`django_delayq.reschedule`."""
@@ -125,7 +129,9 @@ class JobHandle:
         self, *, delay: Delay | None = None, at: datetime | float | None = None
     ) -> bool | OnCommit | Left:
         """Reschedule the job. See :func:`django_delayq.areschedule`."""
-        return await sync_to_async(self.reschedule)(delay=delay, at=at)
+        from .aio import areschedule
+
+        return await areschedule(self, delay=delay, at=at)
 
     def run_now(self) -> bool | OnCommit | Left:
         """Make the job due now. See :func:`django_delayq.run_now`."""
@@ -135,4 +141,6 @@ class JobHandle:
 
     async def arun_now(self) -> bool | OnCommit | Left:
         """Make the job due now. See :func:`django_delayq.arun_now`."""
-        return await sync_to_async(self.run_now)()
+        from .aio import arun_now
+
+        return await arun_now(self)

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from asgiref.sync import sync_to_async
+
 from .. import connections
 from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
+from ..core.replay import run_verb
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
@@ -61,6 +64,15 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
         handle.outcome = queue.schedule(new)
         handle.generation = generation_of(new)
     _notify(handle)
+
+
+async def send_on_loop(job: Prepared) -> None:
+    """Send one job that is not durable from the running event loop, at once; see :func:`send`."""
+    new, handle = job
+    handle.outcome = await run_verb(connections.broker(), lambda broker: broker.queue(handle.queue).schedule(new))
+    handle.generation = generation_of(new)
+    if job_scheduled.receivers:
+        await sync_to_async(_notify)(handle)
 
 
 def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:

@@ -6,7 +6,6 @@ All checks that do not need Redis are made at the call. Inside ``transaction.ato
 
 from __future__ import annotations
 
-import time
 from asyncio import _get_running_loop  # get_running_loop() raises without a loop, which costs ten times as much
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -19,19 +18,17 @@ from ..core.job_options import OPTIONS, check_option_names
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, row_verbs
-from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
-from . import event_loop
+from . import changes, event_loop
 from .entries import EntryReader, explicit
 from .handle import Delay, JobHandle, Left
 from .middleware import Scheduling, chain
-from .plans import READY, Plan, job_rules, plan_of
+from .plans import READY, Plan, plan_of
 from .sending import Prepared, send, send_many, send_many_durable
 from .targets import find_job, find_task
 
 if TYPE_CHECKING:
-    from ..connections import DjangoBroker
     from ..core.operations.inspector import JobView
 
 __all__ = [
@@ -95,14 +92,7 @@ def schedule(
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis. For a durable job only IdTaken is raised;
             the relay handles the others. After a commit the error is logged and signalled instead.
     """
-    options: dict[str, Any] = {}
-    if named:
-        named, options = _split(named)
-    if args is not None or kwargs is not None:
-        if arguments or named:
-            raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")
-        arguments, named = explicit(args, kwargs)
-    return schedule_call(task if isinstance(task, Task) else find_task(task), arguments, named, options)
+    return schedule_call(*split_call(task, arguments, named, args, kwargs))
 
 
 def schedule_call(
@@ -129,13 +119,19 @@ def _end(scheduling: Scheduling) -> JobHandle:
 
 
 def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
+    job = prepare(plan, arguments, named, options)
+    send(job)
+    return job.handle
+
+
+def prepare(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> Prepared:
+    """Return the job of a call, checked and built."""
     new, using = plan.builder.build(arguments, named, options), options.get("using_db")
     if plan.durable:
         durability.check(using)
     task, due_ms = plan.builder.task, new.due_ms_here
     handle = JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using)
-    send(Prepared(new, handle))
-    return handle
+    return Prepared(new, handle)
 
 
 def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
@@ -199,7 +195,7 @@ def cancel(
         QueueUnavailable: Redis cannot be reached.
     """
     event_loop.warn("cancel")
-    return row_verbs.cancel(find_job(target, id, task, queue, using_db))
+    return row_verbs.apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
 
 
 def reschedule(
@@ -220,21 +216,7 @@ def reschedule(
         relay will move the durable job.
     """
     event_loop.warn("reschedule")
-    if delay is None and at is None:
-        raise InvalidJob("reschedule needs delay= or at=")
-    job = find_job(target, id, task, queue, using_db)
-    due_ms, delay_ms = job_rules().due(delay, at)
-    called_at = time.monotonic()
-
-    def call(broker: DjangoBroker) -> bool:
-        live = broker.existing(job.queue)
-        if live is None:
-            return False
-        # The due time is fixed at the call, so the wait for the commit is part of the delay.
-        rest_ms = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - called_at) * 1000))
-        return live.reschedule(job.id, due_ms=due_ms, delay_ms=rest_ms, task=job.task_name, generation=job.generation)
-
-    return row_verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), call)
+    return row_verbs.apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
 
 
 def run_now(
@@ -253,13 +235,7 @@ def run_now(
         relay will move the durable job.
     """
     event_loop.warn("run_now")
-    job = find_job(target, id, task, queue, using_db)
-
-    def call(broker: DjangoBroker) -> bool:
-        live = broker.existing(job.queue)
-        return live is not None and live.run_now(job.id, task=job.task_name, generation=job.generation)
-
-    return row_verbs.move(job, "run_now", NOW, call)
+    return row_verbs.apply(changes.running_now(find_job(target, id, task, queue, using_db)))
 
 
 def get_job(
@@ -277,17 +253,20 @@ def get_job(
     for a transaction.
     """
     event_loop.warn("get_job")
-    job = find_job(target, id, task, queue)
-    live = connections.existing_queue(job.queue)
-    if live is None:
-        return None
-    inspector = connections.broker().inspector
-    if job.generation is None:
-        return inspector.get(job.queue, job.id)
-    return inspector.get_generation(job.queue, job.id, job.generation)
+    return changes.look_up(connections.broker(), find_job(target, id, task, queue))
 
 
-def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ``(the function's keyword arguments, options)``."""
-    options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
-    return named, options
+def split_call(
+    task: Task | str,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+) -> tuple[Task, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    """Return the task of a call, the function's positional and keyword arguments, and the options."""
+    options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named} if named else {}
+    if args is not None or kwargs is not None:
+        if arguments or named:
+            raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")
+        arguments, named = explicit(args, kwargs)
+    return task if isinstance(task, Task) else find_task(task), arguments, named, options

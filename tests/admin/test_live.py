@@ -11,7 +11,7 @@ import redis.connection
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_delayq.admin import browse, live
+from django_delayq.admin import browse, live_list
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.settlement import fail
@@ -167,7 +167,7 @@ def test_a_search_that_takes_too_long_ends_and_says_so(
     looked = browse.search(delayq, browse.BrowseQuery(text="order"), counts, seconds=0.0)
     assert looked.cut_off
     assert not looked.jobs
-    monkeypatch.setattr(live, "search", lambda broker, query, counts: looked)
+    monkeypatch.setattr(live_list, "search", lambda broker, query, counts: looked)
     assert "The search stopped" in viewer.get(LIST, {"q": "order"}).content.decode()
 
 

@@ -21,6 +21,10 @@ JOB, QUEUE = quote("orders/delayed"), quote("orders")
 #: address -> (method, permissions that it needs)
 PAGES = {
     f"{BASE}/livejob/": ("get", {"view_livejob"}),
+    f"{BASE}/livejob/bulk/run/": ("post", {"view_livejob", "run_livejob"}),
+    f"{BASE}/livejob/bulk/cancel/": ("post", {"view_livejob", "cancel_livejob"}),
+    f"{BASE}/livejob/bulk/retry/": ("post", {"view_livejob", "retry_morguejob"}),
+    f"{BASE}/livejob/bulk/discard/": ("post", {"view_livejob", "discard_morguejob"}),
     f"{BASE}/livejob/{JOB}/change/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/{JOB}/run/": ("post", {"view_livejob", "run_livejob"}),
     f"{BASE}/livejob/{JOB}/reschedule/": ("post", {"view_livejob", "run_livejob"}),
@@ -53,7 +57,11 @@ def world(broker: Broker) -> Any:
 
 
 def ask(client: Client, address: str) -> Any:
-    return getattr(client, PAGES[address][0])(address, SAID if PAGES[address][0] == "post" else {})
+    if PAGES[address][0] != "post":
+        return client.get(address)
+    place = "morgue" if "retry" in address or "discard" in address else "waiting"
+    matching = {"across": "1", "confirmed": "yes", "address": f"queue=orders&place={place}&prefix=zz"}
+    return client.post(address, {**SAID, **matching} if "/bulk/" in address else SAID)
 
 
 def test_every_page_and_button_is_in_this_matrix() -> None:
@@ -63,7 +71,10 @@ def test_every_page_and_button_is_in_this_matrix() -> None:
 
     known = {str(one.name) for model in (LiveJob, QueueEntry) for one in admin.site.get_model_admin(model).get_urls()}
     parts = [address.strip("/").split("/") for address in PAGES]
-    listed = {f"django_delayq_{one[2]}_{one[4] if len(one) > 4 else 'changelist'}" for one in parts}
+    pages = [
+        (one[2], "bulk_" if one[3:4] == ["bulk"] else "", one[4] if len(one) > 4 else "changelist") for one in parts
+    ]
+    listed = {f"django_delayq_{model}_{bulk}{page}" for model, bulk, page in pages}
     assert listed == known
 
 

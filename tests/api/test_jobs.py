@@ -51,7 +51,7 @@ def test_a_list_is_narrowed_by_moments_id_and_task(api: Caller, five: Broker) ->
     assert ids(api.get(f"{JOBS}?id=c&state=ready")) == ids(api.get(f"{JOBS}?id=nosuch")) == []
     assert ids(api.get(f"{JOBS}?task=errands.greet")) == ["now1", "now2"]
     status, body = api.get(f"{JOBS}?task=errands.carry&limit=2")
-    assert (ids((status, body)), body["cursor"] is not None) == ([], True)
+    assert (ids((status, body)), body["cursor"] is not None, body["examined"]) == (["a", "b"], True, 4)
 
 
 def test_bounds_never_widen_what_is_ready_or_delayed(api: Caller, five: Broker) -> None:

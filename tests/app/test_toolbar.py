@@ -30,9 +30,11 @@ def without_wrappers_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
         (toolbar.verbs, "_schedule"),
         (toolbar.verbs, "send_many"),
         (toolbar.verbs, "send_many_durable"),
-        (toolbar.row_verbs, "cancel"),
-        (toolbar.row_verbs, "move"),
+        (toolbar.row_verbs, "apply"),
+        (toolbar.aio, "apply_on_loop"),
+        (toolbar.aio, "send_on_loop"),
         (toolbar.Scripts, "call"),
+        (toolbar.Scripts, "call_async"),
     ):
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(toolbar.verbs, "_watched_by_toolbar", False, raising=False)

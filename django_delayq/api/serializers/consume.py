@@ -21,6 +21,8 @@ from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
 from .base import ADDED, Resource
 from .fields import (
     CheckedField,
+    FlagField,
+    IdField,
     IntField,
     KeyField,
     ListField,
@@ -29,6 +31,7 @@ from .fields import (
     PlainObjectField,
     TimeField,
 )
+from .where import MatchSerializer, PositionField
 
 MOST_QUEUES: Final = 50
 LONGEST_WAIT: Final = 20
@@ -76,9 +79,7 @@ def _usual_ttr() -> int:
     return TTR * 1000
 
 
-class ReserveSerializer(Resource):
-    """Options of a reserve."""
-
+class _ReserveOptions(Resource):
     max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
     wait = NumberField(
         default=0.0,
@@ -91,10 +92,36 @@ class ReserveSerializer(Resource):
         default="",
         help_text="name of the holder as people see it, without control characters; default: the user's name",
     )
-    requests: ClassVar = {"up to ten, wait for the first": {"max": 10, "wait": 20}}
 
 
-class ReserveFromManySerializer(ReserveSerializer):
+class ReserveSerializer(_ReserveOptions):
+    """Options of a reserve."""
+
+    id = IdField(required=False, help_text="reserve the job of this id, if it waits")
+    where = MatchSerializer(required=False, help_text="reserve the first job that meets these conditions")
+    early = FlagField(default=False, help_text="with `id` or `where`: also before it is due")
+    cursor = PositionField(required=False, help_text="with `where`: of the response before")
+    requests: ClassVar = {
+        "up to ten, wait for the first": {"max": 10, "wait": 20},
+        "a certain one, also early": {"id": "order-5", "early": True},
+        "the first that matches": {"where": {"text": "5.png"}},
+    }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that the members fit together."""
+        names = [name for name in ("id", "where") if name in attrs]
+        if len(names) > 1:
+            raise serializers.ValidationError("give either id or where")
+        if names and (attrs["max"] != 1 or attrs["wait"]):
+            raise serializers.ValidationError({names[0]: "one job is reserved without waiting; leave max and wait out"})
+        if attrs["early"] and not names:
+            raise serializers.ValidationError({"early": "this goes with id or where"})
+        if "cursor" in attrs and "where" not in attrs:
+            raise serializers.ValidationError({"cursor": "this goes with where"})
+        return attrs
+
+
+class ReserveFromManySerializer(_ReserveOptions):
     """Options of a reserve from several queues."""
 
     queues = _QueuesField(help_text="they are served in turn")
@@ -159,3 +186,6 @@ class HeldJobsSerializer(Resource):
     """Reserved jobs; an empty list if none was due in time."""
 
     jobs = HeldJobSerializer(many=True)
+    cursor = serializers.CharField(
+        **ADDED, help_text="with `where`: the request ended before all jobs were examined; send it with the next one"
+    )

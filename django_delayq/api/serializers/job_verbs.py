@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
@@ -10,8 +11,19 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...outbox.due import DueTime
 from ...scheduling.plans import job_rules
-from .base import EntriesField, Entry, Resource, exactly_one, one_of
-from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
+from .base import ADDED, EntriesField, Entry, Resource, exactly_one, one_of
+from .fields import (
+    CursorField,
+    FlagField,
+    IdField,
+    IdsField,
+    KeyField,
+    MomentField,
+    NumberField,
+    SecondsField,
+    TimeField,
+)
+from .where import WhereSerializer
 
 _COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
 
@@ -44,17 +56,35 @@ class RescheduleSerializer(DueSerializer):
     requests: ClassVar = {"in an hour": {"ids": ["order-17"], "delay": 3600}}
 
 
-class IdsOrAllSerializer(Resource):
-    """Some jobs by their ids, or all jobs of the queue."""
+class MatchingSerializer(Resource):
+    """Jobs that meet conditions; without them all jobs to which the verb applies."""
+
+    where = WhereSerializer(required=False, help_text="only jobs in Redis that meet these conditions")
+    cursor = CursorField(required=False, help_text="with `where`: of the response before, which was not complete")
+    requests: ClassVar = {"those that match": {"where": {"task": "shop.cancel_order", "prefix": "north-"}}}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that a cursor comes with conditions."""
+        if "cursor" in attrs and "where" not in attrs:
+            raise serializers.ValidationError({"cursor": "this goes with where"})
+        return attrs
+
+
+class IdsOrAllSerializer(MatchingSerializer):
+    """Some jobs by their ids, all jobs of the queue, or those that meet conditions."""
 
     ids = IdsField(required=False)
     all = FlagField(required=False)
-    requests: ClassVar = {"some": {"ids": ["order-17", "order-18"]}, "all of the queue": {"all": True}}
+    requests: ClassVar = {
+        "some": {"ids": ["order-17", "order-18"]},
+        "all of the queue": {"all": True},
+        **MatchingSerializer.requests,
+    }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Check that exactly one of the two is given."""
-        exactly_one(attrs, "ids", "all")
-        return attrs
+        """Check that exactly one of the three is given."""
+        exactly_one(attrs, "ids", "all", "where")
+        return super().validate(attrs)
 
 
 class GraveSerializer(Entry):
@@ -69,7 +99,7 @@ class GraveSerializer(Entry):
         return values["id"], values.get("key")
 
 
-class _GravesSerializer(Resource):
+class _GravesSerializer(MatchingSerializer):
     ids = IdsField(required=False, help_text="of each id the newest record")
     jobs = EntriesField(GraveSerializer, required=False)
     all = FlagField(required=False)
@@ -78,7 +108,8 @@ class _GravesSerializer(Resource):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Replace ``ids`` by ``jobs``: without a key the record that was buried last is meant."""
-        exactly_one(attrs, "ids", "jobs", "all")
+        exactly_one(attrs, "ids", "jobs", "all", "where")
+        attrs = super().validate(attrs)
         for name in self.with_all:
             if name in attrs and "all" not in attrs:
                 raise serializers.ValidationError({name: "this goes with all: true"})
@@ -160,6 +191,14 @@ class BulkSerializer(Resource):
     complete = serializers.BooleanField(help_text="false: there is more to do, call again")
     seen = serializers.IntegerField()
     total = serializers.IntegerField()
+    cursor = serializers.CharField(
+        **ADDED, help_text="with `where`, if it is not complete: send it with the next request"
+    )
+
+    def to_representation(self, changed: Mapping[str, Any]) -> Any:
+        """Return the counts with the cursor, if there is one."""
+        cursor = changed.get("cursor")
+        return super().to_representation(changed) | ({"cursor": cursor} if cursor else {})
 
     @staticmethod
     def example_of(outcome: str) -> dict[str, Any]:

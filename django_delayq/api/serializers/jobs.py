@@ -27,6 +27,7 @@ from .fields import (
     TextQueryField,
     TimeField,
 )
+from .where import WhereQuery, filter_of
 
 STATES: Final = ("delayed", "ready", "reserved", "morgue")
 #: state of a list → place in the inspector and its orders, default first
@@ -162,7 +163,11 @@ class JobsPageSerializer(Resource):
 
     jobs = JobSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
-    example: ClassVar = {"cursor": None}
+    examined = serializers.IntegerField(
+        help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about 2 "
+        "seconds; it may have fewer jobs than `limit`, even none, and still have a cursor"
+    )
+    example: ClassVar = {"cursor": None, "examined": 1}
 
 
 class _BuriedJobSerializer(JobSerializer):
@@ -178,7 +183,9 @@ class _BuriedJobSerializer(JobSerializer):
 
 
 #: example of a page of the morgue
-BURIED: Final = OpenApiExample("example", {"jobs": [_BuriedJobSerializer.example], "cursor": None}, response_only=True)
+BURIED: Final = OpenApiExample(
+    "example", {"jobs": [_BuriedJobSerializer.example], "cursor": None, "examined": 1}, response_only=True
+)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -191,17 +198,13 @@ class GravesQuery(Resource):
     limit = LimitField(_MOST)
 
 
-class _ListQuery(Resource):
-    """Query for one page of a list, in one order."""
+class _ListQuery(WhereQuery):
+    """Query for one page of a list, in one order. The jobs on it meet all conditions."""
 
     order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
     cursor = CursorField(default="", help_text="of the page before; send the other parameters unchanged")
     limit = LimitField(_MOST)
     id = IdField(default=None, help_text="this id only; not together with min, max or cursor")
-    task = TextQueryField(
-        help_text="jobs of this task only. It is applied page by page, so a page may have fewer jobs than "
-        "`limit`, even none, and still have a cursor"
-    )
     min = TextQueryField(
         max_length=1000,
         help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
@@ -215,7 +218,8 @@ class _ListQuery(Resource):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return the members with ``place``, the order that applies, and the bounds in its unit."""
         place, orders = self.list_of(attrs)
-        by = attrs["by"] or orders[0]
+        where = filter_of(attrs)
+        by = attrs["by"] or (orders[0] if attrs["min"] or attrs["max"] else where.best_order(place, orders))
         if by not in orders:
             state = attrs.get("state") or "waiting"
             raise _wrong("by", f"jobs that are {state} are ordered by {' or '.join(orders)}, not by {by}")
@@ -223,7 +227,7 @@ class _ListQuery(Resource):
             if attrs[name]:
                 raise _wrong(name, f"id selects one job, so {name} has no effect; leave it out")
         bounds = {name: _bound(name, attrs[name], by) for name in ("min", "max")}
-        return {**attrs, "place": place, "by": by, **bounds}
+        return {**attrs, "place": place, "by": by, "where": where, **bounds}
 
 
 class JobsQuery(_ListQuery):
@@ -232,13 +236,13 @@ class JobsQuery(_ListQuery):
     state = serializers.ChoiceField(
         choices=tuple(LISTS),
         default=None,
-        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their "
-        "ids; a page may have fewer jobs than `limit`",
+        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their ids",
     )
     by = serializers.ChoiceField(
         choices=("due", "deadline", "updated", "failures"),
         default=None,
-        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed)",
+        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed); "
+        "default: the first one, or the one that reads fewest jobs",
     )
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:

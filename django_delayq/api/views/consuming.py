@@ -9,6 +9,9 @@ from django.urls import URLPattern, path
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
+from ...core.matching import Holder
+from ...core.queue import Queue
+from ...pull import one_job
 from ...pull.coordinator import coordinator_of
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
@@ -27,13 +30,15 @@ from ..serializers.ends import (
     TouchedSerializer,
     TouchSerializer,
 )
-from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases
+from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases, reserved
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255
+#: seconds after which a search for a job that matches ends
+LONGEST_MATCH: Final = 5.0
 _STALE: Final = (
     "`counted` is false if the lease was lost (it ran out, the job was settled before, or another client holds it): "
     "then nothing was changed. After a 503 some jobs may be settled. If the request is repeated with the same "
@@ -51,12 +56,27 @@ class _Reserving(ApiView):
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
-        if self._record is not None:
-            self._record.keep_at_most(options["ttr"])
-        terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
+        holder = self.holder(request, options)
+        terms = Terms(options["max"], holder.ttr_ms, holder.worker)
         search = Search(coordinator_of(brokers.broker()), names, terms)
         seconds = min(options["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
+
+    def holder(self, request: Request, options: Mapping[str, Any]) -> Holder:
+        """Return the holder that a request names; a response that is kept ends with its lease."""
+        if self._record is not None:
+            self._record.keep_at_most(options["ttr"])
+        worker = options["worker"] or _name_of(request)
+        return Holder(worker, options["ttr"], started=True, early=options.get("early", False))
+
+    def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
+        """Return the response with the job of an id, or the first one that matches."""
+        if "id" in options:
+            return reserved([one_job.reserve_id(queue, options["id"], holder)])
+        held, position = one_job.reserve_match(
+            queue, options["where"], holder, options.get("cursor"), seconds=LONGEST_MATCH
+        )
+        return reserved([held], **({} if position is None else {"cursor": str(position)}))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
@@ -78,11 +98,16 @@ class Reserve(_Reserving):
         "lease with touch; each needs its id and `lease`. A lease that runs out counts as a crash. With `wait`, "
         "a server under ASGI responds as soon as a job is due, and with an empty list if none was due in time. "
         "Send the next request after `Retry-After`, or at once if there is none. In a queue of kind python "
-        "this competes with its workers.",
+        "this competes with its workers. With `id` the job of this id is reserved, with `where` the first one that "
+        "meets the conditions. After about five seconds a request with `where` ends with a `cursor`, if jobs are left "
+        "to examine.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
-        return self.take(request, (queue,), self.read(request, ReserveSerializer))
+        options = self.read(request, ReserveSerializer)
+        if "id" not in options and "where" not in options:
+            return self.take(request, (queue,), options)
+        return self.take_one(self.queue(queue), options, self.holder(request, options))
 
 
 class ReserveFromMany(_Reserving):

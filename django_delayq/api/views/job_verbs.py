@@ -1,7 +1,7 @@
 """Verbs for many live jobs of a queue: cancel, reschedule, run now, kill or delete the failed ones.
 
 Ids are sent in bodies, because they may contain any character. With ``{"all": true}`` a verb stops after about ten
-seconds and returns ``complete: false``: the same call resumes with the rest.
+seconds and returns ``complete: false``: the same call resumes with the rest. With ``where`` it returns a cursor, too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.urls import URLPattern, path
 from rest_framework.response import Response
 
-from ...core import bulk
+from ...core import bulk, filtered_bulk
 from ...core.operations.selection import Progress
+from ...core.queue import Queue
 from ...outbox import batch_verbs
 from ..base import ApiView
-from ..bulk import cancel_all, run_all_now, sweep
+from ..bulk import cancel_all, change_where, run_all_now, sweep
 from ..describe import operation
 from ..idempotency import call_ids
-from ..serializers.base import Resource, with_example
+from ..serializers.base import with_example
 from ..serializers.job_verbs import (
     BulkSerializer,
     IdsOrAllSerializer,
+    MatchingSerializer,
     RescheduleSerializer,
     ResultsSerializer,
     results_or_bulk,
@@ -47,6 +49,10 @@ class QueueVerb(ApiView):
         """Return the response for all jobs of a queue; ``act`` is called with a progress callback."""
         return Response(BulkSerializer.render(sweep(act)))
 
+    def change_where(self, live: Queue, verb: filtered_bulk.Verb, body: Mapping[str, Any]) -> Response:
+        """Return the response for the jobs that meet the conditions of a request."""
+        return Response(BulkSerializer.render(change_where(live, verb, body)))
+
     def results(self, idents: Sequence[str], outcomes: Sequence[str]) -> Response:
         """Return the response for jobs named by id."""
         found = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
@@ -63,7 +69,7 @@ class Cancel(QueueVerb):
         returns=results_or_bulk("Cancelled", "cancelled", "stopping"),
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Cancel jobs by their ids, or all waiting jobs.
+        """Cancel jobs by their ids, all waiting jobs, or the waiting ones that match.
 
         Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` while Redis is unavailable. With `all`, running
         jobs are left alone.
@@ -71,6 +77,8 @@ class Cancel(QueueVerb):
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
             return Response(BulkSerializer.render(cancel_all(live)))
+        if "where" in body:
+            return self.change_where(live, filtered_bulk.CANCEL, body)
         idents = body["ids"]
         return self.results(idents, batch_verbs.cancel(live, idents, self.call_ids(idents)))
 
@@ -111,17 +119,22 @@ class RunNow(QueueVerb):
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
             return Response(BulkSerializer.render(run_all_now(live)))
+        if "where" in body:
+            return self.change_where(live, filtered_bulk.RUN_NOW, body)
         idents = body["ids"]
         return self.results(idents, batch_verbs.run_now(live, idents, self.call_ids(idents)))
 
 
 class _Failed(QueueVerb):
     act: Callable[..., dict[str, int]]
+    verb: filtered_bulk.Verb
 
     def answer(self, request: Request, queue: str) -> Response:
-        """Apply the verb to all failed jobs."""
-        self.read(request, Resource)
+        """Apply the verb to all failed jobs, or to those that match."""
+        body = self.read(request, MatchingSerializer)
         live, act = self.queue(queue), type(self).act
+        if "where" in body:
+            return self.change_where(live, self.verb, body)
         return self.sweep(lambda progress: act(live, progress=progress))
 
 
@@ -129,10 +142,12 @@ class KillFailed(_Failed):
     """``queues/{queue}/kill-failed``."""
 
     act = staticmethod(bulk.kill_failed)
+    verb = filtered_bulk.KILL_FAILED
 
     @operation(
         "kill_failed_jobs",
         "Bury all jobs that have failed",
+        reads=MatchingSerializer,
         returns=with_example(BulkSerializer, BulkSerializer.example_of("killed")),
     )
     def post(self, request: Request, queue: str) -> Response:
@@ -144,10 +159,12 @@ class DeleteFailed(_Failed):
     """``queues/{queue}/delete-failed``."""
 
     act = staticmethod(bulk.delete_failed)
+    verb = filtered_bulk.DELETE_FAILED
 
     @operation(
         "delete_failed_jobs",
         "Delete all jobs that have failed",
+        reads=MatchingSerializer,
         returns=with_example(BulkSerializer, BulkSerializer.example_of("deleted")),
     )
     def post(self, request: Request, queue: str) -> Response:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from django.urls import URLPattern, path
 from rest_framework.response import Response
 
-from ...core import bulk
+from ...core import bulk, filtered_bulk
 from ..base import ApiView
 from ..describe import operation
 from ..listing import graves_page, jobs_page
@@ -83,6 +83,8 @@ class KickView(QueueVerb):
         if "all" in body:
             pace = body.get("per_second")
             return self.sweep(lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options))
+        if "where" in body:
+            return self.change_where(live, filtered_bulk.kick(**options), body)
         jobs = body["jobs"]
         outcomes = [
             live.kick(ident, key=key, request=call, **options) or "gone"
@@ -109,6 +111,8 @@ class DiscardView(QueueVerb):
             age = body.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
             return self.sweep(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
+        if "where" in body:
+            return self.change_where(live, filtered_bulk.DISCARD, body)
         jobs = body["jobs"]
         outcomes = [
             "discarded" if live.discard(ident, key=key, request=call) else "gone"

@@ -48,6 +48,7 @@ _CANCELLED_SELECTED: Final = {
 _CANCELLED_WAITING: Final = {"c": "cancelled", "n": UNCOUNTED, "v": UNCOUNTED}
 _MOVED: Final = {"m": "moved", "t": "taken", "r": "", "n": "", "v": ELSEWHERE}
 _MOVED_SELECTED: Final = {"m": "moved", "r": "running", "n": "gone", "v": "gone"}
+_MOVED_WAITING: Final = {"m": "moved", "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
 _RETRIED: Final = {"m": "retried", "r": "running", "n": "gone", "v": "gone"}
 
 
@@ -190,6 +191,11 @@ def delete_failed() -> Action:
 def cancel_waiting() -> Action:
     """Return the action that cancels jobs that wait and leaves the others alone: cancelled."""
     return Action("cancel", _CANCELLED_WAITING, b"", b"", b"waiting", at_once=AT_A_TIME)
+
+
+def run_waiting_now() -> Action:
+    """Return the action that makes jobs that wait due now and leaves the others alone: moved."""
+    return Action("reschedule", _MOVED_WAITING, b"", 0, b"now", b"")
 
 
 def end_failed_before(verb: str, moment: float) -> Action:

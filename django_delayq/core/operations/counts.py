@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -53,6 +53,14 @@ class Counts:
         if self.oldest_due_ms is None:
             return 0.0
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
+
+    @classmethod
+    def joint(cls, queue: str, answers: Iterable[Sequence[Any]]) -> Counts:
+        """Return the joint counts of the shards with these replies."""
+        counts = cls(queue)
+        for answer in answers:
+            counts.add(answer)
+        return counts
 
     def add(self, answer: Sequence[Any]) -> None:
         """Add the reply of ``stats.lua`` for one shard."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
@@ -17,7 +16,9 @@ from ..leases import Lease, leases
 from ..records.schedule_frames import unpack_payload
 from ..redis.scripts import clear_errors
 from .counts import Counts, check_horizon
+from .job_filter import JobFilter
 from .job_reader import Call, JobReader
+from .pages import Accepts, Page, PageRequest, read_page
 from .paging import INDEXES, Bound, Range, pack_cursor, unpack_cursor
 from .views import JobView, framed
 
@@ -30,14 +31,6 @@ __all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Lease", "Pa
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
 _PAGE: Final = 250
-
-
-@dataclass(slots=True)
-class Page:
-    """Page of jobs; ``cursor`` continues after it, and is empty on the last page."""
-
-    jobs: list[JobView]
-    cursor: str = ""
 
 
 class Inspector:
@@ -72,18 +65,12 @@ class Inspector:
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
         """Return the joint counts of some shards of a queue, whatever their epochs."""
-        counts = Counts(queue.name)
-        for answer in self._reader.call_all("stats", [(queue, number, ()) for number in numbers]):
-            counts.add(answer)
-        return counts
+        return Counts.joint(queue.name, self._reader.call_all("stats", [(queue, number, ()) for number in numbers]))
 
     def count_each_shard(self, queue: Queue, numbers: Sequence[int]) -> list[Counts]:
         """Return the counts of each of these shards."""
-        found = []
-        for answer in self._reader.call_all("stats", [(queue, number, ()) for number in numbers]):
-            found.append(Counts(queue.name))
-            found[-1].add(answer)
-        return found
+        answers = self._reader.call_all("stats", [(queue, number, ()) for number in numbers])
+        return [Counts.joint(queue.name, [answer]) for answer in answers]
 
     def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False) -> list[Counts]:
         nothing = (0,) * (len(offsets) + 2)
@@ -92,9 +79,7 @@ class Inspector:
         for (queue, number, _), answer in zip(calls, self._reader.call_all("stats", calls), strict=True):
             counts[queue.name].add(answer)
             if by_shard:
-                own = Counts(queue.name)
-                own.add(answer)
-                counts[queue.name].shards.append((number, own))
+                counts[queue.name].shards.append((number, Counts.joint(queue.name, [answer])))
         return list(counts.values())
 
     # -- the server --------------------------------------------------------------------------------------------------
@@ -186,7 +171,8 @@ class Inspector:
             if size >= page_bytes:
                 last = entry
                 break
-        return Page(found, pack_cursor(last) if last is not None and last is not left[-1] else "")
+        cursor = pack_cursor(last) if last is not None and last is not left[-1] else ""
+        return Page(found, cursor, len(found))
 
     def leases(self, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
         """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
@@ -265,19 +251,25 @@ class Inspector:
         low: Bound = None,
         high: Bound = None,
         most_bytes: int | None = None,
+        where: JobFilter | None = None,
+        accepts: Accepts | None = None,
+        seconds: float = math.inf,
     ) -> Page:
         """Return a page of jobs.
 
         Args:
             place: waiting (delayed and ready), reserved, failed or morgue.
-            by: the order: due (waiting), deadline (reserved), updated or failures (failed), updated or id (morgue); the
-                first of these when empty.
-            cursor: ``Page.cursor`` of the page before, which had the same order and the same range.
+            by: the order: due (waiting), deadline (reserved), updated or failures (failed), updated or id (morgue).
+                Empty = the one whose index excludes most jobs of ``where``, else the first of these.
+            cursor: ``Page.cursor`` of the page before, which had the same order, range and conditions.
             limit: 1 … 250.
             reverse: from the end.
             low, high: the range in the order, both ends included: Unix ms, a number of failures, or an id; None = no
                 bound.
             most_bytes: larger arguments are left out (:attr:`JobView.cut`).
+            where: conditions. What the order does not cover is applied to the jobs that are read.
+            accepts: further condition, which also takes the place of the search for the text of ``where``.
+            seconds: a page with conditions ends after this time, with the jobs found until then.
 
         Raises:
             InvalidJob: an unknown place, order or cursor, or a bound that does not fit the order.
@@ -285,15 +277,23 @@ class Inspector:
         orders = INDEXES.get(place)
         if orders is None:
             raise InvalidJob(f"{place!r} is no place to page through; use one of {', '.join(INDEXES)}")
-        by = by or next(iter(orders))
+        where = where or JobFilter()
+        by = by or where.best_order(place, tuple(orders))
         if by not in orders:
             raise InvalidJob(f"jobs in {place!r} are not ordered by {by!r}; use one of {', '.join(orders)}")
-        bounds, after = Range(by, low, high), unpack_cursor(cursor)
+        request = PageRequest(
+            place=place,
+            indexes=orders[by],
+            bounds=Range(by, low, high).within(*where.bounds(by)),
+            after=unpack_cursor(cursor),
+            limit=max(1, min(limit, _PAGE)),
+            reverse=reverse,
+            most_bytes=most_bytes,
+            where=where,
+            accepts=accepts,
+            seconds=seconds,
+        )
         existing = self._broker.known_queue(queue)
         if existing is None:
             return Page([])
-        limit = max(1, min(limit, _PAGE))
-        # One entry more than requested shows if there is a next page.
-        entries = self._reader.first_entries(existing, orders[by], after, limit + 1, reverse, bounds)
-        views = self._reader.entries(existing, place, entries[:limit], most_bytes)
-        return Page(views, pack_cursor(entries[limit - 1]) if len(entries) > limit else "")
+        return read_page(self._reader, existing, request, lambda view: self.payloads(queue, view.id))

@@ -66,8 +66,14 @@ class JobReader:
             for view in self.buried(queue, number, list(mine), most):
                 yield mine[record_name_of(view)], view
 
-    def entries(self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None) -> list[JobView]:
-        """Return the jobs of entries of a place; ``most`` is the size above which arguments are left out."""
+    def entries(
+        self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None
+    ) -> dict[tuple[int, bytes], JobView]:
+        """Return the jobs of entries of a place, as far as they still exist, by shard and member.
+
+        Args:
+            most: size above which arguments are left out.
+        """
         members: dict[int, list[bytes]] = {}
         for entry in entries:
             members.setdefault(entry.shard, []).append(entry.member)
@@ -76,8 +82,7 @@ class JobReader:
         for number, mine in members.items():
             for view in self.members(queue, number, place, mine, most, first.get(number)):
                 views[number, record_name_of(view) if place == "morgue" else view.id.encode()] = view
-        # Jobs that were settled between the two reads are left out; the cursor advances past them all the same.
-        return [views[place_of] for entry in entries if (place_of := (entry.shard, entry.member)) in views]
+        return views
 
     def _first_replies(
         self, queue: Queue, place: str, members: dict[int, list[bytes]], most: int | None

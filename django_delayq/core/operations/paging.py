@@ -56,6 +56,12 @@ class Range:
             return isinstance(bound, (int, float)) and not isinstance(bound, bool) and abs(bound) < 2**53
         return isinstance(bound, str) and _is_text(bound)
 
+    def within(self, low: Bound, high: Bound) -> Range:
+        """Return the part of the range that lies between two further bounds."""
+        lows = [bound for bound in (self.low, low) if bound is not None]
+        highs = [bound for bound in (self.high, high) if bound is not None]
+        return Range(self.by, max(lows, default=None), min(highs, default=None))
+
     def holds(self, value: float | str) -> bool:
         """Return True if a value lies in the range; for an order by time, whole milliseconds count."""
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)  # type: ignore[operator]

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ..attempt_outcome import AttemptOutcome
 from ..codec import decode_args
+from ..codecs import readable
 from ..job import Generation, Job, Payload, Undecodable
 from ..records.body import unpack_body
 from ..records.fields import take_u8, take_u16, take_u32, unpack_names
@@ -104,6 +105,22 @@ class JobView:
         if self.gated is None:
             return self  # payloads that did not fit into the attempt
         return JobView(self.gated, "gated", self.gated.due_ms, left_out=self.gated_left_out)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts in which a search looks."""
+        yield from (self.id, self.job.task)
+        for job in filter(None, (self.job, self.gated)):
+            yield from (readable(job.args), readable(job.options_json))
+        yield from (self.reason, self.error_class, str(self.error.get("class", "")), str(self.error.get("message", "")))
+        for payload in self.payloads:
+            yield readable(payload.data)
+
+    def cut_off(self, most_bytes: int) -> None:
+        """Leave arguments out that exceed a size, as if they had not been requested."""
+        if self.size > most_bytes:
+            self.left_out, self.job.args, self.payloads = self.size, b"", ()
+        if self.gated is not None and len(self.gated.args) > most_bytes:
+            self.gated_left_out, self.gated.args = len(self.gated.args), b""
 
     @property
     def history(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 import redis
@@ -13,7 +12,7 @@ from redis.sentinel import SentinelConnectionPool
 from ..errors import Misconfigured
 from .config import RedisConfig, logger
 from .settings import common_settings, limits_of, sentinel_settings
-from .sources import Cluster, Sentinels, Server, Source, bounded_sentinels
+from .sources import Cluster, Sentinels, Server, Source
 
 # Options that identify the server; everything else of a foreign client is replaced by our settings.
 _ADOPTED: Final = ("host", "port", "path", "db", "username", "password", "credential_provider")
@@ -67,11 +66,9 @@ def _sentinels_of_pool(pool: SentinelConnectionPool, options: dict[str, Any], co
     options["connection_class"] = pool.connection_class
     for name in ("host", "port"):
         options.pop(name, None)
-
-    sentinels = partial(bounded_sentinels, addresses, own)
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     display_url = f"sentinel://{_user_of(options)}{where}/{pool.service_name}"
-    return Sentinels(options, limits_of(config), display_url, pool.service_name, sentinels)
+    return Sentinels(options, limits_of(config), display_url, pool.service_name, addresses, own)
 
 
 def _cluster_of_client(client: RedisCluster) -> Cluster:

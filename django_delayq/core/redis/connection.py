@@ -18,7 +18,9 @@ from . import probe
 from .client_source import source_of_client
 from .config import RedisConfig
 from .link import within
+from .loop_clients import LoopClients
 from .pool import BoundedPool
+from .settings import can_use_loops
 from .sources import Source, source_of
 
 __all__ = ["Connection", "RedisConfig", "connect"]
@@ -48,6 +50,9 @@ class Connection:
         self.cluster = source.cluster
         #: address without any secret, for logs and messages
         self.display_url = source.display_url
+        #: True if calls from an event loop need no thread
+        self.can_use_loops = can_use_loops(source.options)
+        self._loops = LoopClients(source)
         #: pool of the only server; None on a cluster
         self.only_pool: BoundedPool | None = None
         if not source.cluster:
@@ -128,6 +133,11 @@ class Connection:
                     raise
             time.sleep(random.uniform(0.005, 0.05))
 
+    async def execute_async(self, *words: Any, until: float | None = None) -> Any:
+        """Send a command from the running event loop; see :meth:`LoopClients.execute`."""
+        until = time.monotonic() + self.patience if until is None else until
+        return await self._loops.execute(until, *words)
+
     def check(self) -> dict[str, Any]:
         """Check that the server is fit for a queue; return its ``INFO``.
 
@@ -153,6 +163,7 @@ class Connection:
         """Close all its connections, also those of blocking clients. The next command opens new ones."""
         for pool in list(self._waiting):
             pool.disconnect()
+        self._loops.close()
         client = self.__dict__.get("client")
         if client is not None:
             # The client is being discarded, so errors of its peer do not matter.

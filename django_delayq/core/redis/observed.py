@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from .connection import Connection
@@ -29,20 +30,31 @@ class ObservedScripts(Scripts):
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         """See :meth:`Scripts.call`."""
         began_at = time.perf_counter()
-        return self._timed(name, lambda: self._plain.call(name, keys, *args, until=until), began_at)
+        with self._timing(name, began_at):
+            return self._plain.call(name, keys, *args, until=until)
+
+    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """See :meth:`Scripts.call_async`."""
+        with self._timing(name, time.perf_counter()):
+            return await self._plain.call_async(name, keys, *args)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call, see :meth:`Scripts.begin`; the measured time ends when the reply is read."""
         began_at = time.perf_counter()
         reply = self._plain.begin(name, keys, *args)
-        return lambda until=None: self._timed(name, lambda: reply(until), began_at)
 
-    def _timed(self, name: str, act: Callable[[], Any], began_at: float) -> Any:
+        def finish(until: float | None = None) -> Any:
+            with self._timing(name, began_at):
+                return reply(until)
+
+        return finish
+
+    @contextmanager
+    def _timing(self, name: str, began_at: float) -> Iterator[None]:
         failed = True
         try:
-            reply = act()
+            yield
             failed = False
-            return reply
         finally:
             self._report(name, time.perf_counter() - began_at, failed)
 

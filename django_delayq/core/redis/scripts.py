@@ -6,6 +6,7 @@ that order. Redis 7 and later reads the flags in the first line; for 6.2 that li
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -26,6 +27,7 @@ NAMES: Final = (
     "schedule",
     "schedule_fresh",
     "reserve",
+    "reserve_match",
     "ack",
     "ack_reserve",
     "fail",
@@ -185,6 +187,23 @@ class Scripts:
                 if not self._connection.cluster:
                     raise
             return self._connection.run(source, keys, *args, until=until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
+
+    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
+        execute, until = self._connection.execute_async, time.monotonic() + self._connection.patience
+        try:
+            if self._flags is None:
+                await asyncio.to_thread(self._server_knows_flags)
+            sha, source = self.loaded(name)
+            try:
+                return await execute("EVALSHA", sha, len(keys), *keys, *args, until=until)
+            except NoScriptError:
+                return await execute("EVAL", source, len(keys), *keys, *args, until=until)
+            except (redis_errors.AskError, redis_errors.ClusterError, redis_errors.SlotNotCoveredError):
+                # While a slot moves, several nodes have to be tried.
+                return await asyncio.to_thread(self._connection.run, source, keys, *args, until=until)
         except REDIS_ERRORS as error:
             raise_clear(error)
 

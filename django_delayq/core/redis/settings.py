@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from functools import cache
+from inspect import signature
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
+from redis.asyncio import connection as aio
+from redis.asyncio import sentinel as aio_sentinel
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import AbstractBackoff, NoBackoff
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import LONGEST_PAUSE, RedisConfig
 from .pool import Limits
@@ -26,6 +34,15 @@ except ImportError:  # redis-py before 5.3
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.
 _RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError)
+
+#: redis-py's classes of connections for event loops, by those for threads
+_LOOP_CLASSES: Final[Mapping[Any, Any]] = {
+    Connection: aio.Connection,
+    SSLConnection: aio.SSLConnection,
+    UnixDomainSocketConnection: aio.UnixDomainSocketConnection,
+    SentinelManagedConnection: aio_sentinel.SentinelManagedConnection,
+    SentinelManagedSSLConnection: aio_sentinel.SentinelManagedSSLConnection,
+}
 
 
 def _keepalive_options() -> dict[int, int]:
@@ -72,6 +89,51 @@ def hurried_settings(seconds: float) -> dict[str, Any]:
         "retry_on_error": list(lost),
         "health_check_interval": 0,
     }
+
+
+class _WholeConnect:
+    """Mixin for redis-py's connections of event loops: a connect that is cancelled leaves nothing open.
+
+    Otherwise the connection would return to the pool with unread replies of the handshake.
+    """
+
+    async def connect(self) -> None:
+        """Connect and shake hands, unless connected."""
+        await self._close_on_error(super().connect())  # type: ignore[misc]
+
+    async def connect_check_health(self, *args: Any, **options: Any) -> None:
+        """Connect and shake hands, unless connected; redis-py calls this or :meth:`connect`."""
+        await self._close_on_error(super().connect_check_health(*args, **options))  # type: ignore[misc]
+
+    async def _close_on_error(self, connecting: Awaitable[None]) -> None:
+        try:
+            await connecting
+        except BaseException:
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise
+
+
+@cache
+def loop_class(base: type) -> type:
+    """Return the class of connections for event loops that belongs to one of redis-py's for threads."""
+    return type(base.__name__, (_WholeConnect, _LOOP_CLASSES[base]), {})
+
+
+def can_use_loops(options: Mapping[str, Any]) -> bool:
+    """Return True if connections with these options exist for event loops, too."""
+    base = options.get("connection_class", Connection)
+    known = signature(aio.SSLConnection).parameters
+    return base in _LOOP_CLASSES and all(name in known for name in options if name.startswith("ssl_"))
+
+
+def loop_settings(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return the options of a client for an event loop, whose caller repeats commands."""
+    changed: dict[str, Any] = {
+        "retry": AsyncRetry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "max_connections": limits.connections,
+    }
+    return {**options, **changed}
 
 
 def limits_of(config: RedisConfig) -> Limits:

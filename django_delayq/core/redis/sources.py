@@ -6,16 +6,22 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import redis
 from redis import exceptions as redis_errors
+from redis.asyncio import ConnectionPool as AsyncPool
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.cluster import RedisCluster as AsyncCluster
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
-from redis.sentinel import Sentinel
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import RedisConfig
 from .config_values import Address
@@ -27,6 +33,8 @@ from .settings import (
     credentials_of,
     hurried_settings,
     limits_of,
+    loop_class,
+    loop_settings,
     sentinel_settings,
     waiting_limits,
 )
@@ -49,6 +57,10 @@ class Source:
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         """Return a pool for blocking calls on the node of ``key``."""
+        raise NotImplementedError
+
+    def loop_client(self) -> Any:
+        """Return a client for the running event loop. Its commands are not retried."""
         raise NotImplementedError
 
     def hurried(self, seconds: float) -> Self:
@@ -78,9 +90,24 @@ class Server(Source):
     def client(self) -> redis.Redis:
         return redis.Redis.from_pool(BoundedPool(limits=self.limits, **self.options))
 
+    def loop_client(self) -> Any:
+        settings = loop_settings(self.options, self.limits)
+        settings["connection_class"] = loop_class(self.options.get("connection_class", Connection))
+        return AsyncRedis.from_pool(AsyncPool(**settings))
+
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         options = self.options | blocking_settings(socket_timeout)
         return BoundedPool(limits=waiting_limits(self.limits), **options)
+
+
+class _AsyncSentinelPool(AsyncSentinelPool):
+    """Pool for an event loop that also closes the connections to the Sentinels."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            for client in self.sentinel_manager.sentinels:
+                await client.aclose()
 
 
 @dataclass(eq=False)
@@ -88,8 +115,10 @@ class Sentinels(Source):
     """Master that the Sentinels name."""
 
     master: str
-    #: returns the Sentinels, with the settings given as arguments changed
-    sentinels: Callable[..., Sentinel]
+    #: addresses of the Sentinels
+    addresses: Sequence[Address]
+    #: settings of the connections to the Sentinels
+    own: dict[str, Any]
 
     @classmethod
     def of(cls, config: RedisConfig) -> Sentinels:
@@ -97,9 +126,7 @@ class Sentinels(Source):
         own = sentinel_settings(config) | ssl
         own |= {"username": config.sentinel_username, "password": config.sentinel_password}
         options = {"db": config.db, **credentials_of(config), **common_settings(config), **ssl}
-
-        sentinels = partial(bounded_sentinels, config.sentinels, own)
-        return cls(options, limits_of(config), config.display_url, config.sentinel_master, sentinels)
+        return cls(options, limits_of(config), config.display_url, config.sentinel_master, config.sentinels, own)
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_pool(self._pool(self.options, self.limits))
@@ -107,17 +134,24 @@ class Sentinels(Source):
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         return self._pool(self.options | blocking_settings(socket_timeout), waiting_limits(self.limits))
 
+    def loop_client(self) -> Any:
+        manager = AsyncSentinel(list(self.addresses), sentinel_kwargs=loop_settings(self.own, Limits()))
+        settings = loop_settings(self.options, self.limits)
+        default = SentinelManagedSSLConnection if settings.pop("ssl", False) else SentinelManagedConnection
+        settings["connection_class"] = loop_class(self.options.get("connection_class", default))
+        pool: AsyncPool = _AsyncSentinelPool(self.master, manager, **settings)  # type: ignore[no-untyped-call]
+        return AsyncRedis.from_pool(pool)
+
     def hurried(self, seconds: float) -> Self:
-        sentinels = partial(self.sentinels, socket_timeout=seconds, socket_connect_timeout=seconds)
-        return replace(super().hurried(seconds), sentinels=sentinels)
+        own = self.own | {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        return replace(super().hurried(seconds), own=own)
 
     def _pool(self, options: dict[str, Any], limits: Limits) -> ConnectionPool:
-        return BoundedSentinelPool(self.master, self.sentinels(), limits=limits, **options)
+        return BoundedSentinelPool(self.master, bounded_sentinels(self.addresses, self.own), limits=limits, **options)
 
 
-def bounded_sentinels(addresses: Iterable[Address], own: dict[str, Any], **changes: Any) -> Sentinel:
+def bounded_sentinels(addresses: Iterable[Address], settings: dict[str, Any]) -> Sentinel:
     """Return the Sentinels; a query to each ends within its own time limit and within that of the calling command."""
-    settings = own | changes
     manager = Sentinel(list(addresses), sentinel_kwargs=settings)
     for client in manager.sentinels:
         pool = client.connection_pool
@@ -154,6 +188,34 @@ class _Cluster(RedisCluster):
             if node.redis_connection is not None:
                 node.redis_connection.close()
         super().close()
+
+
+class _AsyncCluster(AsyncCluster):
+    """Client of a cluster for an event loop that also follows redirects to unlisted nodes, like :class:`_Cluster`."""
+
+    _newcomers: dict[str, AsyncClusterNode]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        whole = loop_class(SSLConnection if options.get("ssl") else Connection)
+        self.connection_kwargs["connection_class"] = whole
+        for node in self.nodes_manager.startup_nodes.values():
+            node.connection_class = whole
+
+    def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
+        node = super().get_node(host, port, node_name)
+        if node is None and node_name:
+            address, _, number = node_name.rpartition(":")
+            newcomers = self.__dict__.setdefault("_newcomers", {})
+            if node_name not in newcomers:
+                newcomers[node_name] = AsyncClusterNode(address, int(number), **self.connection_kwargs)
+            node = newcomers[node_name]
+        return node
+
+    async def aclose(self) -> None:
+        for node in self.__dict__.pop("_newcomers", {}).values():
+            await node.disconnect()
+        await super().aclose()
 
 
 @dataclass(eq=False)
@@ -195,6 +257,11 @@ class Cluster(Source):
             raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
         client.patience = self.limits.patience
         return client
+
+    def loop_client(self) -> Any:
+        nodes = [AsyncClusterNode(host, port) for host, port in self.nodes]
+        settings = loop_settings(self.options, self.limits)
+        return _AsyncCluster(startup_nodes=nodes, require_full_coverage=False, **settings)
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()

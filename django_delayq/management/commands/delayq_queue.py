@@ -2,49 +2,68 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from django.core.management.base import CommandError
 
 from ... import connections
-from ...core import bulk, rules
-from ...core.job import Job
-from ...core.moments import iso_of
-from ...core.operations.inspector import INDEXES, SEARCHED, Counts, JobView
+from ...core import bulk, filtered_bulk, rules
+from ...core.filtered_bulk import change_matching
+from ...core.operations.inspector import Counts
+from ...core.operations.job_filter import JobFilter
 from ...core.queue import Queue
-from ...masking import Mask
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
 from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
-from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
+from ..base import DelayQCommand, share_options
+from ..conditions import add_conditions, filter_of
+from ..found_jobs import add_search, print_found
 
-#: action -> help text, question for confirmation, and function
-BULK_ACTIONS: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
-    "run-now": (
+
+class BulkAction(NamedTuple):
+    """Action on all jobs of a queue, and the same on those that match."""
+
+    help: str
+    question: str
+    on_all: Callable[..., dict[str, int]]
+    on_matching: filtered_bulk.Verb
+
+
+BULK_ACTIONS: Final[dict[str, BulkAction]] = {
+    "run-now": BulkAction(
         "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
         bulk.run_all_now,
+        filtered_bulk.RUN_NOW,
     ),
-    "kill-failed": (
+    "kill-failed": BulkAction(
         "move every waiting job that has failed to the morgue",
         "Move the {failed} jobs of {queue} that have failed to the morgue?",
         bulk.kill_failed,
+        filtered_bulk.KILL_FAILED,
     ),
-    "delete-failed": (
+    "delete-failed": BulkAction(
         "delete every waiting job that has failed",
         "Delete the {failed} jobs of {queue} that have failed, for good?",
         bulk.delete_failed,
+        filtered_bulk.DELETE_FAILED,
     ),
-    "cancel-all": (
+    "cancel": BulkAction(
+        "delete the waiting jobs that meet the conditions",
+        "",
+        bulk.cancel_all,
+        filtered_bulk.CANCEL,
+    ),
+    "cancel-all": BulkAction(
         "delete every waiting job",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
         bulk.cancel_all,
+        filtered_bulk.CANCEL,
     ),
 }
-
-JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
 
 
 class Command(DelayQCommand):
@@ -55,6 +74,8 @@ class Command(DelayQCommand):
         "delayq_queue list",
         "delayq_queue pause orders --in",
         "delayq_queue search orders invoice-17",
+        "delayq_queue search orders --due-before 2030-01-31T00:00:00Z --failures 3",
+        "delayq_queue cancel orders --task shop.remind --prefix north-",
         "delayq_queue run-now orders --yes",
     )
     requires_system_checks = ()
@@ -80,21 +101,11 @@ class Command(DelayQCommand):
                 const="out",
                 help="only the workers, which start no jobs while it is paused",
             )
-        search = self._action(actions, "search", "search the jobs of a queue for a text")
-        search.add_argument("text", help="text in the id, the task name, the arguments, payloads, context or error")
-        search.add_argument(
-            "--place",
-            action="append",
-            choices=tuple(INDEXES),
-            dest="places",
-            help="only jobs in this place; may be repeated",
-        )
-        search.add_argument(
-            "--limit", type=positive(int, "a number of jobs"), default=50, help="at most this many jobs (default: 50)"
-        )
-        add_show_secrets(search)
-        for name, (text, _, _) in BULK_ACTIONS.items():
-            self._confirmable(self._action(actions, name, text))
+        add_search(self._action(actions, "search", "list the jobs of a queue that meet conditions"))
+        for name, action in BULK_ACTIONS.items():
+            bulk_action = self._confirmable(self._action(actions, name, action.help))
+            if name != "cancel-all":
+                add_conditions(bulk_action)
         delete = self._confirmable(self._action(actions, "delete", "delete a queue"))
         delete.add_argument("--force", action="store_true", help="delete it even if it has jobs, which are lost")
         share_options(parser, actions.choices.values())
@@ -120,20 +131,32 @@ class Command(DelayQCommand):
         if action in ("pause", "resume"):
             self.pause_or_resume(queue, action, options["direction"], as_json=as_json)
         elif action == "search":
-            self.search(queue, options, mask_for(options))
+            print_found(self, queue, options)
         elif action == "delete":
             self.delete(queue, yes=options["yes"], force=options["force"], as_json=as_json)
         else:
-            _, question, function = BULK_ACTIONS[action]
-            self.confirm(self.question(question, queue), yes=options["yes"])
-            with self.progress(action) as progress:
-                counts = function(queue, progress=progress.update)
-            self.print_counts(counts, as_json=as_json)
+            self.change(queue, action, options)
 
-    def question(self, text: str, queue: Queue) -> str:
+    def change(self, queue: Queue, name: str, options: Mapping[str, Any]) -> None:
+        """Run a bulk action on all jobs, or on those that meet the conditions."""
+        action = BULK_ACTIONS[name]
+        where = JobFilter() if name == "cancel-all" else filter_of(options)
+        if name == "cancel" and where.is_empty:
+            raise CommandError("cancel which jobs? Give a condition, or use cancel-all")
+        question = action.question if where.is_empty else "{action} the jobs of {queue} that meet the conditions?"
+        self.confirm(self.question(question, queue, name), yes=options["yes"])
+        with self.progress(name) as progress:
+            if where.is_empty:
+                counts = action.on_all(queue, progress=progress.update)
+            else:
+                counts = change_matching(queue, action.on_matching, where, progress=progress.update).counts
+        self.print_counts(counts, as_json=options["json"])
+
+    def question(self, text: str, queue: Queue, action: str) -> str:
         """Return a question with the numbers of jobs, so that the operator sees the effect."""
         counts = queue.broker.inspector.counts(queue.name)
         return text.format(
+            action=action.capitalize(),
             queue=printable(queue.name),
             delayed=counts.delayed,
             failed=counts.failed,
@@ -156,22 +179,6 @@ class Command(DelayQCommand):
             self.stdout.write(f"{printable(queue.name)} is paused: {effect}")
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")
-
-    def search(self, queue: Queue, options: Mapping[str, Any], hide: Mask) -> None:
-        """Print the jobs that contain a text."""
-        places, limit = options["places"] or SEARCHED, options["limit"]
-        views = queue.broker.inspector.search(queue.name, options["text"], places=places, limit=limit)
-        if options["json"]:
-            self.print_json([job_as_dict(view, hide) for view in views])
-            return
-        rows = [[cell_of(value) for value in job_as_dict(view, hide).values()] for view in views]
-        if not rows:
-            self.stdout.write("no job found")
-            return
-        for line in table(JOB_COLUMNS, rows, left=len(JOB_COLUMNS)):
-            self.stdout.write(line)
-        if len(rows) == limit:
-            self.stdout.write(f"These are the first {limit} jobs; there may be more. Raise --limit to see them.")
 
     def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:
         """Delete a queue."""
@@ -206,26 +213,6 @@ class Command(DelayQCommand):
         if value in (None, ""):
             return "-"
         return duration(value) if name == "morgue_ttl" else value
-
-
-def job_as_dict(view: JobView, hide: Mask) -> dict[str, Any]:
-    """Return a job as plain data for the results of a search, masked."""
-    content = f"{view.payload_count} payloads" if view.job.merged else _content(view.job, hide)
-    values = (view.state, view.id, view.job.task, iso_of(view.due_ms), view.job.failures, content)
-    return dict(zip(JOB_COLUMNS, values, strict=True))
-
-
-def _content(job: Job, hide: Mask) -> str:
-    """Return the arguments on one line, in their stored form."""
-    call = call_of(job, hide)
-    if "bytes" in call:
-        return str(call["bytes"])
-    return json.dumps({"a": call["args"], "k": call["kwargs"]} if call["kwargs"] else call["args"], ensure_ascii=False)
-
-
-def cell_of(value: object) -> object:
-    """Return a value of :func:`job_as_dict` for a table."""
-    return printable(value) if isinstance(value, str) else value
 
 
 def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:

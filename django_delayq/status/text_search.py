@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.codecs import readable
-from . import content
+from ..settings.conf import mask
+from .job_content import call_rows, loaded
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -26,10 +28,10 @@ class TextSearch:
 
     Args:
         text: the text to find; stored JSON is written without spaces (``"order":5``).
-        deadline: moment of ``time.monotonic()`` after which a call raises :class:`SearchTimeout`.
+        deadline: moment of ``time.monotonic()`` after which a call raises :class:`SearchTimeout`; default: never.
     """
 
-    def __init__(self, text: str, deadline: float) -> None:
+    def __init__(self, text: str, deadline: float = math.inf) -> None:
         self._text = text.casefold()
         self._deadline = deadline
         self.examined = 0
@@ -53,7 +55,7 @@ class TextSearch:
 
     def _masked(self, view: JobView) -> Iterator[str]:
         """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
-        mask = content.mask()
+        hide = mask()
         for job in filter(None, (view.job, view.gated)):
             if self._is_in(readable(job.args)):
                 yield _call(job)
@@ -63,13 +65,13 @@ class TextSearch:
             if self._is_in(readable(payload.data)):
                 yield _json(payload.data)
         if self._is_in(view.reason):
-            yield mask.text(view.reason)
+            yield hide.text(view.reason)
         error = dict(view.error)
         traceback = str(error.pop("traceback", ""))
         if self._is_in(traceback):
-            yield mask.traceback(traceback)
+            yield hide.traceback(traceback)
         if self._is_in(_dump(error)):
-            yield _dump(mask.value(error))
+            yield _dump(hide.value(error))
 
 
 def _plain(view: JobView) -> Iterator[str]:
@@ -81,16 +83,16 @@ def _call(job: Job) -> str:
     if job.merged:
         return ""
     try:
-        return _dump(dict(content.call_rows(job.task, job.args)))
+        return _dump(dict(call_rows(job.task, job.args)))
     except ValueError:
         return _json(job.args)
 
 
 def _json(data: bytes) -> str:
     try:
-        return _dump(content.mask().value(content.loaded(data)))
+        return _dump(mask().value(loaded(data)))
     except ValueError:
-        return content.mask().text(readable(data))
+        return mask().text(readable(data))
 
 
 def _dump(value: Any) -> str:

@@ -1,0 +1,68 @@
+"""Filters of the job browser: conditions in the address of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from ..core.errors import InvalidJob
+from ..core.operations.job_filter import JobFilter
+
+if TYPE_CHECKING:
+    from django.http import QueryDict
+
+__all__ = ["FILTERS", "filter_of", "given_filters"]
+
+#: parameters of the address
+FILTERS: Final = ("text", "task", "prefix", "due_from", "due_before", "failures", "never_started")
+_MOST_CHARS: Final = 255
+
+
+def given_filters(parameters: QueryDict) -> dict[str, str]:
+    """Return the conditions in an address as texts; those that cannot be read are left out."""
+    given = {name: parameters.get(name, "")[:_MOST_CHARS] for name in FILTERS}
+    found = {name: value for name, value in given.items() if value and _is_valid(name, value)}
+    try:
+        filter_of(found)
+    except InvalidJob:
+        return {}
+    return found
+
+
+def filter_of(given: Mapping[str, str]) -> JobFilter:
+    """Return the filter of conditions from :func:`given_filters`.
+
+    Raises:
+        InvalidJob: a value that no job can have.
+    """
+    return JobFilter(
+        text=given.get("text", ""),
+        task=given.get("task", ""),
+        prefix=given.get("prefix", ""),
+        due_from_ms=_ms_of(given.get("due_from", "")),
+        due_before_ms=_ms_of(given.get("due_before", "")),
+        failures=int(given.get("failures", 0)),
+        never_started="never_started" in given,
+    )
+
+
+def _is_valid(name: str, value: str) -> bool:
+    if name in ("due_from", "due_before"):
+        return _ms_of(value) is not None
+    if name == "failures":
+        return value.isascii() and value.isdigit() and len(value) < 7
+    return name != "never_started" or value == "1"
+
+
+def _ms_of(text: str) -> float | None:
+    """Return the Unix ms of a local moment from a form; None if it is none."""
+    try:
+        found = parse_datetime(text)
+        if found is None:
+            return None
+        return (timezone.make_aware(found) if timezone.is_naive(found) else found).timestamp() * 1000
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,126 @@
+"""Conditions by which requests choose jobs: of bulk operations, of a reserve, and as parameters of a list."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from ...core.errors import InvalidJob
+from ...core.inputs import short
+from ...core.job import MAX_ID_BYTES
+from ...core.matching import Position, check_match
+from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
+from .base import Resource
+from .fields import CheckedField, FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField
+
+MOST_FAILURES: Final = 2**31 - 1
+
+
+def filter_of(attrs: dict[str, Any]) -> JobFilter:
+    """Return the filter of validated members, which may be missing or None.
+
+    Raises:
+        ValidationError: a value that no job can have.
+    """
+    try:
+        return JobFilter(
+            text=attrs.get("text") or "",
+            task=attrs.get("task") or "",
+            prefix=attrs.get("prefix") or "",
+            due_from_ms=_ms_of(attrs.get("due_from")),
+            due_before_ms=_ms_of(attrs.get("due_before")),
+            failures=attrs.get("failures") or 0,
+            never_started=attrs.get("never_started") or False,
+        )
+    except InvalidJob as error:
+        raise serializers.ValidationError(str(error)) from None
+
+
+def _ms_of(moment: datetime | float | None) -> float | None:
+    if moment is None:
+        return None
+    return (moment.timestamp() if isinstance(moment, datetime) else moment) * 1000
+
+
+class MatchSerializer(Resource):
+    """Conditions of a reserve, at least one; the job meets all of them."""
+
+    text = TextField(
+        MOST_TEXT_BYTES,
+        required=False,
+        help_text="in the id, the task's name, the context, and the body, arguments or payloads as they are stored "
+        "(canonical JSON); ASCII letters in either case",
+    )
+    task = TextField(MOST_TEXT_BYTES, required=False, help_text="name of the task")
+    prefix = TextField(MAX_ID_BYTES, required=False, help_text="beginning of the id")
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        """Return the filter."""
+        try:
+            return check_match(filter_of(attrs))
+        except InvalidJob as error:
+            raise serializers.ValidationError(str(error)) from None
+
+
+class WhereSerializer(Resource):
+    """Conditions of a bulk operation, at least one; each job meets all of them."""
+
+    text = TextField(
+        MOST_TEXT_BYTES,
+        required=False,
+        help_text="in the id, the task's name, the arguments or payloads as they are shown, the context or the last "
+        "error, in upper or lower case; masked values are not searched",
+    )
+    task = TextField(MOST_TEXT_BYTES, required=False, help_text="name of the task")
+    prefix = TextField(MAX_ID_BYTES, required=False, help_text="beginning of the id")
+    due_from = MomentField(required=False, help_text="due at this moment or later")
+    due_before = MomentField(required=False, help_text="due before this moment")
+    failures = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at least so often")
+    never_started = FlagField(required=False, help_text="true: only jobs that nobody has reserved yet")
+    requests: ClassVar = {}
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        """Return the filter."""
+        where = filter_of(attrs)
+        if where.is_empty:
+            raise serializers.ValidationError("give at least one condition, or all: true in place of where")
+        return where
+
+
+@extend_schema_field({"type": "integer", "minimum": 0, "maximum": MOST_FAILURES})
+class _FailuresQueryField(CheckedField):
+    def check(self, data: Any) -> int:
+        """Return the number; every value of a query is a text."""
+        if data == "" or (data.isascii() and data.isdigit() and len(data) < 10):
+            return int(data or 0)
+        raise InvalidJob(f"failures is a number of failed attempts, not {short(data)}")
+
+
+class WhereQuery(Resource):
+    """Conditions as parameters of a list."""
+
+    text = TextQueryField(
+        max_length=MOST_TEXT_BYTES,
+        help_text="jobs with this text in the id, the task's name, the arguments or payloads as they are shown, the "
+        "context or the last error, in upper or lower case; masked values are not searched",
+    )
+    task = TextQueryField(help_text="jobs of this task")
+    prefix = TextQueryField(help_text="jobs whose id begins with this")
+    due_from = QueryMomentField(default=None, help_text="jobs due at this moment or later (as min)")
+    due_before = QueryMomentField(default=None, help_text="jobs due before this moment")
+    failures = _FailuresQueryField(default=0, help_text="jobs that failed at least so often")
+    never_started = serializers.BooleanField(default=False, help_text="true: only jobs that nobody has reserved yet")
+
+
+@extend_schema_field({"type": "string", "maxLength": 1000})
+class PositionField(CheckedField):
+    """Cursor of a reserve."""
+
+    def check(self, data: Any) -> Position:
+        """Return the position."""
+        if not isinstance(data, str):
+            raise InvalidJob(f"{short(data)} is not a cursor of a reserve; start again without one")
+        return Position.of(data)

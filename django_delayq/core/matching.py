@@ -1,0 +1,138 @@
+"""Reserve of the first job that matches: by a text, its task or the beginning of its id."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .errors import InvalidJob
+from .inputs import short
+from .operations.job_filter import JobFilter
+from .redis.link import last_sent
+from .replies import Batch
+
+if TYPE_CHECKING:
+    from .queue import Queue
+
+#: maximum number of jobs that one call examines; other calls wait meanwhile
+EXAMINED_AT_ONCE: Final = 500
+_CURSOR: Final = re.compile(rb"([0-9]{1,9}):([1-9]?):([0-9]{0,20}):(.{0,255})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Position in a queue behind a job that was examined."""
+
+    shard: int
+    priority: bytes = b""
+    score: bytes = b""
+    member: bytes = b""
+
+    def __str__(self) -> str:
+        """Return the cursor, which :meth:`of` reads."""
+        raw = b"%d:%b:%b:%b" % (self.shard, self.priority, self.score, self.member)
+        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, cursor: str) -> Position:
+        """Return the position of a cursor.
+
+        Raises:
+            InvalidJob: the text is not a cursor.
+        """
+        try:
+            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+            found = _CURSOR.fullmatch(raw)
+            if found is None:
+                raise ValueError(cursor)
+        except ValueError:
+            raise InvalidJob(f"{short(cursor)} is not a cursor of a reserve; start again without one") from None
+        shard, priority, score, member = found.groups()
+        return cls(int(shard), priority, score, member)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Holder of the job that is wanted, and its lease; see :meth:`Shards.reserve`.
+
+    Attributes:
+        early: take the job also before it is due.
+    """
+
+    worker: str
+    ttr_ms: int
+    started: bool = False
+    early: bool = False
+
+
+def check_match(where: JobFilter) -> JobFilter:
+    """Return a filter by which a job can be reserved.
+
+    Raises:
+        InvalidJob: it has no condition, or one that is not text, task or prefix.
+    """
+    if where.is_empty:
+        raise InvalidJob("reserve which job? Give text, task or prefix, or use reserve()")
+    if where != JobFilter(text=where.text, task=where.task, prefix=where.prefix):
+        raise InvalidJob("a job is reserved by text, task and prefix only; leave the other conditions out")
+    return where
+
+
+def reserve_match(
+    queue: Queue, where: JobFilter, holder: Holder, after: Position | None = None
+) -> Iterator[tuple[Batch, Position | None]]:
+    """Yield the replies of calls which examine at most 500 jobs each, until all due jobs were examined.
+
+    Match and reserve are one atomic step. A batch has one job or none. The shards are examined one after the other; in
+    each of them the most urgent class first, by due time.
+
+    Args:
+        queue: the queue.
+        where: a filter from :func:`check_match`.
+        holder: the holder, and whether jobs that are not due count.
+        after: position behind which to begin; None = at the beginning.
+
+    Yields:
+        A batch, and the position behind the jobs examined so far; None at the end.
+    """
+    numbers = list(queue.numbers)
+    if after is not None and after.shard in numbers:
+        numbers = numbers[numbers.index(after.shard) :]
+    for place, number in enumerate(numbers):
+        position: Position | None = after if after is not None and after.shard == number else Position(number)
+        while position is not None:
+            batch, behind = _call(queue, where, holder, position)
+            if not batch.taken or batch.jobs:  # else the job was removed because it came too late: the next one
+                position = behind
+            more = position or (Position(numbers[place + 1]) if place + 1 < len(numbers) else None)
+            yield batch, more
+
+
+def _call(queue: Queue, where: JobFilter, holder: Holder, after: Position) -> tuple[Batch, Position | None]:
+    began = time.monotonic()
+    frame, _examined, *rest = queue.call(
+        "reserve_match",
+        after.shard,
+        holder.worker.encode(),
+        holder.ttr_ms,
+        b"1" if holder.started else b"0",
+        b"1" if holder.early else b"0",
+        _pack(where.needles) if where.text else b"",
+        where.task.encode(),
+        where.prefix.encode(),
+        EXAMINED_AT_ONCE,
+        after.priority,
+        after.score,
+        after.member,
+    )
+    batch = queue.batch_of(frame, after.shard, holder.worker, last_sent(began))
+    return batch, Position(after.shard, b"%d" % rest[0], rest[1], rest[2]) if rest else None
+
+
+def _pack(texts: tuple[str, ...]) -> bytes:
+    return b"".join(struct.pack("<H", len(text.encode())) + text.encode() for text in texts)

@@ -1,0 +1,62 @@
+"""Options of commands that choose jobs by conditions."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InvalidJob
+from ..core.moments import parse_moment
+from ..core.operations.job_filter import JobFilter
+from .base import positive
+
+
+def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
+    """Add the options. A job must meet all conditions that are given.
+
+    Args:
+        text: also ``--text``; else the command has an argument of this name.
+    """
+    group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
+    if text:
+        group.add_argument("--text", help="text in the id, the task name, the arguments, payloads, context or error")
+    group.add_argument("--task", default="", metavar="NAME", help="name of the task")
+    group.add_argument("--prefix", default="", metavar="TEXT", help="beginning of the id")
+    group.add_argument("--due-from", type=_moment, metavar="TIME", help="due at this time (ISO 8601) or later")
+    group.add_argument("--due-before", type=_moment, metavar="TIME", help="due before this time (ISO 8601)")
+    group.add_argument(
+        "--failures",
+        type=positive(int, "a number of failures"),
+        default=0,
+        metavar="N",
+        help="failed at least so often",
+    )
+    group.add_argument("--never-started", action="store_true", help="never reserved by anybody")
+
+
+def filter_of(options: Mapping[str, Any]) -> JobFilter:
+    """Return the filter of a command's options.
+
+    Raises:
+        InvalidJob: an option has a value that no job can have.
+    """
+    if options["text"] == "":
+        raise InvalidJob("search for what? The text is empty; give a part of an id, a task or the arguments")
+    return JobFilter(
+        text=options["text"] or "",
+        task=options["task"],
+        prefix=options["prefix"],
+        due_from_ms=options["due_from"],
+        due_before_ms=options["due_before"],
+        failures=options["failures"],
+        never_started=options["never_started"],
+    )
+
+
+def _moment(text: str) -> float:
+    """Return Unix ms."""
+    try:
+        return parse_moment(text).timestamp() * 1000
+    except InvalidJob as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -1,0 +1,50 @@
+"""Reserve of one certain job: by its id, or the first one that matches. Nothing waits here."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from ..core.matching import Holder, Position
+from ..core.matching import reserve_match as calls_of
+from .held import HeldJob
+
+if TYPE_CHECKING:
+    from ..core.operations.job_filter import JobFilter
+    from ..core.queue import Queue
+    from ..core.replies import Batch
+
+
+def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
+    """Reserve the waiting job of an id; return None if there is none, or it is not due."""
+    batch = queue.reserve_id(
+        ident, worker=holder.worker, ttr_ms=holder.ttr_ms, started=holder.started, early=holder.early
+    )
+    return _held(queue, batch, holder)
+
+
+def reserve_match(
+    queue: Queue, where: JobFilter, holder: Holder, after: Position | None = None, *, seconds: float = math.inf
+) -> tuple[HeldJob | None, Position | None]:
+    """Reserve the first job that matches.
+
+    Args:
+        after: position behind which to begin; None = at the beginning.
+        seconds: time after which no further call is made.
+
+    Returns:
+        The job or None; without a job also the position where to continue, None if all jobs were examined.
+    """
+    give_up = time.monotonic() + seconds
+    for batch, position in calls_of(queue, where, holder, after):
+        held = _held(queue, batch, holder)
+        if held is not None:
+            return held, None
+        if time.monotonic() >= give_up:
+            return None, position
+    return None, None
+
+
+def _held(queue: Queue, batch: Batch, holder: Holder) -> HeldJob | None:
+    return next((HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms or 0) for job in batch.jobs), None)

@@ -1,0 +1,57 @@
+"""Stored arguments of jobs as plain data, with their secrets masked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..core.codecs import as_json
+from ..core.task import registry
+from ..settings.conf import mask
+
+
+def loaded(data: bytes) -> Any:
+    """Return stored JSON as it is, tags included.
+
+    Raises:
+        ValueError: it is not JSON, nor stored with the codec of this process.
+    """
+    try:
+        return json.loads(as_json(data))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def argument_names(task: str) -> list[str]:
+    """Return the names of a task's positional arguments, or none if the task is not registered here."""
+    known = registry.get(task)
+    return [] if known is None else list(known.argument_names)
+
+
+def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and named arguments of a stored call, tags included.
+
+    Raises:
+        ValueError: these are not arguments.
+    """
+    value = loaded(stored) if stored else []
+    if isinstance(value, list):
+        return value, {}
+    if isinstance(value, dict) and value.keys() <= {"a", "k"}:
+        args, kwargs = value.get("a", []), value.get("k", {})
+        if isinstance(args, list) and isinstance(kwargs, dict):
+            return args, kwargs
+    raise ValueError("these are not arguments")
+
+
+def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
+    """Return name and value of each argument of a call, masked.
+
+    Raises:
+        ValueError: these are not arguments.
+    """
+    args, kwargs = split_call(stored)
+    names = argument_names(task)
+    masked_args, masked_kwargs = mask().arguments(args, kwargs, names)
+    labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
+    return [*zip(labels, masked_args, strict=True), *masked_kwargs.items()]

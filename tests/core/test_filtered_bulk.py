@@ -1,0 +1,150 @@
+"""Bulk operations on the jobs that meet conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_delayq.core import filtered_bulk
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.filtered_bulk import Verb, change_matching
+from django_delayq.core.operations.job_filter import JobFilter
+
+from .bulk_stage import ProgressLog
+from .stage import T0, Stage
+
+
+@pytest.fixture
+def stage(clocked: Broker) -> Stage:
+    return Stage(clocked, shards=3)
+
+
+def fill(stage: Stage, number: int = 6) -> None:
+    """Schedule jobs of north and south in turn, a second apart."""
+    for n in range(number):
+        customer = "north" if n % 2 == 0 else "south"
+        stage.put(f"{customer}-{n}", at=1000 * n + 1000, args=encode_args((customer, n), {}))
+
+
+def change(stage: Stage, verb: Verb, **conditions: Any) -> dict[str, int]:
+    return dict(change_matching(stage.queue, verb, JobFilter(**conditions)).counts)
+
+
+def waiting(stage: Stage) -> list[str]:
+    return [view.id for view in stage.broker.inspector.page("q", "waiting", limit=250).jobs]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        ({"prefix": "north"}, ["south-1", "south-3", "south-5"]),
+        ({"text": '"south",3'}, ["north-0", "south-1", "north-2", "north-4", "south-5"]),
+        ({"due_before_ms": T0 + 3000}, ["north-2", "south-3", "north-4", "south-5"]),
+        ({"due_from_ms": T0 + 2000, "prefix": "north"}, ["north-0", "south-1", "south-3", "south-5"]),
+        ({"task": "other"}, ["north-0", "south-1", "north-2", "south-3", "north-4", "south-5"]),
+    ],
+)
+def test_the_waiting_jobs_that_match_are_cancelled_and_no_others(
+    stage: Stage, conditions: dict[str, Any], left: list[str]
+) -> None:
+    fill(stage)
+    stage.put("north-running", at=-1)
+    (running,) = stage.take(number=stage.queue.shard_of("north-running"))
+    counts = change(stage, filtered_bulk.CANCEL, **conditions)
+    assert counts == ({"cancelled": 6 - len(left)} if len(left) < 6 else {})
+    assert waiting(stage) == left
+    assert stage.done(running) == [True]
+
+
+def test_the_matching_jobs_fall_due_now(stage: Stage) -> None:
+    fill(stage)
+    assert change(stage, filtered_bulk.RUN_NOW, prefix="south") == {"moved": 3}
+    due = {view.id: view.due_ms - T0 for view in stage.broker.inspector.page("q", "waiting").jobs}
+    assert due == {"south-1": 0, "south-3": 0, "south-5": 0, "north-0": 1000, "north-2": 3000, "north-4": 5000}
+
+
+def test_failed_jobs_are_ended_by_their_number_of_failures(stage: Stage) -> None:
+    for ident, times in (("once", 1), ("twice", 2), ("thrice", 3), ("runs", 2)):
+        stage.put(ident, at=-1)
+        for _ in range(times):
+            (job,) = stage.queue.reserve_id(ident, worker="w", early=True).jobs
+            assert stage.failed(job, 60_000)
+    assert stage.queue.reserve_id("runs", worker="w", early=True).jobs
+    assert change(stage, filtered_bulk.KILL_FAILED, failures=3) == {"killed": 1}
+    assert change(stage, filtered_bulk.DELETE_FAILED, failures=2) == {"deleted": 1}
+    assert (waiting(stage), stage.picture()["morgue"]) == (["once"], ["thrice killed"])
+
+
+def test_morgue_records_that_match_are_kicked_or_discarded(stage: Stage) -> None:
+    for ident in ("north-1", "north-2", "south-1"):
+        stage.in_morgue(ident, at=-1, args=encode_args((f"to {ident}",), {}))
+    stage.put("north-2", at=50_000)
+    verb = filtered_bulk.kick(delay_ms=5000)
+    assert change(stage, verb, prefix="north") == {"kicked": 1, "live": 1}
+    assert change(stage, filtered_bulk.DISCARD, text="to south") == {"discarded": 1}
+    assert stage.picture()["waiting"] == ["north-1 +5000", "north-2 +50000"]
+    assert stage.picture()["morgue"] == ["north-2 buried"]
+
+
+def test_it_stops_in_time_and_the_cursor_continues(stage: Stage) -> None:
+    for n in range(700):
+        stage.put(f"{'a' if n % 100 == 99 else 'b'}-{n}", at=n + 1)
+    where, cursor, counts, calls = JobFilter(prefix="a"), "", 0, 0
+    while True:
+        changed = change_matching(stage.queue, filtered_bulk.CANCEL, where, cursor=cursor, seconds=0)
+        counts, cursor, calls = counts + changed.counts["cancelled"], changed.cursor, calls + 1
+        assert changed.examined <= 250
+        if not cursor:
+            break
+    assert (counts, calls, len(stage.broker.inspector.page("q", "waiting", limit=250).jobs)) == (7, 3, 250)
+
+
+def test_its_progress_is_reported(stage: Stage) -> None:
+    fill(stage, 600)
+    told = ProgressLog()
+    change_matching(stage.queue, filtered_bulk.CANCEL, JobFilter(prefix="north"), progress=told)
+    assert told.steps[-1] == (600, 600)
+
+
+def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(stage)
+    page = stage.broker.inspector.page
+
+    def page_then_replace(*given: Any, **options: Any) -> Any:
+        found = page(*given, **options)
+        if options.get("where"):
+            stage.queue.cancel("north-2")
+            stage.put("north-2", at=9000)
+            assert stage.queue.reserve_id("north-4", worker="w", early=True).jobs
+        return found
+
+    monkeypatch.setattr(stage.broker.inspector, "page", page_then_replace)
+    assert change(stage, filtered_bulk.CANCEL, prefix="north") == {"cancelled": 1}
+    monkeypatch.undo()
+    assert waiting(stage) == ["south-1", "south-3", "south-5", "north-2"]
+
+
+def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        stage.in_morgue(f"a-{n}", at=-1)
+    page = stage.broker.inspector.page
+
+    def page_then_bury(*given: Any, **options: Any) -> Any:
+        found = page(*given, **options)
+        if options.get("where"):
+            stage.wait(1000)
+            stage.in_morgue("a-new", at=-1)
+        return found
+
+    monkeypatch.setattr(stage.broker.inspector, "page", page_then_bury)
+    changed = change_matching(stage.queue, filtered_bulk.DISCARD, JobFilter(task="work"))
+    assert (changed.counts, changed.cursor) == ({"discarded": 3}, "")
+    assert stage.picture()["morgue"] == ["a-new buried"]
+
+
+def test_a_filter_without_a_condition_is_refused(stage: Stage) -> None:
+    with pytest.raises(InvalidJob, match="no condition"):
+        change(stage, filtered_bulk.CANCEL)
