@@ -104,6 +104,11 @@ class JobViewModel:
         return moment(self.view.gated_due_ms, self.now_ms)
 
     @property
+    def created(self) -> When | None:
+        """Time at which the job was scheduled, if its key has it."""
+        return None if self.view.created_ms is None else moment(self.view.created_ms, self.now_ms)
+
+    @property
     def since(self) -> When | None:
         """Time of the reserve: the fencing token is a timestamp in µs, unless many were issued at once."""
         return moment(self.job.token / 1000, self.now_ms) if self.view.state == "reserved" else None

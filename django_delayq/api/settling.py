@@ -27,7 +27,7 @@ from ..pull import ends
 from ..worker import decision
 from ..worker.policy import Policy, policy_of
 from ..worker.record import name_of, record_of
-from .leases import TTR, HeldEntry, ReportedError
+from .leases import HeldEntry, ReportedError
 
 #: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
 Builder = Callable[[Job, HeldEntry, int, int], Settlement]
@@ -142,7 +142,7 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
     by_ttr: dict[int, list[int]] = {}
     for place, entry in enumerate(entries):
         if entry.lease.shard in known:
-            by_ttr.setdefault(entry.options.get("ttr", TTR * 1000), []).append(place)
+            by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
         jobs = [_unread_job(queue, entries[place], "") for place in places]
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):

@@ -80,6 +80,7 @@ class Job:
     key: str
     task: str
     state: str
+    created: datetime | None = field(default=None, metadata=_MOMENT)
     due: datetime | None = field(default=None, metadata=_MOMENT)
     priority: int = 4
     merged: bool = False
@@ -87,6 +88,9 @@ class Job:
     reserves: int = 0
     crashes: int = 0
     releases: int = 0
+    timeouts: int = 0
+    buries: int = 0
+    kicks: int = 0
     quarantined: bool = False
     context: dict[str, Any] = field(default_factory=dict)
     size: int = 0

@@ -27,7 +27,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve(
-        self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60, worker: str = ""
+        self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds | None = None, worker: str = ""
     ) -> Steps[list[HeldT]]:
         """Reserve up to ``max`` due jobs of a queue, or of several queues that are served in turn.
 
@@ -35,7 +35,8 @@ class ConsumerVerbs(Base, Generic[HeldT]):
             queues: names of the queues.
             max: 1 … 250.
             wait: seconds to wait for the first job.
-            ttr: seconds until the leases of the jobs expire, unless they are touched.
+            ttr: seconds until the leases of the jobs expire, unless they are touched; None = the ``ttr`` that each job
+                was scheduled with, else 60.
             worker: name of the holder; default: the client's.
 
         Returns:
@@ -50,7 +51,11 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         while True:
             left = end - time.monotonic()
             jobs, pause = yield from self._reserve_once(
-                queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr), worker or self._worker
+                queues,
+                max,
+                min(_LONGEST_WAIT, left) if left > 0 else 0,
+                None if ttr is None else seconds(ttr),
+                worker or self._worker,
             )
             left = end - time.monotonic()
             if jobs or left <= 0:
@@ -60,7 +65,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve_id(
-        self, queue: str, id: str, early: bool = False, *, ttr: Seconds = 60, worker: str = ""
+        self, queue: str, id: str, early: bool = False, *, ttr: Seconds | None = None, worker: str = ""
     ) -> Steps[HeldT | None]:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
         jobs, _cursor = yield from self._reserve_one(queue, {"id": id}, early, ttr, worker)
@@ -75,7 +80,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         task: str = "",
         prefix: str = "",
         early: bool = False,
-        ttr: Seconds = 60,
+        ttr: Seconds | None = None,
         worker: str = "",
     ) -> Steps[HeldT | None]:
         """Reserve the first due job that meets all conditions; return None if there is none.
@@ -135,9 +140,9 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         return self._touch(jobs, ttr)
 
     def _reserve_once(
-        self, queues: Sequence[str], most: int, wait: float, ttr: float, worker: str
+        self, queues: Sequence[str], most: int, wait: float, ttr: float | None, worker: str
     ) -> Steps[tuple[list[HeldT], float]]:
-        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": worker}
+        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), **members(ttr=ttr), "worker": worker}
         path = ("queues", queues[0], "reserve") if len(queues) == 1 else ("reserve",)
         if len(queues) > 1:
             body["queues"] = list(queues)
@@ -150,14 +155,15 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         queue: str,
         which: Mapping[str, Any],
         early: bool,
-        ttr: Seconds,
+        ttr: Seconds | None,
         worker: str,
         cursor: str | None = None,
     ) -> Steps[tuple[list[HeldT], str | None]]:
         """Reserve one job; return it in a list, and the cursor if jobs are left to examine."""
-        options = members(early=early, ttr=seconds(ttr), worker=worker or self._worker, cursor=cursor)
+        length = None if ttr is None else seconds(ttr)
+        options = members(early=early, ttr=length, worker=worker or self._worker, cursor=cursor)
         data = yield from self._post("queues", queue, "reserve", body={**which, **options})
-        return [held_of(self._held_class, one, self, seconds(ttr)) for one in data["jobs"]], data.get("cursor")
+        return [held_of(self._held_class, one, self, length) for one in data["jobs"]], data.get("cursor")
 
     def _fail(
         self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None
@@ -175,7 +181,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
             return not job.lost
 
         def entry(job: Held) -> dict[str, Any]:
-            return {"ttr": job.ttr if ttr is None else seconds(ttr)}
+            return members(ttr=job.ttr if ttr is None else ttr)
 
         return self._each("touch", jobs, entry, read)
 

@@ -41,7 +41,7 @@ class Held:
         attempt: number of this counted attempt; the first is 1.
         noe: how often it was reserved before, counted or not.
         lives: attempts that are left, including this one.
-        ttr: seconds that it was reserved for.
+        ttr: seconds named with the reserve; None = the job's own ``ttr``, else 60.
         should_stop: True if it was cancelled; updated by :meth:`touch`.
         lost: True if the lease is known to be lost.
         ended: True if it was ended here.
@@ -61,7 +61,7 @@ class Held:
     failures: int = 0
     noe: int = 0
     lives: int = 0
-    ttr: float = 60.0
+    ttr: float | None = None
     context: dict[str, Any] = field(default_factory=dict)
     lease_ends: datetime | None = field(default=None, metadata={"read": moment})
     should_stop: bool = field(default=False, init=False)
@@ -162,6 +162,6 @@ class AsyncHeldJob(Held, Asynchronous):
         await self._run(self._end(error))
 
 
-def held_of(kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float) -> HeldT:
+def held_of(kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float | None) -> HeldT:
     """Return a held job from JSON."""
     return made(kind, data, body=body_of(data), ttr=ttr, _client=client)

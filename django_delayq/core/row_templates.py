@@ -13,7 +13,7 @@ from uuid import UUID
 from .errors import InvalidJob, Misconfigured
 from .inputs import short, suggest
 from .moments import ms_of, parse_moment
-from .times import delay_ms_of
+from .times import span_ms_of
 
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -104,7 +104,7 @@ def due_ms_of(due: str, opened_ms: int, columns: Iterable[str]) -> int:
         Misconfigured: it is neither; the message suggests one of the columns.
     """
     if due.startswith("+"):
-        return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
+        return opened_ms + span_ms_of("due", timedelta(seconds=seconds(due[1:])))
     try:
         return ms_of(parse_moment(due, what="due"))
     except InvalidJob as error:

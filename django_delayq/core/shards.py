@@ -11,7 +11,7 @@ from typing import Final
 
 from .attempt_outcome import AttemptOutcome
 from .job import Job
-from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
+from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
@@ -38,6 +38,7 @@ class Shards(ShardSet):
         request: bytes | None = None,
         ttr_ms: int | None = None,
         started: bool = False,
+        prefer_own_ttr: bool = False,
         which: Which = "all",
     ) -> Batch:
         """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
@@ -48,6 +49,7 @@ class Shards(ShardSet):
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
         ttr, began = b"" if ttr_ms is None else b"%d" % ttr_ms, time.monotonic()
@@ -57,7 +59,7 @@ class Shards(ShardSet):
             worker.encode(),
             min(limit, CHUNK),
             ttr,
-            b"1" if started else b"0",
+            start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
             b"",
             b"0",
             *_SERVED[which],

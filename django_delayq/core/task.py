@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
 from .inputs import check_choice, check_id, check_int, check_queue_name, check_seconds, check_task_name, short, suggest
@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 _MANY: Final = 1 << 30
+#: how other systems call the method that stores a job
+_FOREIGN_VERBS: Final = ("delay", "apply_async", "enqueue", "perform_async", "send")
 
 
 class Task:
@@ -99,6 +101,17 @@ class Task:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _FOREIGN_VERBS:
+                own = self.__dict__.get("name", "task")
+                raise AttributeError(
+                    f"task {own} has no {name}(); call schedule({own.rpartition('.')[2]}, …, delay=…), or its "
+                    f"own schedule(…) for a job that is due now"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.options.queue}>"

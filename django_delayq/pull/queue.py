@@ -20,7 +20,7 @@ from ..core.job_options import JOB_OPTIONS
 from ..core.matching import Holder, check_match
 from ..core.operations.job_filter import JobFilter
 from ..core.records.schedule_frames import CHUNK
-from ..core.times import delay_ms_of
+from ..core.times import span_ms_of, ttr_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
@@ -31,7 +31,7 @@ from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
 from . import one_job
 from .coordinator import coordinator_of
-from .held import HeldJob, check_ttr
+from .held import HeldJob
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -63,15 +63,18 @@ class Queue:
 
     # -- reserve -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta = 60, by: str = "") -> list[HeldJob]:
+    def reserve(
+        self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta | None = None, by: str = ""
+    ) -> list[HeldJob]:
         """Reserve up to ``max`` due jobs. Each call starts with another queue and another shard.
 
         Args:
             max: 1 … 250.
             wait: seconds (or a ``timedelta``) to wait for the first job; 0 = do not wait, None = forever. Waiting costs
                 less than one command per second, and a job that is scheduled meanwhile arrives within milliseconds.
-            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched. An expired
-                lease counts as a crash of its holder; see ``crash_limit``.
+            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched; None = the
+                ``ttr`` that each job was scheduled with, else 60. An expired lease counts as a crash of its holder; see
+                ``crash_limit``.
             by: name of the holder in ``delayq_status`` and events; default: this host and process.
 
         Returns:
@@ -81,15 +84,15 @@ class Queue:
             InvalidJob: an argument is wrong.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
-        terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
-        patience = NEVER if wait is None else delay_ms_of(wait, what="wait") / 1000
+        terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
+        patience = NEVER if wait is None else span_ms_of("wait", wait) / 1000
         return self._keep(Search(coordinator_of(), self.names, terms).run(time.monotonic() + patience))
 
     def reserve_id(
-        self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
+        self, id: str | int, early: bool = False, *, ttr: float | timedelta | None = None, by: str = ""
     ) -> HeldJob | None:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        ident, holder = check_id(id), Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
         return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))
 
     def reserve_match(
@@ -99,7 +102,7 @@ class Queue:
         task: str = "",
         prefix: str = "",
         early: bool = False,
-        ttr: float | timedelta = 60,
+        ttr: float | timedelta | None = None,
         by: str = "",
     ) -> HeldJob | None:
         """Reserve the first due job that meets all conditions; return None if there is none.
@@ -119,7 +122,7 @@ class Queue:
             InvalidJob: no condition, or an argument is wrong.
         """
         where = check_match(JobFilter(text=text, task=task, prefix=prefix))
-        holder = Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        holder = Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
         return self._first(lambda queue: one_job.reserve_match(queue, where, holder)[0])
 
     def _first(self, reserve: Callable[[CoreQueue], HeldJob | None]) -> HeldJob | None:
@@ -136,7 +139,7 @@ class Queue:
         They are ordered by the end of their leases. Jobs that were ended or are known to be lost are not included, nor
         are jobs whose handles were garbage-collected.
         """
-        most = delay_ms_of(margin, what="margin") / 1000
+        most = span_ms_of("margin", margin) / 1000
         with self._lock:
             held = [job for job in self._held if job.in_hand]
         return sorted((job for job in held if job.seconds_left <= most), key=lambda job: job.deadline)
@@ -159,7 +162,8 @@ class Queue:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``expires`` and ``context``, as for :func:`django_delayq.schedule`.
+                ``max_attempts``, ``retry_in``, ``ttr``, ``expires`` and ``context``, as for
+                :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.
@@ -203,6 +207,10 @@ class Queue:
         if len(self.names) > 1:
             raise InvalidJob(f"{self!r} are several queues; {verb} is for one: Queue({self.names[0]!r}).{verb}(…)")
         return self.names[0]
+
+
+def _ttr_ms(ttr: float | timedelta | None) -> int | None:
+    return None if ttr is None else ttr_ms_of(ttr)
 
 
 def _holder(by: str) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.matching import USUAL_TTR_MS
 from ..core.redis.faults import Backoff
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob
@@ -30,7 +31,8 @@ class Terms:
     """Arguments of a call for jobs."""
 
     limit: int
-    ttr_ms: int
+    #: None = that of each job, else the usual one
+    ttr_ms: int | None
     worker: str
 
 
@@ -166,7 +168,13 @@ class Search:
             request = os.urandom(16) if self._lost is None else self._lost[1]
             self._lost = place, request
             batch = place.queue.reserve(
-                place.shard, room, worker=terms.worker, request=request, ttr_ms=terms.ttr_ms, started=True
+                place.shard,
+                room,
+                worker=terms.worker,
+                request=request,
+                ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
+                started=True,
+                prefer_own_ttr=terms.ttr_ms is None,
             )
             self._lost = None
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:

@@ -79,7 +79,7 @@ def test_tasks_are_scheduled_with_their_arguments(client: Client) -> None:
 
 
 def test_what_cannot_be_stored_is_told_with_its_place_and_what_was_stored_before(client: Client) -> None:
-    jobs: list[Any] = ["fine"] * 1000 + ["fine", {"body": "x", "delay": -1}]
+    jobs: list[Any] = ["fine"] * 1000 + ["fine", {"body": "x", "delay": "soon"}]
     with pytest.raises(Invalid) as told:
         client.put_many("mail", jobs)
     assert (told.value.status, told.value.code, len(told.value.done)) == (400, "invalid", 1000)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from django_delayq.core.job import (
+    NO_COUNTS,
     PRIORITIES,
+    JobCounts,
     NewJob,
     Payload,
     is_durable,
@@ -66,6 +68,7 @@ class Live:
     quarantined: bool = False
     #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
     postponed: tuple[str, int, Due, Due] | None = None
+    counts: JobCounts = NO_COUNTS
 
     @property
     def waits_in(self) -> int:
@@ -80,11 +83,17 @@ class Grave:
     failures: int
     reserves: int
     crashes: int
+    counts: JobCounts
     outcome: str
     reason: str
     error_class: str
     error: bytes
     items: tuple[Item, ...]
+
+
+def one_more(counts: JobCounts, name: str) -> JobCounts:
+    """Return the counts with one of them increased."""
+    return replace(counts, **{name: min(getattr(counts, name) + 1, 65_535)})
 
 
 def better(old: Item, new: Item, policy: str) -> Item:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from django_delayq.core.job import (
+    NO_COUNTS,
     PRIORITIES,
     STARTED,
     Job,
@@ -186,6 +187,7 @@ class WaitingJobs:
 
     @staticmethod
     def _forget(live: Live) -> None:
+        live.counts = NO_COUNTS
         live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
         live.quarantined = False
         live.error, live.postponed = b"", None
@@ -254,4 +256,5 @@ class WaitingJobs:
             live.quarantined,
             since_ms,
             reason,
+            live.counts,
         )

@@ -2,17 +2,28 @@
 -- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
 -- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
--- for a postponed one '<d since ms><Bc0 reason>' (lib/state),
+-- for a postponed one '<d since ms><Bc0 reason>' and for a counted one its counts (lib/state),
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
 local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
--- reserve.lua replaces these for holders without a heartbeat: a lease time of their own, and the job counts as started
--- at once.
-local ttr_ms, is_started = lease_ms, false
+-- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
+-- as started at once.
+local ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
 -- The first and the last class that this call hands out.
 local served = { 1, #DUE }
 
+-- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
+local function lease_end_of(body)
+  local low, high = string.byte(body, 20, 21)
+  local own
+  if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
+    own = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+  end
+  return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
+end
+
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
+  payloads = s.counts .. payloads
   if has_flag(s, POSTPONED) then
     payloads = struct.pack('<dBc0', s.postponed_at, #s.postponed_for, s.postponed_for) .. payloads
   end
@@ -93,7 +104,7 @@ local function due_of_class(class, limit)
 end
 
 -- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
--- whole batch.
+-- whole batch, except for jobs with a ttr of their own.
 local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
@@ -104,7 +115,7 @@ local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
     local body = bodies[i]
     if body then
       local at = #leases
-      leases[at + 1], leases[at + 2], packed[at + 1] = deadline, id, id
+      leases[at + 1], leases[at + 2], packed[at + 1] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
       if states[i] or is_started or is_merged(body) then
         packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
       else
@@ -198,13 +209,13 @@ end
 -- Returns the same batch for a retried call: what that token still holds. The lease starts again, because its holder only
 -- learns of it now.
 local function reserve_again(token)
-  local jobs, deadline = {}, text(now_ms + ttr_ms)
+  local jobs = {}
   if token > 0 then
     for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
       local s = read_state(redis.call('HGET', STATE, id))
       local body = redis.call('HGET', BODY, id)
       if s.token == token and body then
-        redis.call('ZADD', LEASE, 'XX', deadline, id)
+        redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
         jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken) or '')
       end
     end
