@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy
 
 from ..core.moments import datetime_of
 from ..core.rules import orders_of
-from ..status import GROUPS, LOST_AFTER
+from ..settings.conf import conf
+from ..status import LOST_AFTER
 from .formatting import NOTHING, When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class QueueViewModel:
         return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
 
     @property
+    def is_late(self) -> bool:
+        """True if the lag exceeds ``ADMIN["late_after"]``."""
+        return self.counts.lag_seconds > conf().admin.late_after
+
+    @property
     def epoch(self) -> int:
         """Number of the current epoch, which counts changes of the number of shards."""
         return int(self.queue.layout["epoch"])
@@ -85,10 +91,7 @@ class QueueViewModel:
     @property
     def counters(self) -> list[tuple[str, str, int]]:
         """(word, name, number) of events since the queue was created."""
-        known = self.counts.counters
-        return [
-            (word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names)) for word, names in GROUPS.items()
-        ]
+        return [(word, str(name), self.counts.counter(word)) for word, name in COUNTER_NAMES.items()]
 
     @property
     def main_counters(self) -> list[tuple[str, str, int]]:
@@ -120,6 +123,8 @@ class WorkerViewModel:
     stopping: bool
     seen: When | None
     lost: bool
+    #: (label, URL) of the commands that the user may send to it
+    commands: Sequence[tuple[str, str]] = ()
 
 
 def limit_text(name: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .answers import Producers, Stats, Worker, made, stats_of
-from .base import Base
+from .base import Base, members
 from .errors import Unavailable
 from .methods import verb
 from .wire import Request, Steps
@@ -96,6 +96,18 @@ class MonitorVerbs(Base):
     def resume_producers(self) -> Steps[Producers]:
         """Accept new jobs again."""
         return made(Producers, (yield from self._post("producers", "resume")))
+
+    @verb
+    def depth(self, name: str, *, minutes: int | None = None) -> Steps[list[dict[str, Any]]]:
+        """Return the depth of a queue over the last ``minutes`` (an hour unless given), a dict for each minute.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        found: list[dict[str, Any]] = (yield from self._get("queues", name, "depth", **members(minutes=minutes)))[
+            "points"
+        ]
+        return found
 
     @verb
     def stats(self) -> Steps[Stats]:

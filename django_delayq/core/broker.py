@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from . import figures, rules, workers
+from . import depths, figures, rules, workers
 from .errors import Misconfigured
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
@@ -127,6 +127,7 @@ class Broker(QueueRegistry):
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
+            depths.drop(self, name)
         return gone
 
     # -- policy of a queue -------------------------------------------------------------------------------------------
@@ -137,8 +138,7 @@ class Broker(QueueRegistry):
         Args:
             name: the queue.
             direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
-            seconds: end the pause by itself after this time, on Redis's clock; None = it lasts until :meth:`resume`.
-                A second pause in a direction replaces the end of the first one.
+            seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
 
         Raises:
             InvalidJob: there is no such queue or direction, or the time is not above 0.

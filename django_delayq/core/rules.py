@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ from .times import span_ms_of
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .queue import Queue
     from .shard_set import ShardSet
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
@@ -120,6 +121,52 @@ def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
             word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted") if limits.get(word)
         },
     }
+
+
+def limits_in_force(layout: Layout) -> dict[str, Any]:
+    """Return the limits of a layout: None is no limit, times are in seconds."""
+    limits = orders_of(layout)["limits"]
+    ttl_ms = limits.get("morgue_ttl_ms")
+    return {
+        "max_length": limits.get("max_length"),
+        "morgue_max": limits.get("morgue_max"),
+        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
+        "priorities": "weighted" if limits.get("weighted") else "strict",
+    }
+
+
+def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
+    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
+    if "morgue_ttl" in given:
+        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
+    if "priorities" in given:
+        found["weighted"] = given["priorities"] == "weighted"
+    return found
+
+
+def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Queue, bool]:
+    """Return a queue, and True if this call created it.
+
+    The limits are written together with the queue, so it is never without them.
+
+    Args:
+        limits: as :func:`limits_in_force` returns them. An existing queue keeps its own.
+    """
+    created: list[Layout] = []
+
+    def fresh(tombstone: Layout | None) -> Layout:
+        layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
+        in_force = {word: value for word, value in limits_of(limits).items() if value}
+        created.append({**layout, "limits": in_force} if in_force else layout)
+        return created[-1]
+
+    layout = broker.create(name, fresh)
+    queue = broker.queue(name)
+    is_new = bool(created) and layout is created[-1]
+    if is_new:
+        restore(queue)
+    return queue, is_new
 
 
 def are_kept(queue: ShardSet, number: int, known: bytes) -> bool:

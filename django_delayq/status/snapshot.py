@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 #: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
-#: groups of a queue's counters, in the order of a job's life
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "scheduled": ("created", "changed"),
-    "done": ("acked",),
-    # The last attempt of a job counts as buried: without it a task with one attempt would never fail.
-    "failing": ("failed", "timeout", "crashed", "buried"),
-    "buried": ("buried",),
-    "cancelled": ("cancelled",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +44,17 @@ class QueueStatus:
     @property
     def scheduled(self) -> int:
         """Number of calls that stored or changed a job."""
-        return self._sum("scheduled")
+        return self.counts.counter("scheduled")
 
     @property
     def done(self) -> int:
         """Number of jobs that succeeded."""
-        return self._sum("done")
+        return self.counts.counter("done")
 
     @property
     def failing(self) -> int:
         """Number of attempts that did not succeed, including the last ones of buried jobs."""
-        return self._sum("failing")
-
-    def _sum(self, group: str) -> int:
-        return sum(self.counts.counters.get(name, 0) for name in GROUPS[group])
+        return self.counts.counter("failing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,6 +268,7 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "list_queues": "queues",
         "create_queue": "create_queue",
         "get_queue": "queue",
+        "get_depth": "depth",
         "limit_queue": "limit_queue",
         "delete_queue": "delete_queue",
         "pause_queue": "pause",

@@ -19,11 +19,10 @@ CHANGING = [call for call in CALLS if call[0] != "GET"]
 #: the promise: action → "METHOD address", where {} is the queue "mail". Whoever adds a route says here what it asks
 PROMISED = {
     "view": """
-        GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7; GET v1/queues/{}/morgue;
-        GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/workers/W/dump; GET v1/stats; GET v1/status;
-        GET v1/producers;
-        GET v1/history/hours; GET v1/history/hours.csv; GET v1/history/summary; GET v1/history/runs;
-        GET v1/history/forecast; GET v1/openapi.json; GET metrics
+        GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/depth; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7;
+        GET v1/queues/{}/morgue; GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/producers;
+        GET v1/workers/W/dump; GET v1/stats; GET v1/status; GET v1/history/hours; GET v1/history/hours.csv;
+        GET v1/history/summary; GET v1/history/runs; GET v1/history/forecast; GET v1/openapi.json; GET metrics
     """,
     "produce": "POST v1/queues/{}/jobs",
     "consume": """

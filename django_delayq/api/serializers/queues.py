@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from ...core.depths import MINUTES
 from ...core.records.keys import MAX_SHARDS
 from ...core.rules import DIRECTIONS
 from .base import Resource
@@ -177,6 +178,51 @@ class DeleteQuery(Resource):
     """Query of a deletion."""
 
     force = serializers.BooleanField(default=False, help_text="also if it has jobs, which are lost")
+
+
+class DepthQuery(Resource):
+    """Query of the depth of a queue."""
+
+    minutes = serializers.IntegerField(
+        default=60, min_value=1, max_value=MINUTES, help_text=f"how far back, 1 to {MINUTES}"
+    )
+
+
+class DepthPointSerializer(Resource):
+    """Counts at a whole minute, and what happened since the point before it."""
+
+    at = TimeField(source="at_ms", help_text="Redis's clock")
+    delayed = serializers.IntegerField()
+    ready = serializers.IntegerField()
+    reserved = serializers.IntegerField()
+    failed = serializers.IntegerField(help_text="also counted as delayed or ready")
+    morgue = serializers.IntegerField()
+    lag_seconds = RoundedField()
+    scheduled = RoundedField(allow_null=True, help_text="per second; null = the point before is missing")
+    done = RoundedField(allow_null=True, help_text="per second")
+    failing = RoundedField(allow_null=True, help_text="per second")
+    p50_ms = RoundedField(allow_null=True, help_text="lateness of the attempts; null = unknown, or none began")
+    p99_ms = RoundedField(allow_null=True)
+    example: ClassVar = {
+        "at": "2026-11-21T11:23:00.000Z",
+        "delayed": 1200,
+        "ready": 3,
+        "reserved": 2,
+        "failed": 4,
+        "morgue": 1,
+        "lag_seconds": 0.25,
+        "scheduled": 3.5,
+        "done": 3.2,
+        "failing": 0.1,
+        "p50_ms": 4.5,
+        "p99_ms": 41.0,
+    }
+
+
+class DepthSerializer(Resource):
+    """Depth of a queue over time."""
+
+    points = DepthPointSerializer(many=True)
 
 
 class DirectionSerializer(Resource):

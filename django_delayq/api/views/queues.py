@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
+from ...core import depths, rules
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
@@ -23,6 +24,8 @@ from ..serializers.base import one_of, with_example
 from ..serializers.problems import ProblemSerializer
 from ..serializers.queues import (
     DeleteQuery,
+    DepthQuery,
+    DepthSerializer,
     DirectionSerializer,
     LimitsSerializer,
     PauseSerializer,
@@ -128,7 +131,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **policy.limits_of(limits))
+        broker.limit(name, **rules.limits_of(limits))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
     @operation(
@@ -151,6 +154,28 @@ class OneQueue(ApiView):
         if force:  # outbox rows would re-create it
             forget_queue(conf().outbox.databases, name)
         return Response(status=204)
+
+
+class Depth(ApiView):
+    """``queues/{queue}/depth``."""
+
+    tag = "figures"
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+    @operation(
+        "get_depth",
+        "Depth of a queue over time",
+        returns=DepthSerializer,
+        query=DepthQuery,
+        text="One point for each minute, the oldest first, from samples that a dispatcher keeps in Redis for a day. "
+        "Minutes without a running dispatcher have no point.",
+    )
+    def get(self, request: Request, queue: str) -> Response:
+        """Return the points of the queue."""
+        minutes = self.read_query(request, DepthQuery)["minutes"]
+        broker, name = brokers.broker(), live(queue).name
+        points = depths.read(broker, [name], broker.now_ms(), minutes)[name]
+        return Response(DepthSerializer.render({"points": points}))
 
 
 class Pause(ApiView):
@@ -226,6 +251,7 @@ def live(name: str) -> Queue:
 urlpatterns: list[URLPattern] = [
     path("queues", Queues.as_view(), name="queues"),
     path("queues/<str:queue>", OneQueue.as_view(), name="queue"),
+    path("queues/<str:queue>/depth", Depth.as_view(), name="depth"),
     path("queues/<str:queue>/pause", Pause.as_view(), name="pause"),
     path("queues/<str:queue>/resume", Resume.as_view(), name="resume"),
     path("queues/<str:queue>/reshard", Reshard.as_view(), name="reshard"),

@@ -51,6 +51,8 @@ Keys that expire, on which no job depends:
 * the ledger of a closed bulk load (a day later)
 * ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
+* ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
+  worker that takes them)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
@@ -140,6 +142,16 @@ def dump_key(prefix: str, worker: str) -> str:
 def figures_keys(prefix: str) -> tuple[bytes, bytes]:
     """Return the keys of the counters of finished attempts, and of the requests that were added to them."""
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
+
+
+def depth_key(prefix: str, queue: str) -> str:
+    """Return the key of the samples of a queue's depth; ``""`` = of all queues together. All are in one slot."""
+    return f"{{{prefix}}}:depth:{queue}"
+
+
+def depth_claim_key(prefix: str) -> str:
+    """Return the key that names the worker which takes the samples."""
+    return f"{{{prefix}}}:sampler"
 
 
 def bulk_loads_key(prefix: str) -> str:

@@ -76,6 +76,7 @@ NAMES: Final = (
     "begun",
     "take_over",
     "locate",
+    "depth",
 )
 #: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
 _ELSEWHERE: Final = (
