@@ -86,6 +86,8 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
     redis, found = snapshot.redis, []
+    if snapshot.producers_paused_ms is not None:
+        found.append(_("Producers are paused: no queue takes new jobs. Resume them on the page of the queues."))
     if redis.loading:
         found.append(_("Redis is loading its data: these numbers are incomplete until it has finished."))
     if redis.role == "replica":

@@ -34,6 +34,7 @@ from .entry_errors import (
     refuse_members,
     tasks_not_found,
 )
+from .parsing import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from .idempotency import IdempotencyRecord
@@ -232,6 +233,8 @@ class _TaskJobs:
 
 
 def _prepare(new: NewJob, queue: str, task: Task | None, *, durable: bool) -> Prepared:
+    if new.room_ms > LONGEST_WAIT * 1000:
+        raise InvalidEntry("/wait_for_room", f"a request waits for room for {LONGEST_WAIT} seconds at most")
     return Prepared(new, JobHandle(new.id, queue, COLLECTED, new.due_ms_here, task, durable=durable))
 
 

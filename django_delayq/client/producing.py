@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     ttr: Seconds
     expires: Seconds
     context: Mapping[str, Any]
+    wait_for_room: Seconds
 
 
 class ProducerVerbs(Base):

@@ -153,6 +153,7 @@ class NewJob:
     max_payloads: int = 10_000  # maximum number of payloads
     fresh: bool = False  # the id was made by new_id() for this job, so no other job can have it
     repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
+    room_ms: int = 0  # how long its sender waits while the queue is full
     joined: bytes = b""  # set by schedule*(): key of the generation that it was merged into, gated in or ignored for
 
     @property

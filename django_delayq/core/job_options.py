@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .inputs import check_choice, check_int, short, suggest
+from .inputs import check_choice, check_int, check_number, short, suggest
 from .job import PRIORITIES, NewJob
 from .options import CONFLICTS, DUE_POLICIES, backoff_of, seconds_of
 from .task import Task
@@ -32,6 +32,7 @@ JOB_OPTIONS: Final = (
     "ttr",
     "expires",
     "context",
+    "wait_for_room",
 )
 #: options of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
@@ -40,6 +41,8 @@ OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
+#: longest wait for room in a full queue, s
+LONGEST_WAIT: Final = 3600.0
 #: what other systems call options, and what they are called here
 _FOREIGN: Final = {"countdown": "delay=", "eta": "at=", "run_at": "at=", "run_after": "delay= or at="}
 _EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
@@ -136,6 +139,10 @@ class JobOptions:
         if not isinstance(reset, bool):
             raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
         new.reset_retries = reset
+        wait = get("wait_for_room")
+        if wait is not None:
+            seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+            new.room_ms = round(check_number("wait_for_room", seconds, 0, LONGEST_WAIT) * 1000)
         if any(get(name) is not None for name in _EXTRA):
             new.options = self._overrides(new, options)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core import codec
+from ..core.codecs import Codec, from_json
 from ..core.errors import InvalidJob
 from ..core.inputs import check_choice, check_id, check_int
 from ..core.job import PRIORITIES
@@ -171,3 +172,16 @@ def canonical(value: dict[str, Any]) -> bytes:
 def each(value: T | list[T], rows: Sequence[object]) -> list[T]:
     """Return one value per row, repeating a value that applies to all rows."""
     return value if isinstance(value, list) else [value] * len(rows)
+
+
+def coded(found: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
+    """Return canonical JSON as the codec stores it; a row that it cannot store becomes invalid."""
+    if codec is None:
+        return found
+    stored = [b""] * len(found)
+    for row, data in enumerate(found):
+        try:
+            stored[row] = b"" if row in bad else from_json(codec, data)
+        except InvalidJob as error:
+            bad[row] = str(error)
+    return stored

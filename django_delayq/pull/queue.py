@@ -165,7 +165,7 @@ class Queue:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``ttr``, ``expires`` and ``context``, as for
+                ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context`` and ``wait_for_room``, as for
                 :func:`django_delayq.schedule`.
 
         Raises:
@@ -192,14 +192,18 @@ class Queue:
         """Return the numbers of jobs by place."""
         return connections.broker().inspector.counts(self._only("counts"))
 
-    def pause(self, direction: str = "both") -> None:
+    def pause(self, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
         """Stop storing new jobs ("in"), handing jobs out ("out") or both; held jobs continue.
 
+        Args:
+            direction: in, out or both.
+            seconds: end the pause by itself after this time; None = it lasts until :meth:`resume`.
+
         Raises:
-            InvalidJob: there is no such queue or direction.
+            InvalidJob: there is no such queue or direction, or the time is not above 0.
         """
         for name in self.names:
-            connections.broker().pause(name, direction)
+            connections.broker().pause(name, direction, seconds=seconds)
 
     def resume(self, direction: str = "both") -> None:
         """End a pause and wake the waiters."""

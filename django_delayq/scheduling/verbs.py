@@ -83,6 +83,8 @@ def schedule(
             (``Queue.reserve()``, HTTP); default 60 s. Workers renew their leases, so it does not concern them.
         context: dict of JSON values stored with the job (``current_job().context``). A merged job uses the context,
             ``max_attempts``, ``retry_in``, ``timeout`` and ``ttr`` of the call that created it.
+        wait_for_room: seconds (or a ``timedelta``) to wait, with growing pauses, while the queue or the id has no room,
+            before QueueFull is raised. After a commit, and for a durable job, there is no wait.
         durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
             the job against loss in Redis. Default: the task's setting, else the queue's.
         using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the
@@ -143,8 +145,9 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
 
     Args:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
-            on_conflict, due_policy, reset_retries, max_attempts, retry_in, timeout, ttr, expires, context). For a
-            merged task: ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks; it may be endless.
+            on_conflict, due_policy, reset_retries, max_attempts, retry_in, timeout, ttr, expires, context,
+            wait_for_room: the longest wait without progress). For a merged task: ``{"id": 1, "payload": {…}, "score":
+            3}`` and the options. Read in chunks; it may be endless.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:

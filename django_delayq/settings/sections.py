@@ -170,6 +170,8 @@ class HooksConf(Section):
     #: called with the exception of a failed attempt; returns the error to store. A text replaces its message, a dict
     #: adds fields, bytes are stored as they are. If it fails itself, that is logged and the usual form is stored
     format_error: str | None = key(None, check_dotted_path)
+    #: called with the job and the exception of each failure, to send them to an error tracker
+    report_error: str | None = key(None, check_dotted_path)
 
     def paths(self) -> dict[str, str]:
         """Return the configured hooks by name."""

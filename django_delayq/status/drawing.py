@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
+PRODUCERS_PAUSED: Final = (
+    "Producers are paused: no queue takes new jobs. Resume: manage.py delayq_queue resume-producers"
+)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def report(snapshot: Snapshot) -> list[str]:
     """Return the lines of the status report that is printed once."""
     lines = [server_line(snapshot), ""]
-    rules = [rules_of(queue) for queue in snapshot.queues]
+    rules = [rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
     last = ("done", "rules") if any(rules) else ("done",)
     rows = [
         (
@@ -35,6 +38,7 @@ def report(snapshot: Snapshot) -> list[str]:
         for place, queue in enumerate(snapshot.queues)
     ]
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
+    lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
     for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot))):
@@ -61,9 +65,11 @@ def server_line(snapshot: Snapshot) -> str:
     return ", ".join((f"Redis {redis.version}{nodes}", f"{used} used", aof, *troubles))
 
 
-def rules_of(queue: QueueStatus) -> str:
+def rules_of(queue: QueueStatus, now_ms: float) -> str:
     """Return the pauses and limits of a queue as a short text."""
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
+    left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
+    words += f" (ends: {', '.join(left)})" if left else ""
     limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
     return ", ".join(filter(None, (words, *limits)))
 
@@ -106,7 +112,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     rows = [
         (
             f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
-            printable(", ".join(worker.queues)),
+            printable(", ".join((*worker.queues, *(f"not {name}" for name in worker.ignored)))),
             number(worker, "running"),
             number(worker, "threads"),
             seen(worker),

@@ -13,6 +13,7 @@ from .change import Change, Rates
 from .drawing import (
     NO_QUEUE,
     NO_WORKER,
+    PRODUCERS_PAUSED,
     outbox_line,
     parked_line,
     quarantine_line,
@@ -88,7 +89,10 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
         change: change since the previous snapshot; empty for the first one.
         trail: rates of the snapshots until now, including this one.
     """
-    rules = [f"{printable(queue.name)}: {text}" for queue in snapshot.queues if (text := rules_of(queue))]
+    rules = [
+        f"{printable(queue.name)}: {text}" for queue in snapshot.queues if (text := rules_of(queue, snapshot.now_ms))
+    ]
+    rules += [PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     outbox = [outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else []
     backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
     apart = [line for line in (quarantine_line(snapshot), parked_line(snapshot)) if line]

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
+from ..core.workers import choices_of
 from .attempt import Attempt
 from .changes import Changes
-from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
+from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, exit_code_of, is_orphan, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
@@ -80,6 +81,7 @@ class Worker:
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
+        self.program = (child_spec.program if child_spec else "") or self.name
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         self._broker = broker
@@ -177,7 +179,7 @@ class Worker:
             self.describe,
             self.consumer,
             self._slots,
-            self._scope.refresh_if_changed,
+            lambda reply: self._scope.follow(reply.choices),
             WorkerCommands(self._broker, self.name, self._end_by_command),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
@@ -206,7 +208,7 @@ class Worker:
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh()
+                self._scope.refresh(choices_of(self._broker, self.program))
             except Exception as error:
                 if self._wait_for_stop(pause.next(self.health.failed("start", error))):
                     return None
@@ -328,6 +330,8 @@ class Worker:
             "pid": os.getpid(),
             "queues": self._scope.names,
             "all_queues": self.config.all_queues,
+            "ignored": self._scope.ignored,
+            "program": self.program,
             "threads": self.config.threads if self.config.consumer else 0,
             "running": self.config.threads - slots.free if slots else 0,
             "settled": consumer.settled if consumer else 0,
@@ -412,7 +416,7 @@ class Worker:
                 self.consumer.halt()
                 self.consumer.join(1.0)
             if self._exit_code == EXIT_OK:
-                self._exit_code = _exit_code_of(self.consumer)
+                self._exit_code = exit_code_of(self.consumer)
             clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
         if self._warning is not None:
             self._warning.cancel()
@@ -471,7 +475,3 @@ class Worker:
             self._begin_stop(config.grace)
             if self._signals is not None:
                 self._signals.poke()
-
-
-def _exit_code_of(consumer: Consumer) -> int:
-    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK

@@ -118,6 +118,9 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     missing = reserve_match(queue, JobFilter(prefix="no such job"), Holder("w", 1000))
     assert not [batch for batch, _ in missing if batch.jobs]
     assert cluster_broker.queue_names() == ["q"]
+    cluster_broker.pause_producers()
+    assert set(queue.schedule_many(NewJob(f"paused{number}", "work") for number in range(40))) == {"paused"}
+    cluster_broker.resume_producers()
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)
     for_operators(cluster_broker, queue)

@@ -20,6 +20,7 @@ from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
 from ...core.times import span_ms_of, ttr_ms_of
 from ...settings.conf import conf
+from ..parsing import LONGEST_WAIT
 from .base import Resource, one_of
 from .fields import (
     AnyField,
@@ -29,6 +30,7 @@ from .fields import (
     IntField,
     ListField,
     MomentField,
+    NumberField,
     ObjectField,
     TimeField,
     checked,
@@ -80,6 +82,12 @@ class _NewJobSerializer(Resource):
     ttr = _TtrField(required=False, help_text="seconds of the lease for a consumer that names none with its reserve")
     expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
     context = ObjectField(required=False, help_text="travels along")  # type: ignore[assignment]
+    wait_for_room = NumberField(
+        required=False,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
+    )
 
 
 class CallSerializer(_NewJobSerializer):

@@ -29,13 +29,13 @@ trim_graves(250)
 write_marks()
 keep_clock()
 
--- Paused work needs no further check.
-local next_due = not paused_out and head() or nil
+-- Paused work needs no check before the pause ends.
+local next_due = handed_out_at(head())
 local function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
 -- A consumer that is woken by a job in quarantine does not take it, but notices that it is overdue.
-if is_due(next_due) or (not paused_out and is_due(head(QUARANTINE, QUARANTINE))) then
+if is_due(next_due) or is_due(handed_out_at(head(QUARANTINE, QUARANTINE))) then
   wake()
 end
 local function newest(index)

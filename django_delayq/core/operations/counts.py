@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from ..errors import InvalidJob
+
+#: groups of a queue's counters, in the order of a job's life
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scheduled": ("created", "changed"),
+    "done": ("acked",),
+    # The last attempt of a job counts as buried: without it a task with one attempt would never fail.
+    "failing": ("failed", "timeout", "crashed", "buried"),
+    "buried": ("buried",),
+    "cancelled": ("cancelled",),
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +65,10 @@ class Counts:
         if self.oldest_due_ms is None:
             return 0.0
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
+
+    def counter(self, group: str) -> int:
+        """Return the sum of a group of counters, a key of :data:`GROUPS`."""
+        return sum(self.counters.get(name, 0) for name in GROUPS[group])
 
     @classmethod
     def joint(cls, queue: str, answers: Iterable[Sequence[Any]]) -> Counts:

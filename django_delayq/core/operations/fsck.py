@@ -4,7 +4,7 @@ A live id is in exactly one of due and lease, in the class that its body names; 
 attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
 lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
 both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs. Each id is examined inside one script, so a busy system causes no false alarm.
+two epochs; samples of depths are whole. Each id is examined inside one script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import depths
 from ..marks import is_mark
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
@@ -68,6 +69,7 @@ def check(
         for number in queue.numbers:
             _check_shard(broker, queue, queue.shard(number), report, repair)
         _check_epochs(queue, report)
+        report.violations += depths.violations(broker, queue.name)
     return report
 
 

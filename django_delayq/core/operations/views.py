@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ..codec import decode_args
+from ..codecs import readable
 from ..job import Generation, Job, Payload, Undecodable, created_ms
 from ..records.body import unpack_body
 from ..records.fields import take_u8, take_u16, take_u32, unpack_names
@@ -108,10 +109,10 @@ class JobView:
         """Yield the texts in which a search looks."""
         yield from (self.id, self.job.task)
         for job in filter(None, (self.job, self.gated)):
-            yield from (_read(job.args), _read(job.options_json))
+            yield from (readable(job.args), readable(job.options_json))
         yield from (self.reason, self.error_class, str(self.error.get("class", "")), str(self.error.get("message", "")))
         for payload in self.payloads:
-            yield _read(payload.data)
+            yield readable(payload.data)
 
     def cut_off(self, most_bytes: int) -> None:
         """Leave arguments out that exceed a size, as if they had not been requested."""
@@ -147,10 +148,6 @@ class JobView:
         except (ValueError, RecursionError):
             known = {"message": self.job.error.decode(errors="replace")}
         return known if isinstance(known, dict) else {"message": str(known)}
-
-
-def _read(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:

@@ -54,6 +54,8 @@ Keys that expire, on which no job depends:
 * ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
+* ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
+  worker that takes them)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
@@ -108,6 +110,10 @@ class Shard:
     fresh_keys: tuple[tuple[bytes, ...], ...] = field(repr=False)  # of schedule_fresh.lua, by priority
 
 
+#: field of the registry of queues: since when the producers of all queues are paused, Unix ms
+PRODUCERS_FIELD: Final = b"-producers"
+
+
 def queues_key(prefix: str) -> str:
     """Return the key of the registry of queues; in one slot with the registry of workers."""
     return f"{{{prefix}}}:queues"
@@ -128,6 +134,11 @@ def commands_key(prefix: str) -> str:
     return f"{{{prefix}}}:commands"
 
 
+def choices_key(prefix: str, program: str) -> str:
+    """Return the key of the queues that operators added to a program or took from it; in one slot with the workers."""
+    return f"{{{prefix}}}:choices:{program}"
+
+
 def dump_key(prefix: str, worker: str) -> str:
     """Return the key of the stacks of a worker's threads."""
     return f"{{{prefix}}}:dump:{worker}"
@@ -136,6 +147,16 @@ def dump_key(prefix: str, worker: str) -> str:
 def figures_keys(prefix: str) -> tuple[bytes, bytes]:
     """Return the keys of the counters of finished attempts, and of the requests that were added to them."""
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
+
+
+def depth_key(prefix: str, queue: str) -> str:
+    """Return the key of the samples of a queue's depth; ``""`` = of all queues together. All are in one slot."""
+    return f"{{{prefix}}}:depth:{queue}"
+
+
+def depth_claim_key(prefix: str) -> str:
+    """Return the key that names the worker which takes the samples."""
+    return f"{{{prefix}}}:sampler"
 
 
 def bulk_loads_key(prefix: str) -> str:

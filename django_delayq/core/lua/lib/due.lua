@@ -43,6 +43,14 @@ local function put_due(body, score, id)
   has_quarantined = has_quarantined or class == QUARANTINE
 end
 
+-- Return when a job that is due at `due` may be handed out, µs: nil while the queue is paused without an end.
+local function handed_out_at(due)
+  if not due or not paused_out then
+    return due
+  end
+  return out_until > 0 and math.max(due, out_until * 1000) or nil
+end
+
 -- Return the smallest due score of some classes, by default of the priority classes; nil when no job waits.
 local function head(from, to)
   local first

@@ -31,7 +31,7 @@ local function frame_of_job(id, s, body, payloads)
 end
 
 local function frame_of_batch(token, next_due, jobs)
-  local quarantined = served[2] < QUARANTINE and not paused_out and head(QUARANTINE, QUARANTINE) or -1
+  local quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or -1
   return struct.pack('<ddddI2', token, now_us, next_due or -1, quarantined, #jobs) .. frame_of_names()
     .. table.concat(jobs) .. (parking and parking.frame() or '')
 end
@@ -175,7 +175,7 @@ end
 local function reserve(limit, worker)
   local jobs, token = {}, 0
   if paused_out then
-    return frame_of_batch(token, nil, jobs), token
+    return frame_of_batch(token, handed_out_at(head(unpack(served))), jobs), token
   end
   if served.limits ~= '' or is_used(PARKED) then
     parking = make_parking(served)
