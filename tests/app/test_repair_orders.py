@@ -95,7 +95,7 @@ def test_the_order_and_its_job_are_one_transaction(trouble: Trouble) -> None:
         ("explode", MorgueJob, {}, None),
         ("bury", MorgueJob, {}, None),
         ("retry", FailedJob, {"x": 1}, None),
-        ("retry", FailedJob, {}, -5),
+        ("retry", FailedJob, {}, float("nan")),
     ],
     ids=str,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events, permits
+from django_delayq.core import bulk, depths, events, permits
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, NewJob, Payload, new_id, new_key
 from django_delayq.core.matching import Holder, reserve_match
@@ -115,6 +115,9 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert permits.change(cluster_broker, "task:work", 1, [permits.Holding("w:1", 0, 2, 60_000)]).granted == (1,)
     assert permits.read(cluster_broker, "task:work") == {"w:1": 1}
+    now_ms = cluster_broker.now_ms()
+    depths.record(cluster_broker, {"q": depths.DepthSample(ready=3)}, now_ms)
+    assert [point.ready for point in depths.read(cluster_broker, ["q"], now_ms)["q"]] == [3]
     missing = reserve_match(queue, JobFilter(prefix="no such job"), Holder("w", 1000))
     assert not [batch for batch, _ in missing if batch.jobs]
     assert cluster_broker.queue_names() == ["q"]
