@@ -149,7 +149,8 @@ def test_postgres_sees_one_connection_per_thread_and_no_leak(
 
 def test_the_last_user_of_the_embedded_redis_stops_it(depot: Depot, tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text(
-        f"from tests.app.settings import *\nDELAYQ = {{'REDIS': 'embedded', 'EMBEDDED_DIR': {str(tmp_path / 'store')!r}}}\n"
+        "from tests.app.settings import *\n"
+        f"DELAYQ = {{'REDIS': 'embedded', 'EMBEDDED_DIR': {str(tmp_path / 'store')!r}}}\n"
     )
     path = os.pathsep.join([str(tmp_path), depot.env["PYTHONPATH"]])
     answer = depot.manage("delayq_worker", "--burst", PYTHONPATH=path, DJANGO_SETTINGS_MODULE="alone")
