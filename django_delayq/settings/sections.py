@@ -158,8 +158,8 @@ class HooksConf(Section):
     #: called without arguments in each worker process, after Django is set up and before its first job; an error ends
     #: the process
     worker_init: str | None = key(None, check_dotted_path)
-    #: called without arguments before a process ends although jobs still run in it (flush logs); there is little time
-    #: left
+    #: called with the error before a process ends by a fatal error, or although jobs still run in it (flush logs);
+    #: there is little time left. It may take no argument
     last_words: str | None = key(None, check_dotted_path)
     #: called with the exception of a failed attempt; returns the error to store. A text replaces its message, a dict
     #: adds fields, bytes are stored as they are. If it fails itself, that is logged and the usual form is stored

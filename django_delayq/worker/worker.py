@@ -16,11 +16,12 @@ from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from .attempt import Attempt
 from .changes import Changes
-from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
+from .child import EXIT_DRY, EXIT_FATAL, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
 from .duties import dispatcher_duties
+from .end_hooks import EndHooks
 from .eventloop import EventLoop
 from .execution import Execution
 from .heartbeat import Heartbeat
@@ -85,6 +86,7 @@ class Worker:
         self._broker = broker
         self._registry = registry
         self._hooks = hooks or Hooks()
+        self._end_hooks = EndHooks(self._hooks)
         self._middlewares = middlewares
         self._extra = duties or {}
         self._always = always or {}
@@ -121,7 +123,7 @@ class Worker:
                 :func:`leave`.
         """
         ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
-        with Signals(ignore=ignore) as signals:
+        with Signals(ignore=ignore) as signals, self._end_hooks.at_fatal_errors(self._fail):
             self._signals = signals
             try:
                 self.start()
@@ -134,6 +136,11 @@ class Worker:
             finally:
                 self._signals = None
         return self._exit_code
+
+    def _fail(self) -> None:
+        """End the process, because one of its own threads died."""
+        self._exit_code = EXIT_FATAL
+        self._finish()
 
     def _handle_signal(self, number: int) -> None:
         if number == DUMP:
@@ -408,13 +415,13 @@ class Worker:
         for loop in self._loops:
             loop.close()
         clean = True
-        if self.consumer is not None and self._slots is not None:
-            if not self.consumer.join(max(0.0, self._seconds_left())):
-                self.consumer.halt()
-                self.consumer.join(1.0)
-            if self._exit_code == EXIT_OK:
-                self._exit_code = _exit_code_of(self.consumer)
-            clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
+        if (consumer := self.consumer) is not None and self._slots is not None:
+            if not consumer.join(max(0.0, self._seconds_left())):
+                consumer.halt()
+                consumer.join(1.0)
+            if self._exit_code == EXIT_OK and (consumer.reached_max_jobs or consumer.found_no_jobs):
+                self._exit_code = EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY
+            clean = self._slots.close(0.2 if not consumer.held else 0.0)
         if self._warning is not None:
             self._warning.cancel()
         if self._heartbeat is not None:
@@ -432,13 +439,10 @@ class Worker:
             self._broker.tally.flush()
         except Exception as error:
             logger.info("worker %s could not take itself off the registry: %s", self.name, error)
-        try:
-            (self._hooks.process_stop if clean else self._hooks.last_words)()
-        except Exception:
-            logger.exception("the last hook of the process failed")
+        left = len(self.consumer.held) if self.consumer is not None else 0
+        self._end_hooks.call(clean, left)
         if self._board is not None:
             self._board.set_leaving()
-        left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
 
@@ -472,7 +476,3 @@ class Worker:
             self._begin_stop(config.grace)
             if self._signals is not None:
                 self._signals.poke()
-
-
-def _exit_code_of(consumer: Consumer) -> int:
-    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK
