@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,7 +29,7 @@ HeldT = TypeVar("HeldT", bound="Held")
 logger: Final = logging.getLogger("django_delayq.client")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Held:
     """Job that this program holds until ``lease_ends``. Only :meth:`touch` extends the lease.
 
@@ -67,7 +69,19 @@ class Held:
     should_stop: bool = field(default=False, init=False)
     lost: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
+    #: end of the lease on this machine's clock (monotonic)
+    _ends_at: float = field(default=math.inf, init=False, repr=False)
     _client: ConsumerVerbs[Any] = field(repr=False)
+
+    @property
+    def in_hand(self) -> bool:
+        """True if the job was not ended here and its lease is not known to be lost."""
+        return not (self.ended or self.lost)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the lease ends, less the time of a response; 0 = it may be over, or the job was ended."""
+        return max(0.0, self._ends_at - time.monotonic()) if self.in_hand else 0.0
 
     @verb
     def ack(self) -> Steps[bool]:
@@ -162,6 +176,10 @@ class AsyncHeldJob(Held, Asynchronous):
         await self._run(self._end(error))
 
 
-def held_of(kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float) -> HeldT:
-    """Return a held job from JSON."""
-    return made(kind, data, body=body_of(data), ttr=ttr, _client=client)
+def held_of(
+    kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float, began: float
+) -> HeldT:
+    """Return a held job from JSON; its lease began at ``began`` (monotonic)."""
+    job = made(kind, data, body=body_of(data), ttr=ttr, _client=client)
+    job._ends_at = began + ttr
+    return job
