@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Release,
         Retry,
     )
+    from .core.priorities import priority_of_u32
     from .outbox.inbox import exactly_once
     from .pull import Queue
     from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
@@ -57,6 +58,7 @@ __all__ = [
     "current_job",
     "exactly_once",
     "get_job",
+    "priority_of_u32",
     "reschedule",
     "retry",
     "run_now",
@@ -85,6 +87,7 @@ _HOME: Final = {
     "exactly_once": "outbox.inbox",
     "current_job": "worker.current",
     "Queue": "pull",
+    "priority_of_u32": "core.priorities",
     "retry": "core",  # module of back-off presets: retry.steps(10, 60, 300)
     "Retry": "core.errors",
     "Bury": "core.errors",

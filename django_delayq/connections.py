@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from . import signals
 from .core.broker import Broker
-from .core.errors import Misconfigured
 from .core.queue import Queue
-from .core.redis.connection import Connection, RedisConfig, connect
-from .core.task import registry, short, suggest
+from .core.redis.connection import Connection
+from .core.task import registry
+from .servers import make_connection, refuse_in_tests
 from .settings.conf import SETTING, Conf, check_installed, conf
 
 #: seconds the site waits for one reply from Redis. A script takes milliseconds, but a Redis that writes its log to a
@@ -42,6 +40,7 @@ def broker() -> DjangoBroker:
     global _broker
     if _broker is None:
         check_installed()
+        refuse_in_tests()
         with _lock:
             if _broker is None:
                 _broker = make_broker(conf())
@@ -74,6 +73,7 @@ def hurried_broker(seconds: float) -> DjangoBroker:
         return _stand_in
     hurried = _hurried.get(seconds)
     if hurried is None:
+        refuse_in_tests()
         with _lock:
             hurried = _hurried.get(seconds)
             if hurried is None:
@@ -232,65 +232,3 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
 
         observe_scripts(new)
     return new
-
-
-def make_connection(settings: Conf) -> Connection:
-    """Return a connection to the Redis that ``settings`` name."""
-    redis = settings.redis
-    if redis is None:
-        return connect(RedisConfig.parse(_embedded_url(settings)))
-    if isinstance(redis, str) and "://" not in redis:
-        return Connection.wrap(_cache_client(redis))
-    return connect(RedisConfig.parse(redis))
-
-
-def _embedded_url(settings: Conf) -> str:
-    try:
-        from . import embedded
-    except ImportError as error:  # a system without fcntl
-        raise Misconfigured(
-            f"no Redis is configured and the embedded one does not run here ({error}). Set {SETTING}['REDIS'] to a URL "
-            f"like 'redis://localhost:6379/0' or to the alias of a django-redis cache"
-        ) from None
-    return embedded.ensure(embedded_directory(settings))
-
-
-def embedded_directory(settings: Conf) -> Path:
-    """Return the folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
-
-    Raises:
-        Misconfigured: neither ``EMBEDDED_DIR`` nor ``BASE_DIR`` is set.
-    """
-    if settings.embedded_dir is not None:
-        return Path(settings.embedded_dir)
-    base = getattr(django_settings, "BASE_DIR", None)
-    if base is None:
-        raise Misconfigured(
-            f"no Redis is configured, and the embedded one needs a folder: set {SETTING}['EMBEDDED_DIR'] (there is no "
-            f"BASE_DIR in the settings), or set {SETTING}['REDIS'] to a URL like 'redis://localhost:6379/0'"
-        )
-    return Path(base) / ".delayq"
-
-
-def _cache_client(alias: str) -> Any:
-    caches = django_settings.CACHES
-    if alias not in caches:
-        raise Misconfigured(
-            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, caches)} "
-            f"Add it there, or give a URL like 'redis://localhost:6379/0'"
-        )
-    try:
-        from django_redis import get_redis_connection
-    except ImportError:
-        raise Misconfigured(
-            f"{SETTING}['REDIS'] names the cache {short(alias)}, but django-redis is not installed: "
-            f"pip install django-redis, or give a URL like 'redis://localhost:6379/0'"
-        ) from None
-    try:
-        return get_redis_connection(alias)
-    except NotImplementedError:
-        backend = caches[alias].get("BACKEND")
-        raise Misconfigured(
-            f"{SETTING}['REDIS'] names the cache {short(alias)}, whose backend {backend} is not django-redis. "
-            f"Use 'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'"
-        ) from None

@@ -56,7 +56,7 @@ class Chart:
         head: (name of a column, number of its colour), where 0 = the column is not drawn.
         summary: its content in a sentence.
         kind: lines, bars, or "" if a heat map takes the place of the drawing.
-        log: True for a logarithmic scale of milliseconds.
+        log: unit of a logarithmic scale: "ms" or "jobs"; "" = a linear scale.
         keep_s: seconds for which rows stay when newer ones arrive; 0 = rows are replaced.
     """
 
@@ -67,7 +67,7 @@ class Chart:
     rows: Sequence[Row]
     summary: str = ""
     kind: str = "bars"
-    log: bool = False
+    log: str = ""
     keep_s: int = 0
     heat: HeatMap | None = field(default=None)
 

@@ -86,6 +86,8 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
     redis, found = snapshot.redis, []
+    if snapshot.producers_paused_ms is not None:
+        found.append(_("Producers are paused: no queue takes new jobs. Resume them on the page of the queues."))
     if redis.loading:
         found.append(_("Redis is loading its data: these numbers are incomplete until it has finished."))
     if redis.role == "replica":
@@ -139,6 +141,15 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             number,
         )
         found.append(text % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
+    parked = [queue for queue in snapshot.queues if queue.counts.parked]
+    if parked:
+        number = sum(queue.counts.parked for queue in parked)
+        text = ngettext(
+            "%(n)d due job waits for a free slot of its task (%(names)s).",
+            "%(n)d due jobs wait for a free slot of their task (%(names)s).",
+            number,
+        )
+        found.append(text % {"n": number, "names": ", ".join(queue.name for queue in parked[:_MOST_NAMES])})
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )

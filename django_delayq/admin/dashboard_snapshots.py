@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ..core import depths
 from ..core.errors import DelayQError
 from ..status import Change, RunningJob, Snapshot, compare, take
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
+    from ..core.depths import DepthPoint
 
 __all__ = ["SNAPSHOTS", "SPANS", "DashboardSnapshot", "SnapshotCache", "running"]
 
@@ -38,6 +40,7 @@ class DashboardSnapshot:
         span: the key of ``SPANS`` by which the backlog is divided; "" = without backlog, shards and outbox.
         leases: (queue, id) → end of a running job's lease, Unix ms.
         cost_ms: time it took.
+        depths: points of the last hour of all queues together; empty without a span.
         change: difference from an earlier snapshot of this process; None if there is no suitable one.
     """
 
@@ -46,6 +49,7 @@ class DashboardSnapshot:
     leases: Mapping[tuple[str, str], int]
     cost_ms: float
     change: Change | None = None
+    depths: Sequence[DepthPoint] = ()
 
     @property
     def next_ms(self) -> int:
@@ -65,6 +69,7 @@ class SnapshotCache:
         self._kept: dict[str, tuple[float, DashboardSnapshot]] = {}
         self._error: tuple[float, DelayQError] | None = None
         self._earlier: list[tuple[float, Snapshot]] = []
+        self._depths: tuple[int, Sequence[DepthPoint]] | None = None
 
     def latest(self, broker: DjangoBroker, span: str = "") -> DashboardSnapshot:
         """Return a snapshot that is at most ``SHARED`` seconds old.
@@ -98,7 +103,15 @@ class SnapshotCache:
         snapshot = take(broker, horizon=horizon, by_shard=bool(span), outbox=bool(span))
         leases = _leases(broker, (job for _, job in running(snapshot)))
         cost_ms = (time.monotonic() - began) * 1000
-        return DashboardSnapshot(snapshot, span, leases, cost_ms, self._change(snapshot))
+        points = self._depth_points(broker, snapshot.now_ms) if span else ()
+        return DashboardSnapshot(snapshot, span, leases, cost_ms, self._change(snapshot), points)
+
+    def _depth_points(self, broker: DjangoBroker, now_ms: float) -> Sequence[DepthPoint]:
+        """Return the points of the last hour. There is a new one once a minute, so they are read as often."""
+        minute = int(now_ms // 60_000)
+        if self._depths is None or self._depths[0] != minute:
+            self._depths = minute, depths.read(broker, [depths.TOTAL], now_ms)[depths.TOTAL]
+        return self._depths[1]
 
     def _change(self, snapshot: Snapshot) -> Change | None:
         now = time.monotonic()

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .charts import Chart, Row, number
+from ..settings.conf import conf
+from .charts import number
+from .dashboard_charts import DashboardCharts, lateness_of
 from .dashboard_facts import Facts, outbox_facts, redis_facts, warnings_of, worker_facts
-from .dashboard_query import PLACES, SPAN_NAMES, DashboardQuery
+from .dashboard_query import PLACES, DashboardQuery
 from .dashboard_rates import counters_of
 from .dashboard_shards import ShardMap
-from .dashboard_snapshots import SPANS, DashboardSnapshot, running
-from .formatting import NOTHING, clock, duration, grouped, millis, rate, wall_seconds
+from .dashboard_snapshots import DashboardSnapshot, running
+from .formatting import NOTHING, clock, duration, grouped, millis, rate
 from .places import PLACE_MEANINGS
 from .queue_view_model import PAUSED_NAMES
 
@@ -29,12 +31,6 @@ __all__ = ["MOST_QUEUES", "DashboardView", "tiles"]
 #: maximum number of queues and workers on a page
 MOST_QUEUES: Final = 100
 MOST_WORKERS: Final = 50
-#: seconds that the charts over time show
-CHART_SECONDS: Final = 300
-#: intervals without a response after which a line has a gap
-MISSING_RESPONSES: Final = 3
-#: lag that is highlighted, s
-LATE_SECONDS: Final = 60
 #: interval from which on the page explains why it is updated so seldom, ms
 SLOW_MS: Final = 5_000
 #: key and name of each total
@@ -102,7 +98,7 @@ class DashboardView:
     def totals(self) -> dict[str, str]:
         """Texts of the tiles."""
         totals, change = self.source.snapshot.totals, self.change.total if self.change else None
-        p50, p99 = self._lateness
+        p50, p99 = lateness_of(change)
         return {
             **{place: grouped(getattr(totals, place)) for place in PLACES},
             "lag": duration(totals.lag_seconds),
@@ -114,56 +110,17 @@ class DashboardView:
         }
 
     @property
-    def late(self) -> bool:
-        """True if the lag needs attention."""
-        return self.source.snapshot.totals.lag_seconds >= LATE_SECONDS
+    def late(self) -> frozenset[str]:
+        """Keys of the totals that exceed ``ADMIN["late_after"]``."""
+        p50, p99 = lateness_of(self.change.total if self.change else None)
+        lag_ms = self.source.snapshot.totals.lag_seconds * 1000
+        limit_ms = conf().admin.late_after * 1000
+        return frozenset(key for key, ms in (("lag", lag_ms), ("p50", p50), ("p99", p99)) if (ms or 0) > limit_ms)
 
-    @property
-    def _lateness(self) -> tuple[float | None, float | None]:
-        lateness = self.change.total.lateness if self.change else None
-        return (lateness.quantile(0.5), lateness.quantile(0.99)) if lateness else (None, None)
-
-    # -- charts ------------------------------------------------------------------------------------------------------
-
-    @property
-    def throughput(self) -> Chart:
-        """Chart of the rates, with a row of this moment."""
-        change = self.change.total if self.change else None
-        values = (change.done, change.failing, change.scheduled) if change else ()
-        cells = [(rate(value), number(value)) for value in values]
-        head = ((_("Time"), 0), (_("done"), 1), (_("failing"), 2), (_("scheduled"), 3))
-        return self._over_time("dq-throughput", _("Throughput"), _("jobs per second"), head, cells)
-
-    @property
-    def lateness(self) -> Chart:
-        """Chart of the lateness, with a row of this moment."""
-        cells = [(millis(value), number(value)) for value in self._lateness] if self.change else []
-        note = _("start after due time, log scale")
-        return self._over_time("dq-lateness", _("Lateness"), note, ((_("Time"), 0), ("p50", 1), ("p99", 2)), cells)
-
-    def _over_time(
-        self, name: str, title: str, note: str, head: Sequence[tuple[str, int]], cells: Sequence[tuple[str, str]]
-    ) -> Chart:
-        x = wall_seconds(self.source.snapshot.now_ms)
-        until = x + MISSING_RESPONSES * self.source.next_ms / 1000
-        rows = [Row(self.time, cells, x=f"{x:.3f}", until=f"{until:.3f}")] if cells else []
-        return Chart(name, title, note, head, rows, kind="lines", log=name == "dq-lateness", keep_s=CHART_SECONDS)
-
-    @property
-    def backlog(self) -> Chart:
-        """Chart of what falls due: in each minute or hour of the span."""
-        span = self.source.span
-        bars, _step = SPANS[span]
-        due, *bins, later = self.source.snapshot.backlog or (0,) * (bars + 2)
-        unit = _("min") if span == "hour" else _("h")
-        rows = [
-            Row(f"{place}–{place + 1} {unit}", [(grouped(count), str(count))], brief=f"{place} {unit}")
-            for place, count in enumerate(bins)
-        ]
-        text = _("due now %(due)s · %(span)s %(soon)s · later %(later)s · as of %(time)s")
-        numbers = {"due": grouped(due), "soon": grouped(sum(bins)), "later": grouped(later)}
-        summary = text % {**numbers, "span": SPAN_NAMES[span], "time": self.time}
-        return Chart("dq-backlog", _("Falls due"), "", ((_("Due"), 0), (_("Jobs"), 1)), rows, summary)
+    @cached_property
+    def charts(self) -> DashboardCharts:
+        """Charts over time, and of what falls due."""
+        return DashboardCharts(self.source, self.change.total if self.change else None)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -201,6 +158,7 @@ class DashboardView:
             "paused": PAUSED_NAMES.get(queue.paused, ""),
             "places": [(place, grouped(getattr(queue.counts, place)), self.urls.jobs(place, name)) for place in PLACES],
             "lag": duration(queue.lag_seconds),
+            "is_late": queue.lag_seconds > conf().admin.late_after,
             "done": rate(rates.done if rates else None),
             "rate": number(rates.done if rates else None),
             "verb": label,
@@ -232,12 +190,14 @@ class DashboardView:
     def _worker(self, worker: WorkerStatus, jobs: Sequence[RunningJob]) -> dict[str, Any]:
         now_ms = self.source.snapshot.now_ms
         busy = {"running": worker.running, "threads": worker.threads}
+        seen = {"ago": duration((now_ms - worker.seen_ms) / 1000), "time": clock(worker.seen_ms)}
         return {
             "status": worker,
             "facts": worker_facts(worker),
             "busy": _("%(running)s of %(threads)s busy") % busy,
-            "seen": _("last heartbeat %s ago") % duration((now_ms - worker.seen_ms) / 1000),
+            "seen": _("last heartbeat %(ago)s ago, at %(time)s") % seen,
             "jobs": [self._job(job, now_ms) for job in jobs],
+            "commands": self.urls.commands(worker.name),
             "note": more_note(0 if worker.lost else len(worker.jobs) - len(jobs)),
         }
 
@@ -249,7 +209,8 @@ class DashboardView:
             "task": job.task,
             "id": f"{ident} +{job.ids - 1}".strip() if job.ids > 1 else ident,
             "url": self.urls.job(job.queue, job.id),
-            "since": _("for %s") % millis(max(0.0, now_ms - job.started_ms)),
+            "since": _("for %(time)s, since %(start)s")
+            % {"time": millis(max(0.0, now_ms - job.started_ms)), "start": clock(job.started_ms)},
             "lease": "" if lease_ms is None else _("lease: %s") % millis(max(0.0, lease_ms - now_ms)),
         }
 

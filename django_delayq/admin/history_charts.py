@@ -68,7 +68,7 @@ def _lateness(found: Summary, marks: Sequence[Mark]) -> Chart:
     }
     head = ((_("Time"), 0), ("p50", 1), ("p99", 2), (_("Too late"), 0))
     note = _("start after due time, log scale")
-    return Chart("dq-lateness", _("Lateness"), note, head, rows, summary, kind="lines", log=True)
+    return Chart("dq-lateness", _("Lateness"), note, head, rows, summary, kind="lines", log="ms")
 
 
 def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:

@@ -104,6 +104,11 @@ class JobViewModel:
         return moment(self.view.gated_due_ms, self.now_ms)
 
     @property
+    def created(self) -> When | None:
+        """Time at which the job was scheduled, if its key has it."""
+        return None if self.view.created_ms is None else moment(self.view.created_ms, self.now_ms)
+
+    @property
     def since(self) -> When | None:
         """Time of the reserve: the fencing token is a timestamp in µs, unless many were issued at once."""
         return moment(self.job.token / 1000, self.now_ms) if self.view.state == "reserved" else None
@@ -138,6 +143,15 @@ class JobViewModel:
         return _(
             "It waits to run alone in a process, because its last process died while running it. See its last error."
         )
+
+    @property
+    def parked(self) -> str:
+        """Limit behind which it waits; empty if it does not."""
+        if not self.job.parked:
+            return ""
+        return _(
+            "It is due, and waits for a free slot of %(task)s: as many of its jobs as its limit allows are running."
+        ) % {"task": self.job.task}
 
     @property
     def lease(self) -> When | None:

@@ -18,6 +18,7 @@ from .. import connections
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
+from .attempts import AttemptPages
 from .browse import (
     BrowseQuery,
     whole_number,
@@ -33,7 +34,7 @@ PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
 
 
-class LiveJobAdmin(LiveBulkPages):
+class LiveJobAdmin(LiveBulkPages, AttemptPages):
     """Pages of :class:`LiveJob`."""
 
     def pages(self) -> list[URLPattern]:
@@ -42,6 +43,7 @@ class LiveJobAdmin(LiveBulkPages):
         both = "GET HEAD POST"
         return [
             self.page("", self.list_view, "changelist"),
+            self.page("finished/", self.finished_view, "finished"),
             *self.bulk_pages(),
             self.page(f"{one}change/", self.job_view, "change"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods="POST"),
@@ -75,6 +77,7 @@ class LiveJobAdmin(LiveBulkPages):
             "payloads_before": page - 1,
             "buried": earlier,
             "buried_left_out": max(0, len(others) - MOST_BURIED),
+            **self.attempts_of(queue, ident),
             "morgue_url": self.url_of("morguejob", "changelist"),
             "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
@@ -87,6 +90,7 @@ class LiveJobAdmin(LiveBulkPages):
     def gone(self, request: HttpRequest, queue: str, ident: str) -> HttpResponse:
         """Render a 404 page: there is no such job. Completed jobs are gone, too."""
         context = {"queue": queue, "ident": ident, "list_url": self.link(BrowseQuery(queue=queue))}
+        context |= self.attempts_of(queue, ident)
         trail = [(queue, context["list_url"]), (ident, "")]
         return self.render(request, "live_gone", ident, context, trail=trail, status=404)
 

@@ -67,6 +67,7 @@ class LiveListPages(RedisPages):
                 )
                 for by in PLACES[query.place]
             ],
+            "finished_url": f"{self.url('finished')}?{urlencode({'queue': query.queue})}",
             "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
             "first_url": self.link(query) if query.cursor else "",
             "search_seconds": SEARCH_SECONDS,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..core.moments import datetime_of
 from ..core.rules import orders_of
-from ..status import GROUPS, LOST_AFTER
-from .formatting import NOTHING, When, duration, grouped, moment
+from ..settings.conf import conf
+from ..status import LOST_AFTER
+from .formatting import NOTHING, When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -60,12 +63,20 @@ class QueueViewModel:
     @property
     def paused_name(self) -> str:
         """Display name of the paused direction."""
-        return str(PAUSED_NAMES.get(self.paused, ""))
+        orders = orders_of(self.queue.layout)
+        name = str(PAUSED_NAMES.get(orders["paused"], ""))
+        ends = [datetime_of(end) for end in orders["until"].values()]
+        return _("%(name)s, ends at %(ends)s") % {"name": name, "ends": " / ".join(map(exact, ends))} if ends else name
 
     @property
     def lag(self) -> str:
         """Overdue time of the longest waiting ready job; "" below a second."""
         return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
+
+    @property
+    def is_late(self) -> bool:
+        """True if the lag exceeds ``ADMIN["late_after"]``."""
+        return self.counts.lag_seconds > conf().admin.late_after
 
     @property
     def epoch(self) -> int:
@@ -80,10 +91,7 @@ class QueueViewModel:
     @property
     def counters(self) -> list[tuple[str, str, int]]:
         """(word, name, number) of events since the queue was created."""
-        known = self.counts.counters
-        return [
-            (word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names)) for word, names in GROUPS.items()
-        ]
+        return [(word, str(name), self.counts.counter(word)) for word, name in COUNTER_NAMES.items()]
 
     @property
     def main_counters(self) -> list[tuple[str, str, int]]:
@@ -115,6 +123,8 @@ class WorkerViewModel:
     stopping: bool
     seen: When | None
     lost: bool
+    #: (label, URL) of the commands that the user may send to it
+    commands: Sequence[tuple[str, str]] = ()
 
 
 def limit_text(name: str, value: Any) -> str:
@@ -124,12 +134,18 @@ def limit_text(name: str, value: Any) -> str:
     return duration(value / 1000) if name == "morgue_ttl_ms" else grouped(value)
 
 
-def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerViewModel]:
-    """Return the registered worker processes (that serve ``queue``), lost ones last."""
+def _serves(info: Mapping[str, Any], queue: str) -> bool:
+    queues, ignored = info.get("queues"), info.get("ignored")
+    if isinstance(ignored, list) and queue in ignored:
+        return False
+    return info.get("all_queues") is True or not isinstance(queues, list) or not queues or queue in queues
+
+
+def workers_of(broker: Broker, now_ms: float, queue: str = "", *, others: bool = False) -> list[WorkerViewModel]:
+    """Return the registered worker processes (that serve ``queue``; with ``others`` the rest), lost ones last."""
     items = []
     for info in broker.workers():
-        queues = info.get("queues") or ()
-        if queue and isinstance(queues, (list, tuple)) and queues and queue not in queues:
+        if queue and _serves(info, queue) == others:
             continue
         items.append(
             WorkerViewModel(

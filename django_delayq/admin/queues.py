@@ -2,63 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin.sites import AdminSite
-from django.contrib.admin.utils import unquote
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
-from ..core import bulk
-from ..core.inputs import short
-from ..core.queue import Queue
+from ..core import bulk, depths
 from ..core.records.keys import MAX_SHARDS
-from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
+from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import moment
+from .queue_changes import QueueChanges, queue_or_404
+from .queue_forms import PurgeForm
+from .queue_switches import QueueSwitches
 from .queue_view_model import QueueViewModel, workers_of
-from .redis_pages import RedisPages
+from .worker_commands import WorkerCommands
 
 __all__ = ["QueueEntryAdmin", "register"]
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
+SPAN_LABELS: Final = {"hour": gettext_lazy("last hour"), "day": gettext_lazy("last day")}
 #: maximum number of shards shown individually
 MOST_SHARDS: Final = 64
 
 
-class PurgeForm(forms.Form):
-    """Confirmation of a purge by typing the queue's name."""
-
-    typed = forms.CharField(
-        label=gettext_lazy("Name of the queue"),
-        required=True,
-        strip=True,
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
-    )
-    morgue = forms.BooleanField(label=gettext_lazy("also discard all jobs in its morgue"), required=False)
-
-    def __init__(self, *args: Any, queue: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._queue = queue
-
-    def clean_typed(self) -> str:
-        """Check that the typed name is exactly the queue's."""
-        typed: str = self.cleaned_data["typed"]
-        if typed != self._queue:
-            raise forms.ValidationError(_("This is not the name of the queue. Nothing was done."))
-        return typed
-
-
-class QueueEntryAdmin(RedisPages):
+class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
     """Pages of :class:`QueueEntry`."""
 
     def pages(self) -> list[URLPattern]:
@@ -66,10 +43,11 @@ class QueueEntryAdmin(RedisPages):
         one = "<path:object_id>/"
         both = "GET HEAD POST"
         return [
+            *self.worker_pages(),
+            *self.change_pages(),
+            *self.switch_pages(),
             self.page("", self.list_view, "changelist"),
             self.page(f"{one}change/", self.queue_view, "change"),
-            self.page(f"{one}pause/", self.pause_view, "pause", verb="pause", methods="POST"),
-            self.page(f"{one}resume/", self.resume_view, "resume", verb="pause", methods="POST"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods=both),
             self.page(f"{one}purge/", self.purge_view, "purge", verb="purge", methods=both),
         ]
@@ -87,9 +65,13 @@ class QueueEntryAdmin(RedisPages):
         context = {
             "items": items,
             "totals": [sum(getattr(one, place) for one in counts) for place in places],
-            "workers": workers_of(broker, now_ms),
+            "workers": self.with_commands(request, workers_of(broker, now_ms)),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
+            "producers_paused": broker.producers_paused,
+            "producers_url": self.url("producers"),
+            "may_pause": self.may(request, "pause"),
+            "create_url": self.url("create") if self.may(request, "create") else "",
         }
         return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)
 
@@ -100,6 +82,9 @@ class QueueEntryAdmin(RedisPages):
         item = QueueViewModel(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]
+        span = "day" if request.GET.get("span") == "day" else "hour"
+        minutes, step = SPAN_MINUTES[span]
+        points = depths.read(broker, [queue.name], now_ms, minutes)[queue.name]
         context = {
             "item": item,
             "now": moment(now_ms, now_ms),
@@ -108,7 +93,9 @@ class QueueEntryAdmin(RedisPages):
                 for number, counts in zip(numbers, inspector.count_each_shard(queue, numbers), strict=True)
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
-            "workers": workers_of(broker, now_ms, queue.name),
+            "workers": self.with_commands(request, workers_of(broker, now_ms, queue.name)),
+            "depth": depth_chart("dq-depth", rows_of(points, step=step), keep_s=minutes * 60),
+            "spans": [(str(SPAN_LABELS[name]), f"?span={name}", name == span) for name in SPAN_MINUTES],
             "jobs": [
                 (name, number, self.jobs_url(queue.name, place))
                 for name, number, place in (
@@ -120,11 +107,12 @@ class QueueEntryAdmin(RedisPages):
                     (_("in the morgue"), item.counts.morgue, "morgue"),
                 )
             ],
-            "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
+            **self.switches(queue, now_ms),
             "may_pause": self.may(request, "pause"),
             "may_run": self.may(request, "run"),
             "may_purge": self.may(request, "purge"),
-            **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "run", "purge")},
+            "changes": self.offered_changes(request, queue.name),
+            **{f"{verb}_url": self.url(verb, queue.name) for verb in ("run", "purge")},
         }
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
 
@@ -134,31 +122,6 @@ class QueueEntryAdmin(RedisPages):
         return f"{base}?{urlencode({'queue': queue, 'place': place})}" if base else ""
 
     # -- verbs -------------------------------------------------------------------------------------------------------
-
-    def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause the queue for new jobs, for workers, or for both."""
-        queue = queue_or_404(object_id)
-        direction = request.POST.get("direction", "")
-        if direction not in DIRECTIONS:
-            messages.error(request, _("Nothing was paused. Choose new jobs, workers or both."))
-        else:
-            queue.broker.pause(queue.name, direction)
-            self.note(request, queue.name, f"pause {direction}")
-            texts = {
-                "in": _("Paused for new jobs: schedule() is refused; jobs that are already waiting still run."),
-                "out": _("Paused for workers: no job is started; running jobs finish."),
-                "both": _("Paused: new jobs are refused and no job is started; running jobs finish."),
-            }
-            messages.success(request, texts[direction])
-        return self.back(self.url("change", queue.name))
-
-    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Resume the queue in both directions."""
-        queue = queue_or_404(object_id)
-        queue.broker.resume(queue.name)
-        self.note(request, queue.name, "resume")
-        messages.success(request, _("The queue is no longer paused."))
-        return self.back(self.url("change", queue.name))
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Make all waiting jobs due now."""
@@ -218,26 +181,6 @@ class QueueEntryAdmin(RedisPages):
             _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
             % numbers,
         )
-
-    def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
-        """Render a confirmation page with the current counts."""
-        item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
-        context = {"item": item, "back": self.url("change", queue.name), **more}
-        trail = [(queue.name, context["back"]), (title, "")]
-        return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
-
-
-def queue_or_404(object_id: str) -> Queue:
-    """Return the queue named in a URL.
-
-    Raises:
-        Http404: there is none.
-    """
-    name = unquote(object_id)
-    queue = connections.existing_queue(name)
-    if queue is None:
-        raise Http404(f"no queue {short(name)} exists")
-    return queue
 
 
 def register(site: AdminSite) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.job import NewJob, new_key, new_keys
+from ..core.job import NewJob, random_block, random_blocks
 from ..core.job_options import check_option_names
 from ..core.moments import parse_moment
 from ..core.task import Task, registry
@@ -34,6 +34,7 @@ from .entry_errors import (
     refuse_members,
     tasks_not_found,
 )
+from .parsing import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from .idempotency import IdempotencyRecord
@@ -58,7 +59,8 @@ class Reader:
         self._record = record
         self._tasks: dict[str, _TaskJobs] = {}
         self._many = many
-        self._raw = RawJobBuilder(job_rules(), context_links.collect(), new_keys().__next__ if many else new_key)
+        next_block = random_blocks().__next__ if many else random_block
+        self._raw = RawJobBuilder(job_rules(), context_links.collect(), next_block)
         self._middlewares = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:
@@ -158,7 +160,7 @@ class Reader:
             raise InvalidEntry("/kwargs", f"kwargs is an object, not {short(kwargs)}")
         if "at" in options or "expires" in options:
             _read_moments(options)
-        if self._record is not None and options.get("id") is None and not jobs.task.options.merge:
+        if self._record is not None and options.get("id") is None and not jobs.makes_ids:
             options["id"] = self._record.job_id(place)
         return jobs, tuple(args) if args else (), kwargs or {}, options
 
@@ -207,10 +209,12 @@ class Reader:
 class _TaskJobs:
     """Parts common to all jobs of one task in one request."""
 
-    __slots__ = ("_plan", "members", "task")
+    __slots__ = ("_plan", "makes_ids", "members", "task")
 
     def __init__(self, task: Task, queue: str, *, many: bool = False) -> None:
         self.task = task
+        #: jobs get their ids from the caller or the task, never from the request
+        self.makes_ids = task.options.merge or task.options.id is not None
         self._plan: Plan = plan_of(task, {"queue": queue}, many=many)
         #: members an entry may have besides ``task``
         self.members = self._plan.builder.entry_keys | {"durable"}
@@ -229,6 +233,8 @@ class _TaskJobs:
 
 
 def _prepare(new: NewJob, queue: str, task: Task | None, *, durable: bool) -> Prepared:
+    if new.room_ms > LONGEST_WAIT * 1000:
+        raise InvalidEntry("/wait_for_room", f"a request waits for room for {LONGEST_WAIT} seconds at most")
     return Prepared(new, JobHandle(new.id, queue, COLLECTED, new.due_ms_here, task, durable=durable))
 
 

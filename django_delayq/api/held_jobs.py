@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
+from ..core.codecs import as_json
 from ..core.errors import DelayQError
 from ..core.job import RAW, Undecodable
 from ..core.moments import iso_of
@@ -64,7 +65,7 @@ def content_of(job: HeldJob) -> dict[str, Any]:
     """Return the content of a job as it is stored.
 
     Raises:
-        Undecodable: it is not JSON.
+        Undecodable: it is not JSON, nor stored with the codec of this process.
     """
     record = job.record
     if record.merged:
@@ -83,6 +84,7 @@ def content_of(job: HeldJob) -> dict[str, Any]:
 
 def _json(data: bytes) -> Any:
     """Return the stored JSON as it is, with the codec's tags for types that JSON lacks."""
+    data = as_json(data)
     try:
         value = json.loads(data.decode(), parse_constant=_no_constant)
         if b"\\u" in data:

@@ -46,7 +46,7 @@ from django.http import HttpResponse
 from ..access.permissions import identity_of
 from ..access.problems import Problem
 from ..core.errors import DelayQError
-from ..core.job import id_from, not_durable
+from ..core.job import derived_key, id_from
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
@@ -128,7 +128,7 @@ class IdempotencyRecord:
 
     def job_key(self, place: int, ident: str) -> bytes:
         """Return the key of a job's generation."""
-        return not_durable(self._derived("key", place, ident)[:16])
+        return derived_key(self._derived("key", place, ident)[:16])
 
     def call(self, place: int = 0) -> bytes:
         """Return the request id for a call to Redis."""

@@ -14,20 +14,29 @@ from ..core.job import Job
 #: seconds that a reserve or a touch holds a job by default
 TTR: Final = 60
 LONGEST_TTR: Final = 3600
-LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})")
+LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})(?:t([1-9][0-9]{0,11}))?")
 #: tokens are transmitted as doubles
 _LARGEST_TOKEN: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Shard in which a job is held and its fencing token. The text form is opaque to clients."""
+    """Shard in which a job is held, its fencing token, and its own ttr if it has one.
+
+    The text form is opaque to clients.
+    """
 
     shard: int
     token: int
+    own_ttr_ms: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.shard}.{self.token}"
+        return f"{self.shard}.{self.token}" + (f"t{self.own_ttr_ms}" if self.own_ttr_ms else "")
+
+    @property
+    def usual_ttr_ms(self) -> int:
+        """Length of the lease after a touch that names none."""
+        return self.own_ttr_ms or TTR * 1000
 
     @property
     def taken_ms(self) -> int:
@@ -40,7 +49,7 @@ class Lease:
 
 def lease_of(job: Job) -> Lease:
     """Return the lease of a held job."""
-    return Lease(job.shard, job.token)
+    return Lease(job.shard, job.token, job.ttr_ms)
 
 
 def read_lease(text: object) -> Lease:
@@ -48,7 +57,7 @@ def read_lease(text: object) -> Lease:
     match = LEASE.fullmatch(text) if isinstance(text, str) else None
     if match is None or int(match[2]) > _LARGEST_TOKEN:
         raise InvalidJob(f"this is the lease that reserve gave with the job, not {short(text)}")
-    return Lease(int(match[1]), int(match[2]))
+    return Lease(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
 
 
 @dataclass(frozen=True, slots=True)

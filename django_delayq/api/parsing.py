@@ -23,6 +23,8 @@ from ..settings.conf import conf
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
+#: most seconds that a request waits for room in a full queue, well below the timeouts of clients
+LONGEST_WAIT: Final = 20
 #: maximum digits of an integer: parsing larger ones takes time quadratic in their length
 _DIGITS: Final = 40
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "ascii")

@@ -12,9 +12,7 @@ from ..connections import DjangoBroker
 from ..core import rules
 from ..core.operations.counts import Counts
 from ..core.queue import Queue
-from ..core.records import layout as layouts
 from ..core.records.keys import MAX_SHARDS
-from ..core.records.layout import Layout
 from ..settings.conf import conf
 from ..settings.sections import QueueConf
 
@@ -60,6 +58,11 @@ class QueueView:
         return str(rules.orders_of(self.queue.layout)["paused"])
 
     @property
+    def paused_until(self) -> dict[str, int]:
+        """Ends of pauses that end by themselves, by direction, Unix ms."""
+        return dict(rules.orders_of(self.queue.layout)["until"])
+
+    @property
     def configured(self) -> bool:
         """True if the settings name the queue."""
         return connections.is_configured(self.name)
@@ -67,7 +70,7 @@ class QueueView:
     @property
     def limits(self) -> dict[str, Any]:
         """Limits in force."""
-        return limits_in_force(self.queue.layout)
+        return rules.limits_in_force(self.queue.layout)
 
     @property
     def by_shard(self) -> list[dict[str, Any]]:
@@ -84,55 +87,18 @@ class QueueView:
         return max(0, len(self.counts.shards) - MOST_SHARDS_SHOWN) if self.counts else 0
 
 
-def limits_in_force(layout: Layout) -> dict[str, Any]:
-    """Return the limits of a layout: None is no limit, times are in seconds."""
-    limits = rules.orders_of(layout)["limits"]
-    ttl_ms = limits.get("morgue_ttl_ms")
-    return {
-        "max_length": limits.get("max_length"),
-        "morgue_max": limits.get("morgue_max"),
-        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
-        "priorities": "weighted" if limits.get("weighted") else "strict",
-    }
-
-
-def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits of a request as :meth:`Broker.limit` takes them; missing members are left out."""
-    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
-    if "morgue_ttl" in given:
-        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
-    if "priorities" in given:
-        found["weighted"] = given["priorities"] == "weighted"
-    return found
-
-
 def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Queue, bool]:
     """Return the requested queue, and True if it was created now.
-
-    Of several concurrent calls with the same request, each returns True. The limits are written together with the
-    queue, so it is never without them.
 
     Raises:
         Problem: it exists with other properties, or the settings contradict the request.
     """
     if connections.is_configured(name):
         _check_settings(name, given)
-    properties = _with_settings(name, given)
-    created: list[Layout] = []
-
-    def fresh(tombstone: Layout | None) -> Layout:
-        shards, kind = properties["shards"], properties["kind"]
-        layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
-        limits = {word: value for word, value in limits_of(properties).items() if value}
-        created.append({**layout, "limits": limits} if limits else layout)
-        return created[-1]
-
-    layout = broker.create(name, fresh)
-    queue = broker.queue(name)
-    if created and layout is created[-1]:
-        rules.restore(queue)
+    queue, is_new = rules.create(broker, name, **_with_settings(name, given))
+    if is_new:
         return queue, True
-    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, given)
+    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **rules.limits_in_force(queue.layout)}, given)
     return queue, False
 
 

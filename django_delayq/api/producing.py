@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..access import problems
-from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
+from ..core.errors import QueueFull, QueueUnavailable
 from ..core.moments import iso_of
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import registry
@@ -83,7 +83,7 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
     outcomes = [ScheduleOutcome.SKIPPED if job is None else job.handle.outcome for job in read]
     counts = Counter(outcomes)
     if counts[ScheduleOutcome.PAUSED] == len(outcomes):
-        raise QueuePaused(f"queue {queue!r} is paused for new jobs; resume it, or try again later")
+        raise brokers.broker().queue(queue).paused_error()
     if counts[ScheduleOutcome.FULL] == len(outcomes):
         raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
     results = [

@@ -23,11 +23,11 @@ from ..core.records.schedule_frames import pack_id
 from ..core.redis.gather import gather
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..pull import ends
+from ..pull import ends, slots
 from ..worker import decision
 from ..worker.policy import Policy, policy_of
 from ..worker.record import name_of, record_of
-from .leases import TTR, HeldEntry, ReportedError
+from .leases import HeldEntry, ReportedError
 
 #: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
 Builder = Callable[[Job, HeldEntry, int, int], Settlement]
@@ -107,7 +107,9 @@ def settle(
     # Held jobs go first: the first job of a call names its worker.
     settlements_by_place = {**settlements, **lost}
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
-    flusher.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
+    ended = [one for place, one in settlements.items() if counted[place]]
+    flusher.note(queue.broker, ended)
+    slots.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
@@ -142,12 +144,16 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
     by_ttr: dict[int, list[int]] = {}
     for place, entry in enumerate(entries):
         if entry.lease.shard in known:
-            by_ttr.setdefault(entry.options.get("ttr", TTR * 1000), []).append(place)
+            by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
+        held: list[HeldEntry] = []
         jobs = [_unread_job(queue, entries[place], "") for place in places]
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
             if answer != "lost":
+                held.append(entries[place])
                 found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": iso_of(now_ms + ttr_ms)}
+        if held and slots.are_needed(queue.name):
+            slots.renew(queue, _live(queue, held)[1].values(), ttr_ms)
     return found
 
 

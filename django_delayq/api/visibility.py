@@ -26,9 +26,10 @@ class VisibleQueues:
         """Return the worker without hidden queues and without the jobs it runs from them."""
         if self._everything:
             return worker
-        queues = tuple(filter(self._sees, worker.queues))
+        queues, ignored = tuple(filter(self._sees, worker.queues)), tuple(filter(self._sees, worker.ignored))
         jobs = tuple(job for job in worker.jobs if self._sees(job.queue))
-        return replace(worker, queues=queues, jobs=jobs, payload={**worker.payload, "queues": list(queues)})
+        payload = {**worker.payload, "queues": list(queues), "ignored": list(ignored)}
+        return replace(worker, queues=queues, ignored=ignored, jobs=jobs, payload=payload)
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot without hidden queues; its totals cover the remaining ones."""

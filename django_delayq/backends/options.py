@@ -39,6 +39,8 @@ UNAVAILABLE: Final = {
     "cron": _RECURRING,
     "timezone": _RECURRING,
     "missed": _RECURRING,
+    "id": _IDS,
+    "score": _MERGED,
     "on_conflict": _IDS,
     "due_policy": _IDS,
     "ack": "a job that is acknowledged before it starts leaves no record by which a lost attempt could be detected",

@@ -84,7 +84,7 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
     except Misconfigured:
         return []  # reported as delayq.E001
     messages: list[CheckMessage] = []
-    if config.redis is None:
+    if config.is_embedded:
         messages.append(
             Warning(
                 "The embedded Redis is used: it runs on this machine only, and ends with the processes that use it.",
@@ -147,7 +147,7 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
         yield from _check_loads(
             load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016"
         )
-    if config.codec_types:
+    if config.codec or config.codec_types:
         yield from _check_loads(codec_types.install, config, ident="delayq.E011")
 
 

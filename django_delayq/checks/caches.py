@@ -50,8 +50,8 @@ def check_caches(config: Conf) -> Iterator[CheckMessage]:
 
 def _databases_of_jobs(config: Conf) -> Iterator[Place]:
     redis = config.redis
-    if redis is None:
-        from ..connections import embedded_directory
+    if config.is_embedded:
+        from ..servers import embedded_directory
 
         with contextlib.suppress(Misconfigured):  # reported as delayq.E003
             yield _socket(str(embedded_directory(config) / "redis.sock"), 0)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
-from django.utils.module_loading import import_string
 
 from ..core.errors import Misconfigured
-from ..core.inputs import short, suggest
 from ..core.redis.config import RedisConfig
 from ..settings.conf import SETTING, Conf
 
@@ -19,7 +16,7 @@ _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 def check_redis(config: Conf) -> Iterator[CheckMessage]:
     """Check the setting ``REDIS``: a URL, a dict, the alias of a cache, or None for the embedded Redis."""
     redis = config.redis
-    if redis is None:
+    if config.is_embedded:
         yield from _check_embedded(config)
     elif isinstance(redis, str) and "://" not in redis:
         yield from _check_alias(redis)
@@ -35,9 +32,10 @@ def check_redis(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
-    from ..connections import embedded_directory
+    from ..servers import check_embedded, embedded_directory
 
     try:
+        check_embedded(config)
         embedded_directory(config)
         from ..embedded import find_binary
 
@@ -45,50 +43,29 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
     except ImportError:
         yield Error(
             "No Redis is configured, and the embedded one does not run on this system.",
-            hint=f"Set {SETTING}['REDIS'] to a URL or to the alias of a django-redis cache.",
+            hint=f"Set {SETTING}['REDIS'] to a URL or to the alias of a Redis cache.",
             id="delayq.E003",
         )
     except Misconfigured as error:
         yield Error(
             str(error),
-            hint=f"Or set {SETTING}['REDIS'] to a URL or to the alias of a django-redis cache.",
+            hint=f"Or set {SETTING}['REDIS'] to a URL or to the alias of a Redis cache.",
             id="delayq.E003",
         )
 
 
 def _check_alias(alias: str) -> Iterator[CheckMessage]:
-    if alias not in settings.CACHES:
-        yield Error(
-            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, settings.CACHES)}",
-            hint="Add the alias to CACHES, or give a URL like 'redis://localhost:6379/0'.",
-            id="delayq.E004",
-        )
-        return
-    backend = settings.CACHES[alias].get("BACKEND", "")
+    from ..servers import check_cache
+
     try:
-        from django_redis.cache import RedisCache
-    except ImportError:
-        yield Error(
-            f"{SETTING}['REDIS'] names the cache {alias!r}, but django-redis is not installed.",
-            hint="pip install django-redis, or give a URL like 'redis://localhost:6379/0'.",
-            id="delayq.E004",
-        )
-        return
-    try:
-        fits = issubclass(import_string(backend), RedisCache)
-    except (ImportError, TypeError):
-        fits = False
-    if not fits:
-        yield Error(
-            f"{SETTING}['REDIS'] names the cache {alias!r}, whose backend {backend} is not django-redis.",
-            hint="Use 'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'.",
-            id="delayq.E004",
-        )
+        check_cache(alias)
+    except Misconfigured as error:
+        yield Error(str(error), hint="Name a cache on Redis, or the URL of its server.", id="delayq.E004")
 
 
 def check_password(config: Conf) -> Iterator[CheckMessage]:
     """Check that a password crosses the network only by TLS."""
-    if config.redis is None or (isinstance(config.redis, str) and "://" not in config.redis):
+    if config.is_embedded or (isinstance(config.redis, str) and "://" not in config.redis):
         return
     try:
         redis = RedisConfig.parse(config.redis)

@@ -80,6 +80,7 @@ class Job:
     key: str
     task: str
     state: str
+    created: datetime | None = field(default=None, metadata=_MOMENT)
     due: datetime | None = field(default=None, metadata=_MOMENT)
     priority: int = 4
     merged: bool = False
@@ -87,7 +88,11 @@ class Job:
     reserves: int = 0
     crashes: int = 0
     releases: int = 0
+    timeouts: int = 0
+    buries: int = 0
+    kicks: int = 0
     quarantined: bool = False
+    parked: bool = False
     context: dict[str, Any] = field(default_factory=dict)
     size: int = 0
     cut: bool = False
@@ -164,12 +169,24 @@ class Queue:
     paused: str
     configured: bool
     limits: dict[str, Any]
+    #: direction → when its pause ends by itself
+    paused_until: dict[str, datetime | None] = field(
+        default_factory=dict, metadata={"read": lambda data: {word: moment(text) for word, text in data.items()}}
+    )
     counts: Counts | None = field(default=None, metadata={"read": lambda data: made(Counts, data)})
     lag_seconds: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
     by_shard: list[Shard] = field(
         default_factory=list, metadata={"read": lambda data: [made(Shard, one) for one in data]}
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """State of the switch for the producers of all queues; ``since`` is None while they are not paused."""
+
+    paused: bool
+    since: datetime | None = field(default=None, metadata=_MOMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +216,7 @@ class Worker:
     stopping: bool
     lost: bool
     seconds_ago: float
+    ignored: list[str] = field(default_factory=list)
     quarantine: bool = False
     rss_mib: int | None = None
     started: datetime | None = field(default=None, metadata=_MOMENT)

@@ -31,7 +31,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         *queues: str,
         max: int = 1,
         wait: Seconds = 0,
-        ttr: Seconds = 60,
+        ttr: Seconds | None = None,
         worker: str = "",
         deadline_margin: Seconds | None = None,
     ) -> Steps[list[HeldT]]:
@@ -41,7 +41,8 @@ class ConsumerVerbs(Base, Generic[HeldT]):
             queues: names of the queues.
             max: 1 … 250.
             wait: seconds to wait for the first job.
-            ttr: seconds until the leases of the jobs expire, unless they are touched.
+            ttr: seconds until the leases of the jobs expire, unless they are touched; None = the ``ttr`` that each job
+                was scheduled with, else 60.
             worker: name of the holder; default: the client's.
             deadline_margin: end the wait so many seconds before the lease of a job ends that this client reserved
                 before; :meth:`soon_ending` returns it. Due jobs are returned nevertheless.
@@ -62,7 +63,11 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         while True:
             left = self._wait_left(end, margin)
             jobs, pause = yield from self._reserve_once(
-                queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr), worker or self._worker
+                queues,
+                max,
+                min(_LONGEST_WAIT, left) if left > 0 else 0,
+                None if ttr is None else seconds(ttr),
+                worker or self._worker,
             )
             left = self._wait_left(end, margin)
             if jobs or left <= 0:
@@ -82,7 +87,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve_id(
-        self, queue: str, id: str, early: bool = False, *, ttr: Seconds = 60, worker: str = ""
+        self, queue: str, id: str, early: bool = False, *, ttr: Seconds | None = None, worker: str = ""
     ) -> Steps[HeldT | None]:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
         jobs, _cursor = yield from self._reserve_one(queue, {"id": id}, early, ttr, worker)
@@ -97,7 +102,7 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         task: str = "",
         prefix: str = "",
         early: bool = False,
-        ttr: Seconds = 60,
+        ttr: Seconds | None = None,
         worker: str = "",
     ) -> Steps[HeldT | None]:
         """Reserve the first due job that meets all conditions; return None if there is none.
@@ -167,16 +172,16 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         with self._held_guard:
             return [job for job in self._held if job.in_hand]
 
-    def _keep(self, found: Sequence[Mapping[str, Any]], ttr: float, began: float) -> list[HeldT]:
+    def _keep(self, found: Sequence[Mapping[str, Any]], ttr: float | None, began: float) -> list[HeldT]:
         jobs = [held_of(self._held_class, one, self, ttr, began) for one in found]
         with self._held_guard:
             self._held.update(jobs)
         return jobs
 
     def _reserve_once(
-        self, queues: Sequence[str], most: int, wait: float, ttr: float, worker: str
+        self, queues: Sequence[str], most: int, wait: float, ttr: float | None, worker: str
     ) -> Steps[tuple[list[HeldT], float]]:
-        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": worker}
+        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), **members(ttr=ttr), "worker": worker}
         path = ("queues", queues[0], "reserve") if len(queues) == 1 else ("reserve",)
         if len(queues) > 1:
             body["queues"] = list(queues)
@@ -191,15 +196,16 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         queue: str,
         which: Mapping[str, Any],
         early: bool,
-        ttr: Seconds,
+        ttr: Seconds | None,
         worker: str,
         cursor: str | None = None,
     ) -> Steps[tuple[list[HeldT], str | None]]:
         """Reserve one job; return it in a list, and the cursor if jobs are left to examine."""
-        options = members(early=early, ttr=seconds(ttr), worker=worker or self._worker, cursor=cursor)
+        length = None if ttr is None else seconds(ttr)
+        options = members(early=early, ttr=length, worker=worker or self._worker, cursor=cursor)
         sent_at = time.monotonic()
         data = yield from self._post("queues", queue, "reserve", body={**which, **options})
-        return self._keep(data["jobs"], seconds(ttr), sent_at), data.get("cursor")
+        return self._keep(data["jobs"], length, sent_at), data.get("cursor")
 
     def _fail(
         self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None
@@ -212,17 +218,15 @@ class ConsumerVerbs(Base, Generic[HeldT]):
     def _touch(self, jobs: Sequence[Held], ttr: Seconds | None) -> Steps[list[bool]]:
         sent_at = time.monotonic()
 
-        def length(job: Held) -> float:
-            return job.ttr if ttr is None else seconds(ttr)
-
         def read(job: Held, answer: Mapping[str, Any]) -> bool:
             job.lost, job.should_stop = not answer["held"], answer["stopping"]
             if not job.lost:
-                job.lease_ends, job._ends_at = moment(answer["lease_ends"]), sent_at + length(job)
+                job.lease_ends = moment(answer["lease_ends"])
+                job._hold(job.ttr if ttr is None else seconds(ttr), sent_at)
             return not job.lost
 
         def entry(job: Held) -> dict[str, Any]:
-            return {"ttr": length(job)}
+            return members(ttr=job.ttr if ttr is None else ttr)
 
         return self._each("touch", jobs, entry, read)
 

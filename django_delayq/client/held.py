@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -43,7 +43,7 @@ class Held:
         attempt: number of this counted attempt; the first is 1.
         noe: how often it was reserved before, counted or not.
         lives: attempts that are left, including this one.
-        ttr: seconds that it was reserved for.
+        ttr: seconds named with the reserve; None = the job's own ``ttr``, else 60.
         should_stop: True if it was cancelled; updated by :meth:`touch`.
         lost: True if the lease is known to be lost.
         ended: True if it was ended here.
@@ -63,7 +63,7 @@ class Held:
     failures: int = 0
     noe: int = 0
     lives: int = 0
-    ttr: float = 60.0
+    ttr: float | None = None
     context: dict[str, Any] = field(default_factory=dict)
     lease_ends: datetime | None = field(default=None, metadata={"read": moment})
     should_stop: bool = field(default=False, init=False)
@@ -82,6 +82,15 @@ class Held:
     def seconds_left(self) -> float:
         """Seconds until the lease ends, less the time of a response; 0 = it may be over, or the job was ended."""
         return max(0.0, self._ends_at - time.monotonic()) if self.in_hand else 0.0
+
+    def _hold(self, ttr: float | None, began: float) -> None:
+        """Note the end of a lease that began at ``began`` (monotonic).
+
+        Where its length is not known, the clock of this machine tells when it ends.
+        """
+        if ttr is None and self.lease_ends is not None:
+            began, ttr = time.monotonic(), (self.lease_ends - datetime.now(UTC)).total_seconds()
+        self._ends_at = began + (ttr or 0.0)
 
     @verb
     def ack(self) -> Steps[bool]:
@@ -177,9 +186,9 @@ class AsyncHeldJob(Held, Asynchronous):
 
 
 def held_of(
-    kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float, began: float
+    kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float | None, began: float
 ) -> HeldT:
     """Return a held job from JSON; its lease began at ``began`` (monotonic)."""
     job = made(kind, data, body=body_of(data), ttr=ttr, _client=client)
-    job._ends_at = began + ttr
+    job._hold(ttr, began)
     return job

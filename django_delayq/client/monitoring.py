@@ -1,11 +1,11 @@
-"""Monitoring verbs: workers, metrics and the server itself."""
+"""Monitoring verbs: workers, producers, metrics and the server itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .answers import Stats, Worker, made, stats_of
-from .base import Base
+from .answers import Producers, Stats, Worker, made, stats_of
+from .base import Base, members
 from .errors import Unavailable
 from .methods import verb
 from .wire import Request, Steps
@@ -47,6 +47,24 @@ class MonitorVerbs(Base):
         yield from self._post("workers", name, "drain")
 
     @verb
+    def watch_queue(self, worker: str, queue: str) -> Steps[None]:
+        """Let all processes of a worker's program reserve from one more queue, until the program ends.
+
+        Raises:
+            NotFound, QueueNotFound: there is no such worker or queue.
+        """
+        yield from self._post("workers", worker, "watch", body={"queue": queue})
+
+    @verb
+    def ignore_queue(self, worker: str, queue: str) -> Steps[None]:
+        """Let all processes of a worker's program reserve no more from a queue, until the program ends.
+
+        Raises:
+            NotFound, QueueNotFound: there is no such worker or queue.
+        """
+        yield from self._post("workers", worker, "ignore", body={"queue": queue})
+
+    @verb
     def dump_worker(self, name: str) -> Steps[None]:
         """Request a dump of the stacks of a worker's threads; see :meth:`dump_of`.
 
@@ -63,6 +81,33 @@ class MonitorVerbs(Base):
             NotFound: the stacks have not arrived yet, or there is no such worker.
         """
         return str((yield from self._get("workers", name, "dump"))["stacks"])
+
+    @verb
+    def producers(self) -> Steps[Producers]:
+        """Return whether the producers of all queues are paused."""
+        return made(Producers, (yield from self._get("producers")))
+
+    @verb
+    def pause_producers(self) -> Steps[Producers]:
+        """Refuse new jobs in all queues, also in those that are created later; stored jobs run."""
+        return made(Producers, (yield from self._post("producers", "pause")))
+
+    @verb
+    def resume_producers(self) -> Steps[Producers]:
+        """Accept new jobs again."""
+        return made(Producers, (yield from self._post("producers", "resume")))
+
+    @verb
+    def depth(self, name: str, *, minutes: int | None = None) -> Steps[list[dict[str, Any]]]:
+        """Return the depth of a queue over the last ``minutes`` (an hour unless given), a dict for each minute.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        found: list[dict[str, Any]] = (yield from self._get("queues", name, "depth", **members(minutes=minutes)))[
+            "points"
+        ]
+        return found
 
     @verb
     def stats(self) -> Steps[Stats]:

@@ -99,9 +99,13 @@ class OperatorVerbs(Base):
         yield from self._exchange("DELETE", "queues", name, query={"force": True if force else None})
 
     @verb
-    def pause(self, name: str, direction: str = "both") -> Steps[Queue]:
-        """Stop storing new jobs ("in"), handing jobs out ("out"), or both; held jobs continue."""
-        return made(Queue, (yield from self._post("queues", name, "pause", body={"direction": direction})))
+    def pause(self, name: str, direction: str = "both", *, seconds: Seconds | None = None) -> Steps[Queue]:
+        """Stop storing new jobs ("in"), handing jobs out ("out"), or both; held jobs continue.
+
+        With ``seconds`` the pause ends by itself.
+        """
+        body = {"direction": direction, **members(seconds=seconds)}
+        return made(Queue, (yield from self._post("queues", name, "pause", body=body)))
 
     @verb
     def resume(self, name: str, direction: str = "both") -> Steps[Queue]:

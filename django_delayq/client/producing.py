@@ -27,8 +27,11 @@ class Options(TypedDict, total=False):
     reset_retries: bool
     max_attempts: int
     retry_in: float | Sequence[float] | str
+    timeout: Seconds
+    ttr: Seconds
     expires: Seconds
     context: Mapping[str, Any]
+    wait_for_room: Seconds
 
 
 class ProducerVerbs(Base):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
-from . import figures, rules, workers
+from . import depths, figures, rules, workers
 from .errors import Misconfigured
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
@@ -126,26 +127,38 @@ class Broker(QueueRegistry):
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
+            depths.drop(self, name)
         return gone
 
-    # -- policy of a queue
-    # -----------------------------------------------------------------------------------------------
+    # -- policy of a queue -------------------------------------------------------------------------------------------
 
-    def pause(self, name: str, direction: str = "both") -> None:
+    def pause(self, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
         """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
 
         Args:
             name: the queue.
             direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
+            seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
 
         Raises:
-            InvalidJob: there is no such queue or direction.
+            InvalidJob: there is no such queue or direction, or the time is not above 0.
         """
-        rules.pause(self, name, direction)
+        rules.pause(self, name, direction, seconds=seconds)
 
     def resume(self, name: str, direction: str = "both") -> None:
         """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
         rules.resume(self, name, direction)
+
+    def pause_producers(self) -> None:
+        """Refuse new jobs in all queues of the deployment (QueuePaused), also in queues that are created later.
+
+        Stored jobs are run and settled as usual. Pauses of single queues are independent of this.
+        """
+        rules.switch_producers(self, paused=True)
+
+    def resume_producers(self) -> None:
+        """End :meth:`pause_producers`."""
+        rules.switch_producers(self, paused=False)
 
     def limit(
         self,
@@ -210,22 +223,24 @@ class Broker(QueueRegistry):
         """
         return workers.knows_task(self, queue, task, now_ms)
 
-    def tell_worker(self, name: str, word: str) -> bool:
+    def tell_worker(self, name: str, word: str, queue: str = "") -> bool:
         """Send a command to a worker, which receives it with its next announcement.
 
         Args:
             name: as returned by :meth:`workers`.
             word: stop (like SIGTERM to its program: all its processes end, with their grace period), drain (like
-                SIGUSR1 to it: they finish the jobs that they hold) or dump (the worker logs the stacks of its threads
-                and keeps them for :meth:`dump_of`).
+                SIGUSR1 to it: they finish the jobs that they hold), dump (the worker logs the stacks of its threads
+                and keeps them for :meth:`dump_of`), watch or ignore (all processes of its program reserve from
+                ``queue`` too, or no longer, until the program ends).
+            queue: name of the queue, for watch and ignore.
 
         Returns:
             False if no such worker is registered.
 
         Raises:
-            InvalidJob: an unknown command.
+            InvalidJob: an unknown command, no such queue, or one that workers do not reserve from.
         """
-        return workers.send_command(self, name, word)
+        return workers.send_command(self, name, word, queue)
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
         """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_id, score_text, short, suggest
-from .job import RAW, NewJob, Payload, id_from, new_key
-from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
+from .inputs import check_id, score_text, short
+from .job import RAW, NewJob, Payload, id_from, random_block, stamped
+from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind, option_hint
+from .option_functions import with_derived
 from .options import DEFAULT_MAX_PAYLOADS
 from .task import Task
 from .times import due_of
@@ -60,8 +61,8 @@ class JobBuilder:
         task: the task.
         rules: rules of the deployment.
         context: values for the context of every job.
-        next_key: returns a random key, also for generated ids; see :func:`.job.new_keys` for many jobs. The builder is
-            only as thread-safe as this.
+        next_block: returns 16 random bytes, for keys and generated ids; see :func:`.job.random_blocks` for many jobs.
+            The builder is only as thread-safe as this.
     """
 
     #: keys allowed in an entry of schedule_many
@@ -75,15 +76,16 @@ class JobBuilder:
         task: Task,
         rules: JobRules = _DEFAULTS,
         context: Mapping[str, Any] = _NONE,
-        next_key: Callable[[], bytes] = new_key,
+        next_block: Callable[[], bytes] = random_block,
     ) -> None:
         policy = task.options
         self.task = task
         self.rules = rules
-        self._next_key = next_key
+        self._next_block = next_block
         self._options = JobOptions(task, rules, context)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
+        self._derives = policy.id is not None or policy.score is not None
         self._fewest, self._most = task.arity
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
@@ -93,6 +95,8 @@ class JobBuilder:
             TypeError: the function cannot be called with these arguments.
             InvalidJob: the job cannot be stored.
         """
+        if self._derives:
+            options = with_derived(self.task, args, kwargs, options)
         content, payload = self._content(args, kwargs, options)
         get, policy = options.get, self.task.options
         delay, at, given_id = get("delay"), get("at"), get("id")
@@ -103,14 +107,14 @@ class JobBuilder:
             due_ms, delay_ms = self.rules.due(delay, at)
         conflict = get("on_conflict") or self._conflict
         new = NewJob(
-            id_from(self._next_key()[:15]) if given_id is None else check_id(given_id),
+            id_from(self._next_block()[:15]) if given_id is None else check_id(given_id),
             self.task.name,
             content,
             due_ms,
             delay_ms,
             policy.priority,
             self._options.bytes,
-            self._next_key(),
+            stamped(self._next_block()),
             conflict,
             policy.due_policy or ("keep" if conflict == "merge" else "replace"),
             True,
@@ -185,10 +189,10 @@ class MergedJobBuilder(JobBuilder):
         except InvalidJob as error:
             raise InvalidJob(f"task {self.task.name}: {error}") from None
         score = options.get("score")
-        return b"", Payload(data, "" if score is None else score_text(score), self._next_key())
+        return b"", Payload(data, "" if score is None else score_text(score), stamped(self._next_block()))
 
     def _no_arguments(self, kwargs: Mapping[str, Any]) -> TypeError:
-        hints = (f" As an option, {short(name)}:{suggest(name, OPTIONS)}" for name in kwargs if suggest(name, OPTIONS))
+        hints = (f" As an option, {short(name)}:{option_hint(name)}" for name in kwargs if option_hint(name))
         return TypeError(
             f"task {self.task.name} is merged: its function takes no arguments of the call but payloads; pass "
             f"schedule(…, id=…, payload=…).{next(hints, '')}"
@@ -202,9 +206,9 @@ class RawJobBuilder(JobBuilder):
         self,
         rules: JobRules = _DEFAULTS,
         context: Mapping[str, Any] = _NONE,
-        next_key: Callable[[], bytes] = new_key,
+        next_block: Callable[[], bytes] = random_block,
     ) -> None:
-        super().__init__(_RAW_TASK, rules, context, next_key)
+        super().__init__(_RAW_TASK, rules, context, next_block)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
@@ -216,10 +220,10 @@ def builder_of(
     task: Task,
     rules: JobRules = _DEFAULTS,
     context: Mapping[str, Any] = _NONE,
-    next_key: Callable[[], bytes] = new_key,
+    next_block: Callable[[], bytes] = random_block,
 ) -> JobBuilder:
     """Return a builder of jobs of this task. For the arguments see :class:`JobBuilder`."""
-    return (MergedJobBuilder if task.options.merge else JobBuilder)(task, rules, context, next_key)
+    return (MergedJobBuilder if task.options.merge else JobBuilder)(task, rules, context, next_block)
 
 
 def _raw() -> None:
@@ -232,7 +236,7 @@ _RAW_TASK: Final = Task(_raw, name=RAW)
 def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
     """Return the same error, with the schedule option that a misspelled keyword may have meant."""
     for name in kwargs:
-        hint = suggest(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
+        hint = option_hint(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
         if hint and f"'{name}'" in str(error):
             return TypeError(f"{error}; as a schedule option:{hint}")
     return error

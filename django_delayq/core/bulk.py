@@ -67,7 +67,7 @@ def kick_many(
         Numbers of jobs: kicked, live (they stay because of a live job of the same id) and gone.
 
     Raises:
-        InvalidJob: a negative delay, or an invalid id.
+        InvalidJob: an invalid id.
     """
     return _on_named(queue, selected, Kick(Pace.of(delay_ms), replace=replace), progress)
 
@@ -93,7 +93,7 @@ def kick_all(
         See :func:`kick_many`.
 
     Raises:
-        InvalidJob: a negative delay, or a pace that is not above 0.
+        InvalidJob: a pace that is not above 0.
     """
     shards = shard_snapshots(queue)
     pace = Pace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
@@ -201,7 +201,7 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
         Number of jobs moved.
     """
     total = sum(shard.delayed for shard in shard_snapshots(queue).values())
-    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS]
+    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS if index != "parked"]
     return _count(in_turn(walks), total, progress)
 
 

@@ -1,5 +1,7 @@
 """Encoding of arguments and payloads as bytes: canonical JSON, with tags for types that JSON lacks.
 
+A project may store the same values, tags included, with another codec (:mod:`.codecs`).
+
 Equal values have equal bytes: keys are sorted, there are no spaces, text is UTF-8. Payloads can therefore be compared,
 and recognised as duplicates, without decoding.
 
@@ -31,6 +33,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from . import codecs
 from .codec_types import BUILT_IN, MARK, ValueType, forget, register, types_by_kind
 from .decoding import decode, decode_args
 from .errors import InvalidJob
@@ -71,10 +74,10 @@ def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int 
     if not args and not kwargs:
         return b""
     encoded = None
-    if SCALARS.issuperset(map(type, args)) and (not kwargs or _is_flat(kwargs)):
+    if codecs.chosen is None and SCALARS.issuperset(map(type, args)) and (not kwargs or _is_flat(kwargs)):
         encoded = _quickly(args if not kwargs else {"a": args, "k": kwargs} if args else {"k": kwargs})
     if encoded is None:
-        encoded = _dump(_stored_args(args, kwargs)).encode()
+        encoded = _written(_stored_args(args, kwargs))
     return encoded if len(encoded) <= limit else _too_large(encoded, limit, "the arguments take")
 
 
@@ -84,10 +87,10 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
     Raises:
         InvalidJob: see :func:`encode_args`.
     """
-    encoded = _quickly(value) if _is_flat(value) else None
+    encoded = _quickly(value) if codecs.chosen is None and _is_flat(value) else None
     if encoded is None:
         try:
-            encoded = _dump(_stored(value, 1)).encode()
+            encoded = _written(_stored(value, 1))
         except Refused as refused:
             raise refused.at(what) from None
     return encoded if len(encoded) <= limit else _too_large(encoded, limit, f"{what} takes")
@@ -126,6 +129,11 @@ def _quickly(value: Any) -> bytes | None:
         return _dump(value).encode()
     except ValueError:  # NaN, half of a surrogate pair, an int of thousands of digits
         return None
+
+
+def _written(stored: Any) -> bytes:
+    codec = codecs.chosen
+    return _dump(stored).encode() if codec is None else codecs.dump(codec, stored)
 
 
 def _stored_args(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

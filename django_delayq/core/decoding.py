@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from . import codecs
 from .codec_types import MARK, types_by_tag
 from .job import Undecodable
 from .refusals import short_key
@@ -37,9 +38,11 @@ def decode(data: bytes) -> Any:
     """Return the value of canonical bytes (any JSON in UTF-8 is accepted).
 
     Raises:
-        Undecodable: not JSON, not UTF-8, NaN, an unknown tag, or nested too deep to read.
+        Undecodable: not JSON, not UTF-8, NaN, an unknown tag, nested too deep to read, or stored with another codec.
     """
     try:
+        if codecs.is_marked(data):
+            return _untagged(codecs.load(data))
         text = data.decode().strip(" \t\r\n")
         value, end = (_with_tags if '"$' in text else _plain).raw_decode(text)
     except Undecodable:
@@ -55,6 +58,13 @@ def decode(data: bytes) -> Any:
     if end != len(text):
         raise Undecodable(f"no JSON: more text after the value, at character {end}")
     return value
+
+
+def _untagged(value: Any) -> Any:
+    """Return a plain value with the values behind its tags in place of them."""
+    if isinstance(value, dict):
+        return _untag({key: _untagged(item) for key, item in value.items()})
+    return [_untagged(item) for item in value] if isinstance(value, list) else value
 
 
 def _untag(value: dict[str, Any]) -> Any:

@@ -87,12 +87,13 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
         return []
     events: list[Event] = []
     while len(events) < limit and (page := entries(broker, queue, shard, after, limit=min(limit, _PAGE))):
-        events += [event for entry in page for event in _events_of(queue, shard, entry)]
+        events += [event for entry in page for event in events_of(queue, shard, entry)]
         after = page[-1].position
     return events[:limit]
 
 
-def _events_of(queue: str, shard: int, entry: Entry) -> list[Event]:
+def events_of(queue: str, shard: int, entry: Entry) -> list[Event]:
+    """Return the events of an entry, the oldest first."""
     texts = [word.decode(errors="replace") for word in words_of([entry])]
     first, worker = entry.last - entry.size + 1, entry.worker.decode(errors="replace")
     events = []

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, MAX_TASK_BYTES
@@ -58,15 +59,19 @@ def check_queue_name(name: object) -> str:
 
 
 def check_id(value: object) -> str:
-    """Return a job id as text. Accepts ``str`` and ``int``.
+    """Return a job id as text. Accepts ``str``, ``int`` and ``UUID``.
 
     Raises:
         InvalidJob: another type, empty, longer than 255 bytes in UTF-8, or with control characters in it.
     """
     if type(value) is int and value.bit_length() < 800:
         return str(value)
+    if isinstance(value, UUID):
+        return str(value)
     if not isinstance(value, str):
-        raise InvalidJob(f"id must be a str or an int of reasonable size, not {short(value)} ({type(value).__name__})")
+        raise InvalidJob(
+            f"id must be a UUID, a str or an int of reasonable size, not {short(value)} ({type(value).__name__})"
+        )
     return _check_text(value, "id", MAX_ID_BYTES)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,12 @@ DEFAULT_PRIORITY: Final = 4
 RAW: Final = "raw"
 #: keys made by one system call
 _BLOCK: Final = 256
+KEY_BYTES: Final = 16
+_TIME_BITS: Final = (1 << 47) - 1
+#: upper half of byte 7 of a key that begins with a time (as in UUIDs of version 7)
+_WITH_TIME: Final = 0x70
+#: member ``ttr_ms`` at the end of a job's encoded options, as lua/lib/reserve.lua finds it
+_TTR: Final = re.compile(rb'[{,]"ttr_ms":([1-9][0-9]{0,11})}\Z')
 
 # flags of a state record, shared with lua/lib/state.lua
 STARTED: Final = 1
@@ -34,6 +41,8 @@ STOPPING: Final = 4
 #: it was lost with its worker, perhaps before its start was recorded: the next start is recorded first
 UNCLEAR: Final = 8
 POSTPONED: Final = 16
+#: the record has counts (:class:`JobCounts`); not among the flags of a :class:`Job`
+COUNTED: Final = 32
 
 
 def new_id() -> str:
@@ -47,31 +56,50 @@ def id_from(raw: bytes) -> str:
 
 
 def new_key(*, durable: bool = False) -> bytes:
-    """Return a random generation key (16 bytes).
+    """Return a generation key (16 bytes): the time (47 bits, Unix ms), a 7 (4 bits), and 76 random bits.
 
     Its first bit marks a generation whose end is awaited outside Redis: the scripts then leave a completion mark (key
     ``marks``) when it ends.
     """
-    key = os.urandom(16)
-    return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]
+    return made_durable(stamped(os.urandom(16))) if durable else stamped(os.urandom(16))
 
 
-def new_keys() -> Iterator[bytes]:
-    """Yield keys like :func:`new_key`, many of them per system call: each call lets another thread take the GIL."""
+def random_blocks() -> Iterator[bytes]:
+    """Yield 16 random bytes each, many of them per system call: each call lets another thread take the GIL."""
     while True:
         block = os.urandom(16 * _BLOCK)
         for at in range(0, len(block), 16):
-            yield bytes((block[at] & 0x7F,)) + block[at + 1 : at + 16]
+            yield block[at : at + 16]
+
+
+def random_block() -> bytes:
+    """Return 16 random bytes."""
+    return os.urandom(16)
+
+
+def stamped(block: bytes) -> bytes:
+    """Return the key that begins with the present time and has the rest of these random bytes."""
+    return (time.time_ns() // 1_000_000).to_bytes(6, "big") + bytes((block[6] & 0x0F | _WITH_TIME,)) + block[7:]
+
+
+def derived_key(digest: bytes) -> bytes:
+    """Return the key with the bits of a digest (16 bytes) that is neither durable nor has a time."""
+    return bytes((digest[0] & 0x7F,)) + digest[1:6] + bytes((digest[6] | 0x80,)) + digest[7:]
+
+
+def created_ms(key: bytes) -> int | None:
+    """Return the time in a generation's key: when it was scheduled, Unix ms on the clock of the caller's machine.
+
+    None if the key follows from a request or a bulk load, which may be repeated (:func:`derived_key`).
+    """
+    if len(key) != KEY_BYTES or key[6] & 0xF0 != _WITH_TIME:
+        return None
+    return int.from_bytes(key[:6], "big") & _TIME_BITS
 
 
 def made_durable(key: bytes) -> bytes:
     """Return the durable key with the other bits of this one."""
     return bytes((key[0] | 0x80,)) + key[1:]
-
-
-def not_durable(key: bytes) -> bytes:
-    """Return the key with the other bits of this one that is not durable."""
-    return bytes((key[0] & 0x7F,)) + key[1:]
 
 
 def is_durable(key: bytes) -> bool:
@@ -125,6 +153,7 @@ class NewJob:
     max_payloads: int = 10_000  # maximum number of payloads
     fresh: bool = False  # the id was made by new_id() for this job, so no other job can have it
     repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
+    room_ms: int = 0  # how long its sender waits while the queue is full
     joined: bytes = b""  # set by schedule*(): key of the generation that it was merged into, gated in or ignored for
 
     @property
@@ -141,6 +170,22 @@ class NewJob:
         """Count a wait before the sending as part of the delay: the due time is fixed at the call."""
         if self.delay_ms:
             self.delay_ms = max(0, self.delay_ms - ms)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """Counts of a generation, which a kick keeps; see :attr:`.operations.views.JobView.history`.
+
+    ``releases`` of a live job are those before the last kick; later ones follow from its reserves and failures.
+    """
+
+    timeouts: int = 0
+    releases: int = 0
+    buries: int = 0
+    kicks: int = 0
+
+
+NO_COUNTS: Final = JobCounts()
 
 
 @dataclass(slots=True)
@@ -179,6 +224,9 @@ class Job:
     quarantined: bool = False
     postponed_at_ms: int = 0
     postponed_for: str = ""
+    counts: JobCounts = NO_COUNTS
+    #: it is due, and waits for a free slot of its task (``concurrency``)
+    parked: bool = False
 
     @property
     def attempt(self) -> int:
@@ -186,9 +234,20 @@ class Job:
         return self.failures + 1
 
     @property
+    def releases(self) -> int:
+        """Number of times that a held job was put back uncounted before this attempt."""
+        return self.counts.releases + max(0, self.reserves - self.failures - 1)
+
+    @property
     def options(self) -> dict[str, Any]:
         """Per-job overrides given at the schedule call."""
         return json.loads(self.options_json) if self.options_json else {}
+
+    @property
+    def ttr_ms(self) -> int | None:
+        """Length of the lease, in ms, for a holder without a heartbeat that names none; None = the usual one."""
+        found = _TTR.search(self.options_json)
+        return int(found[1]) if found else None
 
     @property
     def context(self) -> Mapping[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .inputs import check_choice, check_int, short, suggest
+from .inputs import check_choice, check_int, check_number, short, suggest
 from .job import PRIORITIES, NewJob
-from .options import CONFLICTS, DUE_POLICIES, backoff_of
+from .options import CONFLICTS, DUE_POLICIES, backoff_of, seconds_of
 from .task import Task
-from .times import delay_ms_of
+from .times import span_ms_of, ttr_ms_of
 
 if TYPE_CHECKING:
     from .builder import JobRules
@@ -28,8 +28,11 @@ JOB_OPTIONS: Final = (
     "reset_retries",
     "max_attempts",
     "retry_in",
+    "timeout",
+    "ttr",
     "expires",
     "context",
+    "wait_for_room",
 )
 #: options of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
@@ -38,7 +41,11 @@ OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
-_EXTRA: Final = ("max_attempts", "retry_in", "expires", "context")
+#: longest wait for room in a full queue, s
+LONGEST_WAIT: Final = 3600.0
+#: what other systems call options, and what they are called here
+_FOREIGN: Final = {"countdown": "delay=", "eta": "at=", "run_at": "at=", "run_after": "delay= or at="}
+_EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
 
 
 def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
@@ -51,11 +58,16 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
     for name in options:
         if name not in OPTIONS:
             raise TypeError(
-                f"unknown schedule option {short(name)}.{suggest(str(name), OPTIONS)} "
-                f"Known options: {', '.join(OPTIONS)}"
+                f"unknown schedule option {short(name)}.{option_hint(name)} Known options: {', '.join(OPTIONS)}"
             )
     if task is not None:
         check_kind(task, options)
+
+
+def option_hint(name: object, options: Iterable[str] = OPTIONS) -> str:
+    """Return " Did you mean …?" for a name that is no option, or the option of that meaning; "" if there is none."""
+    ours = _FOREIGN.get(str(name))
+    return suggest(str(name), options) if ours is None else f" Here that is {ours}."
 
 
 def check_kind(task: Task, options: Mapping[str, Any]) -> None:
@@ -82,8 +94,9 @@ def check_kind(task: Task, options: Mapping[str, Any]) -> None:
 class JobOptions:
     """Encoder of the less common options of one task's jobs.
 
-    Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
-    ``expires_in_ms`` (from the due time on) and ``context``, as canonical JSON.
+    Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``timeout`` (seconds), ``expires_ms``
+    (Unix ms), ``expires_in_ms`` (from the due time on) and ``context``; for holders without a heartbeat ``ttr_ms``.
+    They are canonical JSON, whose last member is ``ttr_ms``: there ``lua/lib/reserve.lua`` finds it.
 
     Args:
         task: the task.
@@ -97,7 +110,7 @@ class JobOptions:
         self._linked = context
         self._base: dict[str, Any] = {}
         if task.options.expires is not None:
-            self._base["expires_in_ms"] = delay_ms_of(task.options.expires, what="expires")
+            self._base["expires_in_ms"] = span_ms_of("expires", task.options.expires)
         if self._linked:
             self._base["context"] = self._linked
         #: encoded options of a job that has none of its own
@@ -126,6 +139,10 @@ class JobOptions:
         if not isinstance(reset, bool):
             raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
         new.reset_retries = reset
+        wait = get("wait_for_room")
+        if wait is not None:
+            seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+            new.room_ms = round(check_number("wait_for_room", seconds, 0, LONGEST_WAIT) * 1000)
         if any(get(name) is not None for name in _EXTRA):
             new.options = self._overrides(new, options)
 
@@ -140,9 +157,9 @@ class JobOptions:
 
     def _overrides(self, new: NewJob, options: Mapping[str, Any]) -> bytes:
         stored = dict(self._base)
-        for name, read in _READERS.items():
+        for name, (member, read) in _READERS.items():
             if options.get(name) is not None:
-                stored[name] = read(options[name])
+                stored[member] = read(options[name])
         expires = options.get("expires")
         if expires is not None:
             stored.pop("expires_in_ms", None)
@@ -182,10 +199,19 @@ def _plain_seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-_READERS: Final[dict[str, Callable[[object], Any]]] = {
-    "max_attempts": _attempts,
-    "retry_in": _retry_in,
-    "context": _context,
+def timeout_of(value: object) -> float:
+    """Return a time limit as it is stored: 3 for 3.0 seconds."""
+    seconds = seconds_of("timeout", value)
+    return int(seconds) if float(seconds).is_integer() else seconds
+
+
+#: options that are stored as they are read: the name of the stored member, and the check
+_READERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "max_attempts": ("max_attempts", _attempts),
+    "retry_in": ("retry_in", _retry_in),
+    "timeout": ("timeout", timeout_of),
+    "ttr": ("ttr_ms", ttr_ms_of),
+    "context": ("context", _context),
 }
 
 
@@ -194,7 +220,7 @@ def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
     if not isinstance(expires, datetime):
         if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
             raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
-        in_ms = delay_ms_of(expires, allow_far=rules.allow_far, what="expires")
+        in_ms = span_ms_of("expires", expires, allow_far=rules.allow_far)
         if in_ms == 0:
             raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
         return {"expires_in_ms": in_ms}

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Final
 from .errors import InvalidJob
 from .inputs import short
 from .operations.job_filter import JobFilter
+from .records.reserve_frames import start_flag
 from .redis.link import last_sent
 from .replies import Batch
 
 if TYPE_CHECKING:
     from .queue import Queue
 
+#: length of a lease if neither its holder nor the job names one
+USUAL_TTR_MS: Final = 60_000
 #: maximum number of jobs that one call examines; other calls wait meanwhile
 EXAMINED_AT_ONCE: Final = 500
-_CURSOR: Final = re.compile(rb"([0-9]{1,9}):([1-9]?):([0-9]{0,20}):(.{0,255})", re.DOTALL)
+_CURSOR: Final = re.compile(rb"([0-9]{1,9}):((?:10|[1-9])?):([0-9]{0,20}):(.{0,255})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,12 @@ class Holder:
     """Holder of the job that is wanted, and its lease; see :meth:`Shards.reserve`.
 
     Attributes:
+        ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
         early: take the job also before it is due.
     """
 
     worker: str
-    ttr_ms: int
+    ttr_ms: int | None
     started: bool = False
     early: bool = False
 
@@ -119,8 +123,8 @@ def _call(queue: Queue, where: JobFilter, holder: Holder, after: Position) -> tu
         "reserve_match",
         after.shard,
         holder.worker.encode(),
-        holder.ttr_ms,
-        b"1" if holder.started else b"0",
+        holder.ttr_ms or USUAL_TTR_MS,
+        start_flag(started=holder.started, prefer_own_ttr=holder.ttr_ms is None),
         b"1" if holder.early else b"0",
         _pack(where.needles) if where.text else b"",
         where.task.encode(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -11,6 +10,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from . import retry
+from .concurrency import Concurrency, check_concurrency
 from .errors import InvalidJob, Misconfigured
 from .inputs import (
     check_choice,
@@ -24,6 +24,7 @@ from .inputs import (
     short,
 )
 from .job import DEFAULT_PRIORITY, PRIORITIES
+from .option_functions import check_derivations, check_takes_two
 from .records.keys import MAX_SHARDS
 from .retry import Policy, default_backoff
 
@@ -38,8 +39,9 @@ MAX_PAYLOADS: Final = 1_000_000
 DEFAULT_MAX_PAYLOADS: Final = 10_000
 
 #: options that belong to one task and cannot be defaults
-OWN: Final = ("merge", "every", "cron", "aliases")
-_MERGED_ONLY: Final = frozenset(("batch_size", "payloads", "max_payloads", "score_policy"))
+OWN: Final = ("merge", "every", "cron", "aliases", "id", "score")
+#: options of merged tasks only, and their values for other tasks
+_NEUTRAL: Final = {"batch_size": 1, "payloads": "all", "max_payloads": None, "score_policy": "min", "score": None}
 #: defaults that a merged task ignores; the last three concern ids and queues of plain tasks
 _NOT_MERGED: Final = frozenset(("expires", "timezone", "missed", "queue", "on_conflict", "due_policy"))
 _MAX_EVERY: Final = 3653 * 86_400.0
@@ -53,9 +55,8 @@ _CRON: Final = re.compile(r"@[a-z]+|\S+(?: +\S+){4,5}")
 class TaskOptions:
     """Policy of a task.
 
-    Every option may also be a default in ``DELAYQ["TASK_DEFAULTS"]``, except those of :data:`OWN`. A default applies to
-    the tasks that it fits. Whatever form was given, times are stored as seconds, back-offs as functions and classes as
-    tuples.
+    Every option but those of :data:`OWN` may be a default in ``DELAYQ["TASK_DEFAULTS"]``, for the tasks that it fits.
+    Whatever form was given, times are stored as seconds, back-offs as functions and classes as tuples.
     """
 
     #: queue of its jobs
@@ -67,6 +68,11 @@ class TaskOptions:
     #: delay before the next attempt: a function of the number of failures before this one (0 at first), or seconds, a
     #: timedelta, a list of them, or the name of a preset ("ladder")
     retry_in: Policy = default_backoff
+    #: id of a job whose call gives none: a function or a template ("order-{order_id}") of the call's arguments, for
+    #: merged tasks of the payload; None = a random one
+    id: str | Callable[..., object] | None = None
+    #: merged: score of a payload whose call gives none: a function of the payload; None = the time of its arrival
+    score: Callable[[Any], object] | None = None
     #: 0 (first) … 7 (last)
     priority: int = DEFAULT_PRIORITY
     #: action when the id is already live: merge (merged tasks), replace, ignore or error; None = merge for merged
@@ -79,6 +85,8 @@ class TaskOptions:
     crash_limit: int = 3
     #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
     max_lease: float | None = None
+    #: most jobs that run at the same time: an int over all workers, or {"total": …, "local": … in each process}
+    concurrency: int | Mapping[str, int] | Concurrency | None = None
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = None
     #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run
@@ -95,6 +103,8 @@ class TaskOptions:
     ack: str = "late"
     #: seconds after its due time from which a job is not started any more; None = never
     expires: float | timedelta | None = None
+    #: True = a handler that returns False has failed; otherwise every return is a success
+    retry_on_false: bool = False
     #: exception class → back-off of its own, or a tuple of classes: only these are retried, the others are buried
     retry_for: Mapping[type[BaseException], object] | tuple[type[BaseException], ...] | None = None
     #: exceptions after which another attempt is pointless: the job is buried at once
@@ -125,15 +135,17 @@ class TaskOptions:
         for name in ("timeout", "max_lease"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name))
-        if self.on_conflict is not None:
-            check_choice("on_conflict", self.on_conflict, CONFLICTS)
-        if self.due_policy is not None:
-            check_choice("due_policy", self.due_policy, DUE_POLICIES)
+        for name, known in (("on_conflict", CONFLICTS), ("due_policy", DUE_POLICIES)):
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), known)
         if self.shards is not None:
             check_int("shards", self.shards, 1, MAX_SHARDS)
         if self.durable is not None:
             check_flag("durable", self.durable)
         check_flag("api", self.api)
+        check_flag("retry_on_false", self.retry_on_false)
+        check_derivations(self.id, self.score)
+        self._set("concurrency", check_concurrency("concurrency", self.concurrency))
         self._set("retry_in", backoff_of("retry_in", self.retry_in))
         self._set("aliases", _aliases(self.aliases))
         self._check_merge()
@@ -159,7 +171,13 @@ class TaskOptions:
             if self.max_payloads is None:
                 self._set("max_payloads", DEFAULT_MAX_PAYLOADS if self.payloads == "all" else 1)
             return
-        for name, neutral in (("batch_size", 1), ("payloads", "all"), ("max_payloads", None), ("score_policy", "min")):
+        for name, neutral in (
+            ("batch_size", 1),
+            ("payloads", "all"),
+            ("max_payloads", None),
+            ("score_policy", "min"),
+            ("score", None),
+        ):
             if getattr(self, name) != neutral:
                 raise InvalidJob(f"{name} is for merged tasks only; add merge=True or leave it out")
         if self.on_conflict == "merge":
@@ -196,7 +214,7 @@ class TaskOptions:
             self._set("retry_for", exception_classes("retry_for", retry_for))
         self._set("give_up_on", exception_classes("give_up_on", self.give_up_on))
         if self.on_exhausted is not None:
-            _check_takes_two(self.on_exhausted)
+            check_takes_two(self.on_exhausted)
 
     @property
     def recurring(self) -> bool:
@@ -244,7 +262,7 @@ OPTION_NAMES: Final = tuple(field.name for field in fields(TaskOptions))
 
 def _fitting(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that apply to a task with these options."""
-    without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _MERGED_ONLY)
+    without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _NEUTRAL.keys())
     if options.get("cron") is None:
         without.add("timezone")
         if options.get("every") is None:
@@ -280,16 +298,3 @@ def _check_timezone(name: object) -> None:
         ZoneInfo(name if isinstance(name, str) else "")
     except (LookupError, ValueError, OSError):
         raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None
-
-
-def _check_takes_two(function: object) -> None:
-    if not callable(function):
-        raise InvalidJob(f"on_exhausted must be a function of (job, error), got {short(function)}")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # a builtin without a signature
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise InvalidJob(f"on_exhausted is called with (job, error); {short(function)} takes {signature}") from None

@@ -19,6 +19,7 @@ from .job import Generation
 from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
 from .records.keys import number_of
+from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_known
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
@@ -97,13 +98,20 @@ class Queue(Sender):
         return known
 
     def reserve_id(
-        self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False, early: bool = False
+        self,
+        ident: str,
+        *,
+        worker: str,
+        ttr_ms: int | None = None,
+        started: bool = False,
+        prefer_own_ttr: bool = False,
+        early: bool = False,
     ) -> Batch:
         """Reserve one waiting job by its id; return an empty batch if none is due under it.
 
         Args:
             early: also before its due time.
-            worker, ttr_ms, started: see :meth:`reserve`.
+            worker, ttr_ms, started, prefer_own_ttr: see :meth:`reserve`.
         """
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
 
@@ -115,7 +123,7 @@ class Queue(Sender):
                 worker.encode(),
                 1,
                 ttr,
-                b"1" if started else b"0",
+                start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
                 ident.encode(),
                 b"1" if early else b"0",
             )

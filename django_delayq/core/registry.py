@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .inputs import unknown_queue
 from .records import layout as layouts
-from .records.keys import queues_key
+from .records.keys import PRODUCERS_FIELD, queues_key
 from .records.layout import Layout
 from .redis.scripts import clear_errors
 
@@ -32,6 +32,8 @@ class QueueRegistry:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.queues_key = queues_key(prefix)
+        #: the producers of all queues are paused, as of the last read of the registry
+        self.producers_paused = False
         self._queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
 
@@ -109,9 +111,16 @@ class QueueRegistry:
             self.swap_layout(name, stored, known.layout)
         return b"", None
 
-    def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
-        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read."""
-        reply: bytes = self.scripts.call("layout", (self.queues_key.encode(),), name, stored, layouts.encode(layout))
+    def swap_layout(self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None) -> bool:
+        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read.
+
+        Args:
+            producers_paused: for a layout that publishes new shards, whether these were prepared for paused producers;
+                False is returned if that is not so (any more).
+        """
+        prepared = b"" if producers_paused is None else b"%d" % producers_paused
+        keys, packed = (self.queues_key.encode(),), layouts.encode(layout)
+        reply: bytes = self.scripts.call("layout", keys, name, stored, packed, prepared)
         if reply == b"1":
             self._install(name, layout)
         return reply == b"1"
@@ -138,8 +147,27 @@ class QueueRegistry:
                 return layout
             if layout is not None and "old" in layout:
                 self.epochs.finish(name)
-            elif self.swap_layout(name, stored, fresh := make(layout)):
+            elif self._publish(name, stored, fresh := make(layout)):
                 return fresh
+
+    def _publish(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """Store the layout of a new queue. While producers are paused, its shards know it before anyone finds them."""
+        paused = self.producers_paused_since() is not None
+        if paused:
+            queue = self._make_queue(name, layout)
+            for number in queue.numbers:
+                queue.rule(number, put=layouts.PRODUCERS_PAUSED)
+        return self.swap_layout(name, stored, layout, producers_paused=paused)
+
+    def producers_paused_since(self) -> int | None:
+        """Return since when the producers of all queues are paused, Unix ms; None = they are not."""
+        with clear_errors():
+            stored: bytes | None = self.client.hget(self.queues_key, PRODUCERS_FIELD)
+        return self._note_producers(stored)
+
+    def _note_producers(self, stored: bytes | None) -> int | None:
+        self.producers_paused = stored is not None
+        return None if stored is None else int(stored)
 
     def _make_queue(self, name: str, layout: Layout) -> Queue:
         raise NotImplementedError
@@ -163,10 +191,12 @@ class QueueRegistry:
         """Return all queues of this deployment, sorted by name."""
         with clear_errors():
             stored = self.client.hgetall(self.queues_key)
+        self._note_producers(stored.get(PRODUCERS_FIELD))
         return self._opened(stored)
 
     def _opened(self, stored: dict[bytes, bytes]) -> list[Queue]:
-        opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in sorted(stored) if name]
+        names = [name for name in sorted(stored) if name not in (b"", PRODUCERS_FIELD)]
+        opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in names]
         return [queue for queue in opened if not queue.deleted]
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
@@ -183,8 +213,10 @@ class QueueRegistry:
             if every:
                 stored = self.client.hgetall(self.queues_key)
             else:
-                layouts_by_name = zip(names, self.client.hmget(self.queues_key, list(names)), strict=True)
-                stored = {name.encode(): layout for name, layout in layouts_by_name if layout is not None}
+                fields = [*(name.encode() for name in names), PRODUCERS_FIELD]
+                values = zip(fields, self.client.hmget(self.queues_key, fields), strict=True)
+                stored = {field: value for field, value in values if value is not None}
+        self._note_producers(stored.get(PRODUCERS_FIELD))
         for name in sorted({*names, *(self._queues if every else ())}):
             if name.encode() not in stored and (name in self._queues or name not in awaited):
                 stored[name.encode()] = layouts.encode(self._restore(name))

@@ -26,7 +26,8 @@ class Batch:
     removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
     for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
     ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
-    began no earlier.
+    began no earlier. ``moved`` jobs were parked, since their task has no free slot; ``parked`` is the number of parked
+    jobs for each allowance of the call.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -36,11 +37,13 @@ class Batch:
     expired: int = 0
     quarantine_due_ms: float | None = None
     sent_at: float = field(default_factory=time.monotonic, compare=False)
+    moved: int = 0
+    parked: tuple[int, ...] = ()
 
     @property
     def taken(self) -> int:
         """Number of jobs that left the shard's due set, returned or not."""
-        return len(self.jobs) + len(self.broken) + self.expired
+        return len(self.jobs) + len(self.broken) + self.expired + self.moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,13 @@ class _Exponential:
     base: float
     cap: float
     factor: float
+    full_jitter: bool
 
     def __call__(self, n: int) -> float:
-        return random.uniform(0.0, _power(self.base, self.factor, n, self.cap))
+        most = _power(self.base, self.factor, n, math.inf)
+        # At least the longest pause before it, so that pauses never shrink; half of it where they grow faster.
+        least = 0.0 if self.full_jitter else most / (self.factor if 1 < self.factor < 2 else 2)
+        return random.uniform(min(self.cap, least), min(self.cap, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,13 @@ def steps(*seconds: float | Iterable[float]) -> Policy:
     return _Steps(tuple(flat))
 
 
-def exponential(base: float = 1.0, cap: float = 3600.0, *, factor: float = 2.0) -> Policy:
-    """Return a policy of random pauses from 0 to ``base · factorⁿ`` seconds, at most ``cap`` (full jitter)."""
-    return _Exponential(_checked(base), _checked(cap), _checked(factor))
+def exponential(base: float = 1.0, cap: float = 3600.0, *, factor: float = 2.0, full_jitter: bool = False) -> Policy:
+    """Return a policy of pauses that grow to ``base · factorⁿ`` seconds, at most ``cap``.
+
+    A random part spreads jobs that failed together. By default (equal jitter) it is the upper half of the pause, so no
+    pause is shorter than the one before it, if ``factor`` is above 1. With ``full_jitter`` it is the whole pause.
+    """
+    return _Exponential(_checked(base), _checked(cap), _checked(factor), bool(full_jitter))
 
 
 def quadratic(delay: float) -> Policy:
@@ -173,6 +181,6 @@ PRESETS: Final[Mapping[str, Policy]] = {
     "default": default_backoff,
     "lowkiq": default_backoff,  # the same formula
     "ladder": ladder(),
-    "exponential": exponential(),  # up to 1 s, 2 s, 4 s, … 1 h
+    "exponential": exponential(),  # 0.5 to 1 s, 1 to 2 s, 2 to 4 s, … 1 h
     "quadratic": quadratic(10),  # 10 s, 40 s, 90 s, …
 }

@@ -8,36 +8,73 @@ the rules (:meth:`Queue.tick`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
 from .records import layout as layouts
 from .records.keys import number_of
-from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Layout
+from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, WEIGHTED, Layout, Rules
+from .times import span_ms_of
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .queue import Queue
     from .shard_set import ShardSet
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: flags of a shard's rules that follow from the layout; the shard sets the others itself
-ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED
+ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
 #: :func:`orders_of` a queue without a pause or limits
-NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "limits": {}}
-_RULES: Final = struct.Struct("<Bddd")
+NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
+_RULES: Final = struct.Struct("<Bddddd")
 
 
-def pause(broker: Broker, name: str, direction: str = "both") -> None:
+def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
     """Pause a queue; see :meth:`Broker.pause`."""
-    flags = _flags_of(direction)
-    _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) | flags))
+    flags, end = _flags_of(direction), 0
+    if seconds is not None:
+        length = span_ms_of("seconds", seconds)
+        if length <= 0:
+            raise InvalidJob(f"a pause lasts more than 0 seconds, not {seconds!r}; leave seconds out to pause for good")
+        end = int(broker.now_ms()) + length
+
+    def change(layout: Layout) -> Layout:
+        paused = _with(layout, "paused", int(layout.get("paused", 0)) | flags)
+        return _with(paused, "until", _ends(layout, flags, end))
+
+    _order(broker, name, change)
 
 
 def resume(broker: Broker, name: str, direction: str = "both") -> None:
     """End a pause; see :meth:`Broker.resume`."""
-    flags = _flags_of(direction)
-    _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) & ~flags))
+    _order(broker, name, lambda layout: _resumed(layout, _flags_of(direction)))
+
+
+def end_pauses(queue: ShardSet, now_ms: float) -> None:
+    """Remove the pauses of a queue that have ended by themselves, which saves the scripts their check."""
+    over = _over(queue.layout, now_ms)
+    if over:
+        _order(queue.broker, queue.name, lambda layout: _resumed(layout, _over(layout, now_ms)))
+
+
+def _over(layout: Layout, now_ms: float) -> int:
+    """Return the flags of the pauses that have ended by themselves."""
+    ends = layout.get("until") or {}
+    return sum(DIRECTIONS[word] for word, end in ends.items() if end <= now_ms)
+
+
+def _resumed(layout: Layout, flags: int) -> Layout:
+    resumed = _with(layout, "paused", int(layout.get("paused", 0)) & ~flags)
+    return _with(resumed, "until", _ends(layout, flags, 0))
+
+
+def _ends(layout: Layout, flags: int, end: int) -> dict[str, int]:
+    """Return the ends of pauses by direction, with that of the directions in ``flags`` replaced; 0 = none."""
+    ends = {**(layout.get("until") or {}), **{word: end for word in ("in", "out") if DIRECTIONS[word] & flags}}
+    return {word: ends[word] for word in ("in", "out") if ends.get(word)}
 
 
 def limit(
@@ -65,21 +102,76 @@ def limit(
         _order(broker, name, change)
 
 
-def orders_of(layout: Layout) -> dict[str, Any]:
-    """Return the policy in readable form: ``paused`` ("", "in", "out" or "both") and the ``limits`` in force."""
+def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
+    """Return the policy in readable form.
+
+    ``paused`` ("", "in", "out" or "both"), ``until`` (by direction: when that pause ends, Unix ms) and the ``limits``
+    in force.
+
+    Args:
+        now_ms: time on Redis's clock; None = that of this machine.
+    """
+    layout = _resumed(layout, _over(layout, time.time() * 1000 if now_ms is None else now_ms))
     paused = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT)
     limits = layout.get("limits") or {}
     return {
         "paused": next((word for word, flags in DIRECTIONS.items() if flags == paused), ""),
+        "until": dict(layout.get("until") or {}),
         "limits": {
             word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted") if limits.get(word)
         },
     }
 
 
+def limits_in_force(layout: Layout) -> dict[str, Any]:
+    """Return the limits of a layout: None is no limit, times are in seconds."""
+    limits = orders_of(layout)["limits"]
+    ttl_ms = limits.get("morgue_ttl_ms")
+    return {
+        "max_length": limits.get("max_length"),
+        "morgue_max": limits.get("morgue_max"),
+        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
+        "priorities": "weighted" if limits.get("weighted") else "strict",
+    }
+
+
+def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
+    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
+    if "morgue_ttl" in given:
+        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
+    if "priorities" in given:
+        found["weighted"] = given["priorities"] == "weighted"
+    return found
+
+
+def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Queue, bool]:
+    """Return a queue, and True if this call created it.
+
+    The limits are written together with the queue, so it is never without them.
+
+    Args:
+        limits: as :func:`limits_in_force` returns them. An existing queue keeps its own.
+    """
+    created: list[Layout] = []
+
+    def fresh(tombstone: Layout | None) -> Layout:
+        layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
+        in_force = {word: value for word, value in limits_of(limits).items() if value}
+        created.append({**layout, "limits": in_force} if in_force else layout)
+        return created[-1]
+
+    layout = broker.create(name, fresh)
+    queue = broker.queue(name)
+    is_new = bool(created) and layout is created[-1]
+    if is_new:
+        restore(queue)
+    return queue, is_new
+
+
 def are_kept(queue: ShardSet, number: int, known: bytes) -> bool:
     """Return True if a shard's rules (as stored, empty = none) match the locally known layout."""
-    flags, *limits = _RULES.unpack(known) if known else (0, 0, 0, 0)
+    flags, *limits = _RULES.unpack(known) if known else Rules()
     if flags & ENDED:
         return True  # a tombstone
     if is_old(queue, number) and not flags & CLOSING:
@@ -94,29 +186,35 @@ def is_old(queue: ShardSet, number: int) -> bool:
 
 def restore(queue: ShardSet) -> None:
     """Write the rules that the registry demands into every shard, until both agree."""
-    stored, layout = queue.broker.read_layout(queue.name)
+    broker = queue.broker
+    since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
         for number in queue.numbers:
-            flags, max_length, morgue_max, morgue_ttl_ms = _wanted(queue, number)
-            put = flags | (CLOSING if is_old(queue, number) else 0)
-            queue.rule(
-                number,
-                clear=ORDERED & ~flags,
-                put=put,
-                max_length=max_length,
-                morgue_max=morgue_max,
-                morgue_ttl_ms=morgue_ttl_ms,
-            )
+            _write(queue, number, _wanted(queue, number))
         # The policy may have changed meanwhile, or new shards may have been published.
-        before = stored
-        stored, layout = queue.broker.read_layout(queue.name)
-        if stored == before:
+        before = since, stored
+        since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
+        if (since, stored) == before:
             return
 
 
-def _wanted(queue: ShardSet, number: int) -> tuple[int, int, int, int]:
+def _write(queue: ShardSet, number: int, wanted: Rules) -> None:
+    values = wanted._asdict()
+    flags = values.pop("flags")
+    closing = CLOSING if is_old(queue, number) else 0
+    queue.rule(number, clear=ORDERED & ~flags, put=flags | closing, **values)
+
+
+def _wanted(queue: ShardSet, number: int) -> Rules:
     shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
-    return layouts.rules_of(queue.layout, shards)
+    return layouts.rules_of(queue.layout, shards, producers_paused=queue.broker.producers_paused)
+
+
+def switch_producers(broker: Broker, *, paused: bool) -> None:
+    """Pause the producers of all queues, or let them go on; see :meth:`Broker.pause_producers`."""
+    broker.scripts.call("producers", (broker.queues_key.encode(),), int(paused))
+    for queue in broker.queues():
+        restore(queue)
 
 
 def _with(layout: Layout, word: str, value: Any) -> Layout:

@@ -90,6 +90,7 @@ OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
 
 #: reply of a closed shard
 CLOSED_LETTER: Final = "v"
+FULL_LETTER: Final = "f"
 CLOSED_REPLY: Final = b"v"
 
 

@@ -35,6 +35,7 @@ class Settlement:
     quarantine: bool = False
     own_crash: bool = False
     unclear: bool = False
+    timed_out: bool = False  # of a bury: the time limit ended the attempt
     guard: str = "token"
     event: bool = True
     oldest: bool = False

@@ -68,14 +68,16 @@ class ShardSet:
         max_length: int | None = None,
         morgue_max: int | None = None,
         morgue_ttl_ms: int | None = None,
+        in_until: int | None = None,
+        out_until: int | None = None,
     ) -> int:
-        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit unchanged, 0 removes it.
+        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit or an end unchanged, 0 removes it.
 
         Returns:
             The shard's last fencing token.
         """
-        limits = [b"" if limit is None else b"%d" % limit for limit in (max_length, morgue_max, morgue_ttl_ms)]
-        return int(self.call("rule", number, clear, put, *limits))
+        values = (max_length, morgue_max, morgue_ttl_ms, in_until, out_until)
+        return int(self.call("rule", number, clear, put, *(b"" if value is None else value for value in values)))
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:
         """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
@@ -86,6 +88,8 @@ class ShardSet:
         """
         frame = self.call("tick", number, b"1" if hold else b"0")
         tick, stored_rules = unpack_tick(frame)
+        if "until" in self.layout:
+            rules.end_pauses(self, tick.now_ms)
         if not rules.are_kept(self, number, stored_rules):
             rules.restore(self)
         return tick

@@ -11,7 +11,8 @@ from typing import Final
 
 from .attempt_outcome import AttemptOutcome
 from .job import Job
-from .records.reserve_frames import unpack_batch, unpack_begun, unpack_leases
+from .records.limit_frames import Allowance, pack_allowances, unpack_parked
+from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
@@ -22,6 +23,7 @@ from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 _SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
+_ALL: Final = (b"1", b"9")
 
 
 class Shards(ShardSet):
@@ -38,7 +40,9 @@ class Shards(ShardSet):
         request: bytes | None = None,
         ttr_ms: int | None = None,
         started: bool = False,
+        prefer_own_ttr: bool = False,
         which: Which = "all",
+        allowances: Sequence[Allowance] = (),
     ) -> Batch:
         """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
@@ -48,7 +52,9 @@ class Shards(ShardSet):
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
+            allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
         """
         ttr, began = b"" if ttr_ms is None else b"%d" % ttr_ms, time.monotonic()
         frame = self.call(
@@ -57,10 +63,10 @@ class Shards(ShardSet):
             worker.encode(),
             min(limit, CHUNK),
             ttr,
-            b"1" if started else b"0",
+            start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
             b"",
             b"0",
-            *_SERVED[which],
+            *_serving(which, allowances),
             request=request,
         )
         return self.batch_of(frame, number, worker, last_sent(began))
@@ -74,6 +80,7 @@ class Shards(ShardSet):
         worker: str,
         request: bytes | None = None,
         which: Which = "all",
+        allowances: Sequence[Allowance] = (),
     ) -> tuple[list[bool], Batch]:
         """Settle finished jobs of a shard and reserve its next ones, in one script call when all are acks.
 
@@ -85,7 +92,13 @@ class Shards(ShardSet):
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
         frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
         answers, batch = self.call(
-            "ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which], request=request
+            "ack_reserve",
+            number,
+            worker.encode(),
+            frame,
+            min(limit, CHUNK),
+            *_serving(which, allowances),
+            request=request,
         )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
         return [counted[id(s)] for s in settlements], self.batch_of(batch, number, worker, last_sent(began))
@@ -148,7 +161,7 @@ class Shards(ShardSet):
 
     def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
         """Return the batch in a reply of a shard; jobs that cannot be read are buried, late ones are ended."""
-        jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
+        jobs, broken, now_us, next_due, quarantined, parked = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)
             self.settle(
@@ -172,7 +185,7 @@ class Shards(ShardSet):
             jobs = [job for job in jobs if job.id not in gone]
         wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
         until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
-        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at)
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at, *unpack_parked(parked))
 
     # -- leases -----------------------------------------------------------------------------------------------------
 
@@ -245,6 +258,12 @@ class Shards(ShardSet):
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
         frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
         return unpack_leases(frame, self.name, number)
+
+
+def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:
+    """Return the last arguments of a reserve: the classes that it serves, and the limits of tasks."""
+    served = _SERVED[which]
+    return (*(served or _ALL), pack_allowances(allowances)) if allowances else served
 
 
 def _request_of(seed: bytes, jobs: Sequence[Job]) -> bytes:

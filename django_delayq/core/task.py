@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
 from .inputs import check_choice, check_id, check_int, check_queue_name, check_seconds, check_task_name, short, suggest
@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 _MANY: Final = 1 << 30
+#: how other systems call the method that stores a job
+_FOREIGN_VERBS: Final = ("delay", "apply_async", "enqueue", "perform_async", "send")
 
 
 class Task:
@@ -99,6 +101,17 @@ class Task:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _FOREIGN_VERBS:
+                own = self.__dict__.get("name", "task")
+                raise AttributeError(
+                    f"task {own} has no {name}(); call schedule({own.rpartition('.')[2]}, …, delay=…), or its "
+                    f"own schedule(…) for a job that is due now"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.options.queue}>"
@@ -163,6 +176,8 @@ class Registry:
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
         self._aliases: dict[str, Task] = {}
+        #: name or alias → task, of those with a limit of concurrency; replaced whenever it changes
+        self.limited: Mapping[str, Task] = {}
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -189,6 +204,11 @@ class Registry:
         self._tasks[task.name] = task
         for alias in task.options.aliases:
             self._aliases[alias] = task
+        self._note_limited()
+
+    def _note_limited(self) -> None:
+        every = {**self._tasks, **self._aliases}
+        self.limited = {name: task for name, task in every.items() if task.options.concurrency is not None}
 
     def remove(self, task: Task) -> None:
         """Remove ``task``, if it is registered."""
@@ -196,6 +216,7 @@ class Registry:
             del self._tasks[task.name]
             for alias in task.options.aliases:
                 self._aliases.pop(alias, None)
+            self._note_limited()
 
     @property
     def names(self) -> list[str]:

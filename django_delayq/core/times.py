@@ -35,7 +35,7 @@ def due_of(
     """Return ``(due_ms, delay_ms)``, of which exactly one is set. Without ``delay`` and ``at`` the job is due at once.
 
     Args:
-        delay: from now, by Redis's clock: a ``timedelta`` or seconds.
+        delay: from now, by Redis's clock: a ``timedelta`` or seconds. A negative one is due at once.
         at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
         now: Unix seconds used to check that ``at`` is not too far ahead (default: this machine's clock).
         use_tz: True refuses naive datetimes, as Django does under ``USE_TZ``.
@@ -52,22 +52,49 @@ def due_of(
     return _moment(at, now, use_tz, tz, allow_far), None
 
 
-def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str = "delay") -> int:
-    """Return a ``timedelta`` or seconds as whole milliseconds, rounded up.
+def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False) -> int:
+    """Return a delay, a ``timedelta`` or seconds, as whole milliseconds, rounded up; 0 for a negative one.
+
+    A negative delay is a due time that has passed (``order.expires_at - now()``), so the job is due now.
+
+    Raises:
+        InvalidJob: not a number, or more than ten years (unless ``allow_far``).
+    """
+    return max(0, _ms_of(delay, "delay", allow_far=allow_far))
+
+
+def span_ms_of(what: str, span: timedelta | float, *, allow_far: bool = False) -> int:
+    """Return a length of time, a ``timedelta`` or seconds, as whole milliseconds, rounded up.
 
     Raises:
         InvalidJob: negative, not a number, or more than ten years (unless ``allow_far``). The message calls it
             ``what``.
     """
-    if isinstance(delay, timedelta):
-        ms = ms_of_span(delay)
-    else:
-        ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
+    ms = _ms_of(span, what, allow_far=allow_far)
     if ms < 0:
-        hint = "leave it out for a job that is due now" if what == "delay" else "give 0 or more seconds"
-        raise InvalidJob(f"{what} is negative ({_show(ms)}); {hint}")
+        raise InvalidJob(f"{what} is negative ({_show(ms)}); give 0 or more seconds")
+    return ms
+
+
+def ttr_ms_of(ttr: timedelta | float) -> int:
+    """Return the length of a lease in ms.
+
+    Raises:
+        InvalidJob: it is not a valid length, or is 0.
+    """
+    ms = span_ms_of("ttr", ttr)
+    if ms == 0:
+        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
+    return ms
+
+
+def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
+    if isinstance(span, timedelta):
+        ms = ms_of_span(span)
+    else:
+        ms = _ms_of_number(span, what, "a timedelta or a number of seconds")
     if ms > TEN_YEARS_MS and not allow_far:
-        hint = f"; {_HINT_FAR}" if isinstance(delay, timedelta) else f"; {_HINT_MS}"
+        hint = f"; {_HINT_FAR}" if isinstance(span, timedelta) else f"; {_HINT_MS}"
         raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")
     if ms > MAX_DUE_MS:
         raise InvalidJob(f"{what} is longer than can be stored ({_show(ms)}); the year 2255 is the end")

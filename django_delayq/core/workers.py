@@ -10,11 +10,12 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .records.keys import commands_key, dump_key, tasks_key, workers_key
+from .inputs import check_queue_name
+from .records.keys import choices_key, commands_key, dump_key, tasks_key, workers_key
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 #: words of the commands
 COMMANDS: Final = ("stop", "drain", "dump")
+#: words of the commands that concern a queue
+WATCH: Final = "watch"
+IGNORE: Final = "ignore"
+CHOICES: Final = (WATCH, IGNORE)
+#: seconds after a program's last announcement for which its choices of queues are kept (``lua/announce.lua``)
+CHOICES_KEPT: Final = 86_400
 #: seconds for which stacks are kept
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
@@ -44,24 +51,45 @@ class WorkerCommand:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementReply:
-    """Reply to a worker's announcement: Redis's time in ms, and the commands that the worker has not confirmed yet."""
+    """Reply to a worker's announcement.
+
+    Redis's time in ms, the commands that the worker has not confirmed yet, and the queues that operators added to its
+    program ("watch") or took from it ("ignore").
+    """
 
     now_ms: float
     commands: tuple[WorkerCommand, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
 
 
 def announce(
     broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None, tasks: Iterable[str] | None
 ) -> tuple[AnnouncementReply, str]:
     """Announce a worker (:meth:`Broker.announce`); return the reply and the registry's change counter."""
-    names = (workers_key(broker.prefix), broker.queues_key, commands_key(broker.prefix), tasks_key(broker.prefix))
-    keys = tuple(name.encode() for name in names)
+    prefix = broker.prefix
+    names = (workers_key(prefix), broker.queues_key, commands_key(prefix), tasks_key(prefix))
+    keys = tuple(key.encode() for key in (*names, choices_key(prefix, _program_of(info, name))))
     description = json.dumps(info, separators=(",", ":"))
     confirmed = "*" if done is None else " ".join(done)
     packed = b"" if tasks is None else pack_tasks(tasks)
     reply: bytes = broker.scripts.call("announce", keys, name, description, confirmed, packed)
-    now_ms, changes, *commands = reply.decode().split(" ")
-    return AnnouncementReply(float(now_ms), tuple([WorkerCommand(*one.split(":")) for one in commands])), changes
+    now_ms, changes, *words = reply.decode().split(" ")
+    pairs = [one.split(":") for one in words]
+    commands = tuple([WorkerCommand(word, ident) for word, ident in pairs if word in COMMANDS])
+    choices = {queue: word for word, queue in pairs if word in CHOICES}
+    return AnnouncementReply(float(now_ms), commands, choices), changes
+
+
+def _program_of(worker: Mapping[str, Any], name: str) -> str:
+    """Return the program that a worker process belongs to: all processes of one supervisor have the same."""
+    return str(worker.get("program") or name)
+
+
+def choices_of(broker: Broker, program: str) -> dict[str, str]:
+    """Return the queues that operators added to a program ("watch") or took from it ("ignore")."""
+    with clear_errors():
+        stored: dict[bytes, bytes] = broker.client.hgetall(choices_key(broker.prefix, program))
+    return {queue.decode(): word.decode() for queue, word in stored.items()}
 
 
 def forget(broker: Broker, name: str) -> None:
@@ -93,6 +121,7 @@ def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
     """Return True if a worker is alive and reserves jobs from a queue. It may be of another release."""
     queues = worker.get("queues")
     serves = worker.get("all_queues") is True or (isinstance(queues, list) and queue in queues)
+    serves = serves and queue not in (worker.get("ignored") or ())
     busy = bool(worker.get("threads")) and not worker.get("stopping")
     return serves and busy and is_alive(worker, now_ms)
 
@@ -133,12 +162,36 @@ def _decode(stored: bytes) -> dict[str, Any]:
     return description if isinstance(description, dict) else {}
 
 
-def send_command(broker: Broker, name: str, word: str) -> bool:
+def send_command(broker: Broker, name: str, word: str, queue: str = "") -> bool:
     """Send a command to a worker; see :meth:`Broker.tell_worker`."""
+    if word in CHOICES:
+        return _choose(broker, name, word, queue)
     if word not in COMMANDS:
-        raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join(COMMANDS)}")
+        raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join((*COMMANDS, *CHOICES))}")
+    if queue:
+        raise InvalidJob(f"the command {word!r} concerns the whole worker; leave out the queue")
     keys = (workers_key(broker.prefix).encode(), commands_key(broker.prefix).encode())
     return bool(broker.scripts.call("command", keys, name, word, secrets.token_hex(8)))
+
+
+def _choose(broker: Broker, name: str, word: str, queue: str) -> bool:
+    """Store which queue the program of a worker is to serve from now on, or no longer."""
+    if not queue:
+        raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
+    known = broker.require_queue(check_queue_name(queue))
+    if word == WATCH and known.kind != "python":
+        raise InvalidJob(
+            f"queue {queue!r} is of kind {known.kind!r}, which workers leave to others; use "
+            f"django_delayq.Queue({queue!r}).reserve()"
+        )
+    worker = next((worker for worker in read(broker) if worker["name"] == name), None)
+    if worker is None:
+        return False
+    key = choices_key(broker.prefix, _program_of(worker, name))
+    with clear_errors():
+        broker.client.hset(key, queue, word)
+        broker.client.expire(key, CHOICES_KEPT)
+    return True
 
 
 def keep_dump(broker: Broker, name: str, text: str, now_ms: float) -> None:

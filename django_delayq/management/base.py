@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
@@ -145,6 +146,15 @@ def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False)
         return value
 
     return read
+
+
+def span(text: str) -> float:
+    """Return the seconds of a time span on the command line: 90, 90s, 10m, 2h or 1d (argparse type)."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
+    seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise ArgumentTypeError(f"{text!r} is not a time span above 0; write 90, 90s, 10m, 2h or 1d")
+    return seconds
 
 
 #: options that all subcommands accept if one of them does, and their help text before the subcommand

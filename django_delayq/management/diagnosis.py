@@ -17,6 +17,7 @@ from ..connections import other_shards
 from ..core.broker import OLDEST_SERVER, Broker
 from ..core.errors import DelayQError, Misconfigured
 from ..core.redis.scripts import NAMES, server_version
+from ..core.rules import orders_of
 from ..core.task import registry
 from ..outbox.stock import stock
 from ..settings.conf import conf
@@ -33,6 +34,10 @@ SAMPLE: Final = 250
 SILENCE: Final = LOST_AFTER
 #: seconds that a durable job may wait to be sent before a warning is printed
 WAITING: Final = 300.0
+#: jobs in a morgue without a limit above which a warning is printed
+LARGE_MORGUE: Final = 100_000
+#: tasks without a time limit that are named
+MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,50 @@ def migrations() -> Iterator[Finding]:
         yield Finding("OK", "database", "all migrations are applied")
 
 
-CHECKS: Final[tuple[Check, ...]] = (version, persistence, eviction, scripts, clock, tasks, shards, workers)
+def morgue(broker: Broker) -> Iterator[Finding]:
+    """Check that no morgue grows without a limit."""
+    found = False
+    for counts in broker.inspector.all_counts():
+        queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
+        if queue is not None and not orders_of(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
+            found = True
+            yield Finding(
+                "WARN",
+                "morgue",
+                f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
+                "morgue_ttl in QUEUES, and repair or discard what is there",
+            )
+    if not found:
+        yield Finding("OK", "morgue", f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs")
+
+
+def limits(broker: Broker) -> Iterator[Finding]:
+    """Name the tasks whose handlers may hold a slot for ever."""
+    names = [task.name for task in registry if task.options.timeout is None and task.options.max_lease is None]
+    if not names:
+        yield Finding("OK", "limits", "every task has a timeout or a max_lease")
+    else:
+        shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+        yield Finding(
+            "OK",
+            "limits",
+            f"{len(names)} tasks have neither timeout= nor max_lease=, so a handler that hangs keeps its slot; "
+            f"TASK_DEFAULTS sets one for all: {shown}",
+        )
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    version,
+    persistence,
+    eviction,
+    scripts,
+    clock,
+    tasks,
+    limits,
+    shards,
+    morgue,
+    workers,
+)
 
 
 def outbox(max_age: float | None) -> Iterator[Finding]:

@@ -113,6 +113,7 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
         yield names.JOBS, (name, state), getattr(counts, state)
     yield names.FAILED, (name,), counts.failed
     yield names.QUARANTINED, (name,), counts.quarantine
+    yield names.PARKED, (name,), counts.parked
     yield names.LAG, (name,), queue.lag_seconds
     yield names.SHARDS, (name,), queue.shards
     for direction in ("in", "out"):

@@ -67,12 +67,20 @@ QUARANTINED: Final = gauge(
     "Stays above 0: no worker with a supervisor serves the queue, or its quarantine processes are busy.",
     "queue",
 )
+PARKED: Final = gauge(
+    "delayq_parked_jobs",
+    "delayq.parked_jobs",
+    "{job}",
+    "Due jobs that wait for a free slot of their task (`concurrency`); also counted as ready. Grows: raise the limit, "
+    "or make the task faster.",
+    "queue",
+)
 LAG: Final = gauge(
     "delayq_lag_seconds",
     "delayq.lag",
     "s",
-    "Seconds by which the longest waiting job is overdue, except those in quarantine. Grows: too few workers, none, "
-    "or the queue is paused.",
+    "Seconds by which the longest waiting job is overdue, except those in quarantine or behind a limit. Grows: too few "
+    "workers, none, or the queue is paused.",
     "queue",
     merge="max",
 )

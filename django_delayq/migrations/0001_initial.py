@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'queue',
                 'verbose_name_plural': 'queues',
-                'permissions': [('pause_queueentry', 'Can pause and resume queues'), ('run_queueentry', 'Can make all jobs of a queue due now'), ('purge_queueentry', 'Can purge queues')],
+                'permissions': [('pause_queueentry', 'Can pause and resume queues'), ('run_queueentry', 'Can make all jobs of a queue due now'), ('purge_queueentry', 'Can purge queues'), ('create_queueentry', 'Can create queues'), ('limit_queueentry', 'Can change the limits of queues'), ('reshard_queueentry', 'Can change the number of shards of queues'), ('delete_queueentry', 'Can delete queues'), ('stop_queueentry', 'Can stop and drain workers'), ('dump_queueentry', 'Can dump the stacks of workers')],
                 'managed': False,
                 'default_permissions': ('view',),
             },

@@ -50,6 +50,12 @@ class QueueEntry(_Unmanaged):
             ("pause_queueentry", _("Can pause and resume queues")),
             ("run_queueentry", _("Can make all jobs of a queue due now")),
             ("purge_queueentry", _("Can purge queues")),
+            ("create_queueentry", _("Can create queues")),
+            ("limit_queueentry", _("Can change the limits of queues")),
+            ("reshard_queueentry", _("Can change the number of shards of queues")),
+            ("delete_queueentry", _("Can delete queues")),
+            ("stop_queueentry", _("Can stop and drain workers")),
+            ("dump_queueentry", _("Can dump the stacks of workers")),
         ]
 
     def __str__(self) -> str:

@@ -54,6 +54,7 @@ class OutgoingJob:
         The due time is fixed at the call, so the wait for the commit is part of the delay.
         """
         new = self.new
+        new.room_ms = 0  # nobody waits for room after a commit, and the relay repeats the call of a durable job
         if row is not None:
             when = row.due.after(now - row.read_at)
             new.due_ms, new.delay_ms = when["due_ms"], when["delay_ms"]

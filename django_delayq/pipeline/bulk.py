@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
+from ..core.row_templates import names_in
 from ..core.sending import bulk_loads
 from ..core.sending.bulk_loads import BulkLoad
 from .bulk_options import BulkOptions, BulkResult
 from .errors import PipelineError, RunDiffers
-from .expressions import jobs, names_in
+from .expressions import jobs
 from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
 from .redis_options import open_broker
 from .session import activate

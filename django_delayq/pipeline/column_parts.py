@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeVar
@@ -12,10 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core import codec
+from ..core.codecs import Codec, from_json
 from ..core.errors import InvalidJob
-from ..core.inputs import check_choice, check_id, check_int, short
+from ..core.inputs import check_choice, check_id, check_int
 from ..core.job import PRIORITIES
+from ..core.job_options import timeout_of
 from ..core.options import CONFLICTS
+from ..core.times import ttr_ms_of
 from . import cells
 from .cells import Bad
 
@@ -154,15 +156,12 @@ def attempts(value: object) -> int | None:
 
 def timeout(value: float | Decimal) -> float | int | None:
     """Validate a timeout in seconds."""
-    seconds = float(value)
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InvalidJob(f"timeout must be more than 0 seconds, got {short(value)}")
-    return whole(seconds)
+    return timeout_of(float(value))
 
 
-def whole(seconds: float) -> float | int:
-    """Return ``3`` for 3.0, the form in which whole seconds are stored."""
-    return int(seconds) if float(seconds).is_integer() else seconds
+def ttr_ms(value: float | Decimal) -> int | None:
+    """Validate the length of a lease in seconds."""
+    return ttr_ms_of(float(value))
 
 
 def canonical(value: dict[str, Any]) -> bytes:
@@ -173,3 +172,16 @@ def canonical(value: dict[str, Any]) -> bytes:
 def each(value: T | list[T], rows: Sequence[object]) -> list[T]:
     """Return one value per row, repeating a value that applies to all rows."""
     return value if isinstance(value, list) else [value] * len(rows)
+
+
+def coded(found: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
+    """Return canonical JSON as the codec stores it; a row that it cannot store becomes invalid."""
+    if codec is None:
+        return found
+    stored = [b""] * len(found)
+    for row, data in enumerate(found):
+        try:
+            stored[row] = b"" if row in bad else from_json(codec, data)
+        except InvalidJob as error:
+            bad[row] = str(error)
+    return stored

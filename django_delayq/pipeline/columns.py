@@ -5,7 +5,6 @@ Only the keys of the jobs differ: they are derived from the bulk load, so each a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -13,13 +12,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.codecs import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
 from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
-from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
@@ -55,15 +55,8 @@ class Packer:
         self._pull = kind == "pull"
         self._opened_ms = run.opened_ms
         self._run_id = run.id
-        self._common: dict[str, Any] = {}
-        if options.max_attempts is not None:
-            self._common["max_attempts"] = options.max_attempts
-        if options.timeout is not None:
-            self._common["timeout"] = parts.whole(options.timeout)
-        if options.expires is not None:
-            self._common["expires_in_ms"] = delay_ms_of(options.expires, allow_far=True, what="expires")
-        if options.context is not None:
-            self._common["context"] = json.loads(options.context)
+        self._common = options.job_options()
+        self._codec = None if options.codec is None else codec_at(options.codec)
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
@@ -176,6 +169,8 @@ class Packer:
             read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)
         if "timeout" in columns:
             read["timeout"] = row_values(columns["timeout"], None, parts.timeout, bad)
+        if "ttr" in columns:
+            read["ttr_ms"] = row_values(columns["ttr"], None, parts.ttr_ms, bad)
         if "context" in columns:
             read["context"] = parts.objects(columns["context"], "context", bad)
         if "expires" in columns:
@@ -217,6 +212,7 @@ class Packer:
             args = raw(columns["args"], bad) if "args" in columns else [b""] * n
         else:
             args = parts.arguments(columns.get("args"), columns.get("kwargs"), n, bad)
+            args = parts.coded(args, self._codec, bad)
         self._check_sizes(args, "the arguments take", bad)
         return args
 
@@ -276,7 +272,7 @@ class Packer:
         if self._options.encoded:
             found = raw(array, bad)
         else:
-            found = cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist()
+            found = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
         self._check_sizes(found, "payload takes", bad)
         return found
 

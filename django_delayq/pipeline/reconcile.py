@@ -1,10 +1,6 @@
 """Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-The order of the reads makes this safe beside a working application. First the outbox is read, then all places of the
-queue; both snapshots are fixed. Only then the table is read, restricted to rows older than a grace period. A job that
-ends between the reads is therefore in the first snapshot, and a row created meanwhile is too young. Missing jobs are
-scheduled with ``on_conflict=ignore``, so a job that exists after all is not changed. The handler must still tolerate a
-second execution, as with every job that may run twice.
+The rules are those of :mod:`..core.comparison`.
 """
 
 from __future__ import annotations
@@ -15,24 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 
 from ..core.bulk import act_in_shard
+from ..core.comparison import DEAD, FIRST, GRACE_MS, LIVE, day_before
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
+from ..core.row_templates import pattern_of
 from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from .bulk import Watch, bulk
 from .errors import PipelineError
-from .expressions import due_column, id_column, pattern_of
+from .expressions import due_column, id_column
 from .quarantine import reasons, temporary_folder
-from .reconcile_options import GRACE_MS, Found, ReconcileOptions
+from .reconcile_options import Found, ReconcileOptions
 from .redis_options import open_broker
 from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 
@@ -42,16 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["GRACE_MS", "Found", "ReconcileOptions", "Reconciliation"]
 
 OUTBOX: Final = "django_delayq.OutboxJob"
-#: states of durable jobs that will not run again without intervention
-DEAD: Final = ("buried", "refused")
-FIRST: Final = 10
-_LIVE: Final = ("waiting", "reserved", "gated")
 _ID: Final = "__job_id"
 _BAD: Final = "__bad"
 _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
-#: largest difference between the dates of two time zones
-_ZONES: Final = timedelta(days=1)
 
 
 class Reconciliation:
@@ -86,8 +78,6 @@ class Reconciliation:
 
         _ = self.began_ms
         options, queue = self._options, self._options.jobs.queue
-        # Include sent rows of the outbox: Redis may not have received them yet, or may have lost them, and the outbox's
-        # own reconciler handles that. Dead rows will not be sent any more.
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
         outbox = [
             fixed(
@@ -174,8 +164,10 @@ class Reconciliation:
         from pyspark.sql import functions as F
 
         jobs = self._options.jobs
-        seen = self._snapshot((*NAMING, "task", "due"), _LIVE)
-        ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(pattern_of(jobs.id))))
+        seen = self._snapshot((*NAMING, "task", "due"), LIVE)
+        ours = fixed(
+            seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(rf"\A{pattern_of(jobs.id)}\z"))
+        )
         return chosen(fixed(self._without_row(ours)))
 
     def _without_row(self, seen: DataFrame) -> DataFrame:
@@ -247,7 +239,7 @@ class Reconciliation:
             raise PipelineError(
                 f"{name} is {kind}; name a field with the moment, or the day, since which a row needs its job"
             )
-        return before.isoformat() if kind == "timestamp" else date.isoformat(before.date() - _ZONES)
+        return before.isoformat() if kind == "timestamp" else day_before(before).isoformat()
 
     def _read(
         self, model: str, columns: Sequence[str], filters: Sequence[Mapping[str, Any]], using: str | None

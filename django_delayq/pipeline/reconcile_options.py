@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from ..core.comparison import GRACE_MS, Counts
+from ..core.row_templates import names_in
 from .bulk_options import BulkOptions
 from .errors import PipelineError
-from .expressions import names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-GRACE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,26 +65,12 @@ class ReconcileOptions:
         return list(dict.fromkeys(named))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Result of a comparison, before anything is scheduled."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Counts):
+    """Result of a comparison with Spark, before anything is scheduled."""
 
-    #: number of rows that need a job and are old enough
-    rows: int
-    #: number of jobs seen in the queue, in all its places, and in the outbox
-    known: int
-    #: number of rows (for a plain task: of ids) whose job is to be scheduled again
-    missing: int
-    #: number of rows whose job is in the morgue or was refused by the outbox; part of ``missing`` if they are included
-    buried: int
-    #: number of rows that cannot have a valid job, as far as id and due time show
-    bad: int
-    #: the first missing ids
-    first: tuple[str, ...]
     #: the missing rows, as a fixed snapshot
     frame: DataFrame
-    #: the first invalid rows: id, if there is one, and the reason
-    first_bad: tuple[tuple[str | None, str], ...] = ()
 
 
 def _is_name(due: str | None) -> bool:

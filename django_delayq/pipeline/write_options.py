@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from ..core import codec
+from ..core.codec import MAX_BYTES
+from ..core.codecs import codec_at
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, check_task_name, short
 from ..core.job import DEFAULT_PRIORITY, PRIORITIES, RAW
+from ..core.job_options import timeout_of
 from ..core.options import (
     CONFLICTS,
     DEFAULT_MAX_PAYLOADS,
@@ -21,6 +24,7 @@ from ..core.options import (
 from ..core.records.keys import MAX_SHARDS
 from ..core.records.schedule_frames import CHUNK
 from ..core.sending.bulk_loads import MAX_ID_BYTES
+from ..core.times import span_ms_of, ttr_ms_of
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 from .redis_options import OPTIONS
 
@@ -60,6 +64,14 @@ def _context(name: str, given: str) -> str:
     return given
 
 
+def _codec(name: str, given: str) -> str:
+    try:
+        codec_at(given)
+    except Misconfigured as error:
+        raise Misconfigured(f"{name}: {error}") from None
+    return given
+
+
 def _source(name: str, given: str) -> tuple[tuple[str, str], ...]:
     example = '{"day": "2030-01-31"}'
     value = parse_json(name, given, example)
@@ -91,12 +103,15 @@ class WriteOptions(SourceOptions):
     #: seconds after the due time
     expires: float | None = option("expires", _SECONDS)
     timeout: float | None = option("timeout", _SECONDS)
+    ttr: float | None = option("ttr", _SECONDS)
     #: a JSON object
     context: str | None = option("context", _context)
     #: args and payload are bytes that are stored as they are
     encoded: bool = option("encoded", flag, False)
+    #: dotted path of the codec that stores arguments and payloads; None = JSON
+    codec: str | None = option("codec", _codec)
     allow_far: bool = option("allowFar", flag, False)
-    max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), codec.MAX_BYTES)
+    max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), MAX_BYTES)
     run_id: str | None = option("runId", _run_id)
     #: further values that must not change when the bulk load is resumed
     source: tuple[tuple[str, str], ...] = option("source", _source, ())
@@ -121,6 +136,17 @@ class WriteOptions(SourceOptions):
             )
         if self.kind == "pull" and self.task not in (None, RAW):
             raise Misconfigured("a queue of kind pull holds raw bytes and has no tasks; leave the option task out")
+
+    def job_options(self) -> dict[str, Any]:
+        """Return the options that every job of the write carries, as they are stored."""
+        stored = {
+            "max_attempts": self.max_attempts,
+            "timeout": None if self.timeout is None else timeout_of(self.timeout),
+            "ttr_ms": None if self.ttr is None else ttr_ms_of(self.ttr),
+            "expires_in_ms": None if self.expires is None else span_ms_of("expires", self.expires, allow_far=True),
+            "context": None if self.context is None else json.loads(self.context),
+        }
+        return {name: value for name, value in stored.items() if value is not None}
 
     def identity(self) -> dict[str, str]:
         """Return the non-default options that determine the chunks, for storage with the bulk load."""

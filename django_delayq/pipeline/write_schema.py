@@ -52,6 +52,7 @@ _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "max_attempts": (_INTEGERS, "a whole number"),
     "expires": ((TimestampType,), "a timestamp"),
     "timeout": (_NUMBERS, "a number of seconds"),
+    "ttr": (_NUMBERS, "a number of seconds"),
 }
 COLUMNS: Final = tuple(_TYPES)
 

@@ -6,10 +6,13 @@ If the process dies in between, the job stays held, and a dispatcher settles it 
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .. import signals
 from ..core.task import registry
+from ..settings.conf import SETTING, conf
+from ..settings.loading import load_function
 from ..worker.hooks import Hooks
 from ..worker.notifier import Notifier
 
@@ -18,27 +21,26 @@ if TYPE_CHECKING:
     from ..core.settlement import Settlement
 
 
-def _new_notifier() -> Notifier:
-    return Notifier(Hooks(wants=signals.wants, notify=signals.notify))
+@lru_cache(maxsize=1)
+def _notifier_for(report_error: str | None) -> Notifier:
+    """Return the notifier for a path in ``HOOKS["report_error"]``."""
+    report = None if report_error is None else load_function(f"{SETTING}['HOOKS']['report_error']", report_error)
+    return Notifier(Hooks(wants=signals.wants, notify=signals.notify, report_error=report))
 
 
-_notifier = _new_notifier()
+def _notifier() -> Notifier:
+    return _notifier_for(conf().hooks.report_error)
 
 
 def has_listeners(settlement: Settlement) -> bool:
     """Return True if any listener is called for this end."""
-    return _notifier.has_listeners(settlement, registry.get(settlement.job.task))
+    return _notifier().has_listeners(settlement, registry.get(settlement.job.task))
 
 
 def notify(queue: Queue, settlement: Settlement, error: BaseException | None) -> None:
     """Call the listeners for an end that is about to be stored."""
-    _notifier.ended_elsewhere(queue, registry.get(settlement.job.task), settlement, error)
+    _notifier().ended_elsewhere(queue, registry.get(settlement.job.task), settlement, error)
 
 
-def _forget() -> None:
-    """Replace the notifier in a forked child: the inherited one has no thread for coroutines."""
-    global _notifier
-    _notifier = _new_notifier()
-
-
-os.register_at_fork(after_in_child=_forget)
+# A forked child makes a new one: the inherited one has no thread for coroutines.
+os.register_at_fork(after_in_child=_notifier_for.cache_clear)

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..core import flusher
 from ..core.codec import decode, decode_args
-from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
+from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
+from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import delay_ms_of
+from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
-from . import ends
+from . import ends, slots
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -52,7 +53,8 @@ class HeldJob:
         lost: True if the lease is known to be lost.
     """
 
-    def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int) -> None:
+    def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int | None) -> None:
+        ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
         self.id = job.id
         self.queue = queue.name
         self.task = job.task
@@ -125,6 +127,11 @@ class HeldJob:
     def noe(self) -> int:
         """Number of earlier reservations of the job, including those that were not counted as failures."""
         return self._job.reserves - 1
+
+    @property
+    def releases(self) -> int:
+        """Number of times that the job was put back uncounted before this attempt."""
+        return self._job.releases
 
     @property
     def lives(self) -> int:
@@ -217,13 +224,13 @@ class HeldJob:
         Returns:
             False if the lease was lost, or the job has ended already.
         """
-        ttr_ms = self._ttr_ms if ttr is None else check_ttr(ttr)
+        ttr_ms = self._ttr_ms if ttr is None else ttr_ms_of(ttr)
         with self._ending:
             return not (self._ended or self.lost) and self._touch(ttr_ms)
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        (answer,) = self._core_queue.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
+        answer = slots.touch(self._core_queue, self._job, ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
@@ -286,7 +293,7 @@ class HeldJob:
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
                 ends.notify(self._core_queue, settlement, error)
-            (counted,) = self._core_queue.settle([settlement])
+            (counted,) = slots.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
         flusher.note(self._core_queue.broker, [settlement])
         return counted
@@ -304,7 +311,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
-            queue.settle(settlements)
+            slots.settle(queue, settlements)
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error
@@ -313,15 +320,3 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
 
 def _delay_ms(delay: float | timedelta) -> int:
     return delay_ms_of(delay, allow_far=conf().allow_far)
-
-
-def check_ttr(ttr: float | timedelta) -> int:
-    """Return the length of a lease in ms.
-
-    Raises:
-        InvalidJob: ``ttr`` is not a valid length, or is 0.
-    """
-    ms = delay_ms_of(ttr, what="ttr")
-    if ms == 0:
-        raise InvalidJob("ttr is 0, so nothing could be held; give the seconds that the work may take")
-    return ms

@@ -6,9 +6,10 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from ..core.matching import Holder, Position
+from ..core.matching import USUAL_TTR_MS, Holder, Position
 from ..core.matching import reserve_match as calls_of
-from .held import HeldJob
+from . import slots
+from .held import HeldJob, give_back
 
 if TYPE_CHECKING:
     from ..core.operations.job_filter import JobFilter
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
     """Reserve the waiting job of an id; return None if there is none, or it is not due."""
     batch = queue.reserve_id(
-        ident, worker=holder.worker, ttr_ms=holder.ttr_ms, started=holder.started, early=holder.early
+        ident,
+        worker=holder.worker,
+        ttr_ms=holder.ttr_ms or USUAL_TTR_MS,
+        started=holder.started,
+        prefer_own_ttr=holder.ttr_ms is None,
+        early=holder.early,
     )
     return _held(queue, batch, holder)
 
@@ -47,4 +53,10 @@ def reserve_match(
 
 
 def _held(queue: Queue, batch: Batch, holder: Holder) -> HeldJob | None:
-    return next((HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms or 0) for job in batch.jobs), None)
+    """Return the job of a batch, if it gets a slot of its limits; otherwise give it back."""
+    for job in batch.jobs:
+        held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
+        if slots.admit(queue, job, holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS):
+            return held
+        give_back([held])
+    return None

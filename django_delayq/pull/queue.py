@@ -20,7 +20,7 @@ from ..core.job_options import JOB_OPTIONS
 from ..core.matching import Holder, check_match
 from ..core.operations.job_filter import JobFilter
 from ..core.records.schedule_frames import CHUNK
-from ..core.times import delay_ms_of
+from ..core.times import span_ms_of, ttr_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
 from ..scheduling.plans import job_rules
@@ -31,7 +31,7 @@ from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
 from . import one_job
 from .coordinator import coordinator_of
-from .held import HeldJob, check_ttr
+from .held import HeldJob
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Queue:
         max: int = 1,
         wait: Wait = 0,
         *,
-        ttr: float | timedelta = 60,
+        ttr: float | timedelta | None = None,
         by: str = "",
         deadline_margin: Wait = None,
     ) -> list[HeldJob]:
@@ -78,8 +78,9 @@ class Queue:
             max: 1 … 250.
             wait: seconds (or a ``timedelta``) to wait for the first job; 0 = do not wait, None = forever. Waiting costs
                 less than one command per second, and a job that is scheduled meanwhile arrives within milliseconds.
-            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched. An expired
-                lease counts as a crash of its holder; see ``crash_limit``.
+            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched; None = the
+                ``ttr`` that each job was scheduled with, else 60. An expired lease counts as a crash of its holder; see
+                ``crash_limit``.
             by: name of the holder in ``delayq_status`` and events; default: this host and process.
             deadline_margin: end the wait so many seconds before the lease of a job ends that was reserved by this
                 object before the call; :meth:`soon_ending` returns it. Due jobs are returned nevertheless.
@@ -91,8 +92,8 @@ class Queue:
             InvalidJob: an argument is wrong.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
-        terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
-        end = time.monotonic() + (NEVER if wait is None else delay_ms_of(wait, what="wait") / 1000)
+        terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
+        end = time.monotonic() + (NEVER if wait is None else span_ms_of("wait", wait) / 1000)
         margin = None if deadline_margin is None else _margin(deadline_margin)
         while True:
             jobs = Search(coordinator_of(), self.names, terms).run(self._give_up(end, margin))
@@ -107,10 +108,13 @@ class Queue:
         return min([end, *(now + left - margin for left in lefts if left > 0)])
 
     def reserve_id(
-        self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
+        self, id: str | int, early: bool = False, *, ttr: float | timedelta | None = None, by: str = ""
     ) -> HeldJob | None:
-        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        ident, holder = check_id(id), Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        """Reserve the waiting job of this id.
+
+        Return None if there is none, if it is not due and ``early`` is False, or if its limit has no free slot.
+        """
+        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
         return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))
 
     def reserve_match(
@@ -120,7 +124,7 @@ class Queue:
         task: str = "",
         prefix: str = "",
         early: bool = False,
-        ttr: float | timedelta = 60,
+        ttr: float | timedelta | None = None,
         by: str = "",
     ) -> HeldJob | None:
         """Reserve the first due job that meets all conditions; return None if there is none.
@@ -140,7 +144,7 @@ class Queue:
             InvalidJob: no condition, or an argument is wrong.
         """
         where = check_match(JobFilter(text=text, task=task, prefix=prefix))
-        holder = Holder(_holder(by), check_ttr(ttr), started=True, early=early)
+        holder = Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
         return self._first(lambda queue: one_job.reserve_match(queue, where, holder)[0])
 
     def _first(self, reserve: Callable[[CoreQueue], HeldJob | None]) -> HeldJob | None:
@@ -157,7 +161,7 @@ class Queue:
         They are ordered by the end of their leases. Jobs that were ended or are known to be lost are not included, nor
         are jobs whose handles were garbage-collected.
         """
-        most = delay_ms_of(margin, what="margin") / 1000
+        most = span_ms_of("margin", margin) / 1000
         return sorted((job for job in self._in_hand() if job.seconds_left <= most), key=lambda job: job.deadline)
 
     def _in_hand(self) -> list[HeldJob]:
@@ -182,7 +186,8 @@ class Queue:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``expires`` and ``context``, as for :func:`django_delayq.schedule`.
+                ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context`` and ``wait_for_room``, as for
+                :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.
@@ -208,14 +213,18 @@ class Queue:
         """Return the numbers of jobs by place."""
         return connections.broker().inspector.counts(self._only("counts"))
 
-    def pause(self, direction: str = "both") -> None:
+    def pause(self, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
         """Stop storing new jobs ("in"), handing jobs out ("out") or both; held jobs continue.
 
+        Args:
+            direction: in, out or both.
+            seconds: end the pause by itself after this time; None = it lasts until :meth:`resume`.
+
         Raises:
-            InvalidJob: there is no such queue or direction.
+            InvalidJob: there is no such queue or direction, or the time is not above 0.
         """
         for name in self.names:
-            connections.broker().pause(name, direction)
+            connections.broker().pause(name, direction, seconds=seconds)
 
     def resume(self, direction: str = "both") -> None:
         """End a pause and wake the waiters."""
@@ -229,10 +238,14 @@ class Queue:
 
 
 def _margin(deadline_margin: float | timedelta) -> float:
-    ms = delay_ms_of(deadline_margin, what="deadline_margin")
+    ms = span_ms_of("deadline_margin", deadline_margin)
     if ms == 0:
         raise InvalidJob("deadline_margin is 0, so the lease would be over; give the seconds that its touch may take")
     return ms / 1000
+
+
+def _ttr_ms(ttr: float | timedelta | None) -> int | None:
+    return None if ttr is None else ttr_ms_of(ttr)
 
 
 def _holder(by: str) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.matching import USUAL_TTR_MS
 from ..core.redis.faults import Backoff
+from . import slots
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
+    from ..core.records.limit_frames import Allowance
     from ..core.replies import Batch
 
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
@@ -30,7 +33,8 @@ class Terms:
     """Arguments of a call for jobs."""
 
     limit: int
-    ttr_ms: int
+    #: None = that of each job, else the usual one
+    ttr_ms: int | None
     worker: str
 
 
@@ -163,14 +167,26 @@ class Search:
     def _reserve(self, place: Place, room: int) -> Batch:
         terms = self._terms
         for _ in range(_FRUITLESS):
-            request = os.urandom(16) if self._lost is None else self._lost[1]
-            self._lost = place, request
-            batch = place.queue.reserve(
-                place.shard, room, worker=terms.worker, request=request, ttr_ms=terms.ttr_ms, started=True
-            )
-            self._lost = None
+            batch = slots.reserve(place.queue, place.shard, room, terms.ttr_ms, partial(self._send, place))
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
+        return batch
+
+    def _send(self, place: Place, room: int, allowances: Sequence[Allowance]) -> Batch:
+        terms = self._terms
+        request = os.urandom(16) if self._lost is None else self._lost[1]
+        self._lost = place, request
+        batch = place.queue.reserve(
+            place.shard,
+            room,
+            worker=terms.worker,
+            request=request,
+            ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
+            started=True,
+            prefer_own_ttr=terms.ttr_ms is None,
+            allowances=allowances,
+        )
+        self._lost = None
         return batch
 
 

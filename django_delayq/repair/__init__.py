@@ -5,6 +5,8 @@
     selection    selection of rows, in a form that can be stored as JSON
     orders       the same actions for any number of rows, run by a worker
 
+    row_comparison  comparison of a table with its jobs; row_jobs: the jobs that its rows need
+
 Redis is authoritative: every action checks the job again when it acts, and reports one outcome for each job:
 
 =========== =========================================================================================================

@@ -32,7 +32,8 @@ def make_hooks(settings: Conf) -> Hooks:
     """Return the worker's hooks: connection handling, signals, the context of jobs, and the functions in ``HOOKS``.
 
     Raises:
-        Misconfigured: a path in ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or has the wrong type.
+        Misconfigured: a path in ``HOOKS``, ``CONTEXT``, ``CODEC`` or ``CODEC_TYPES`` cannot be imported, or has
+            the wrong type.
     """
     codec_types.install(settings)
     own = load_hooks(settings)
@@ -98,6 +99,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "all_queues": not defaults.queues and chosen.get("queues") is None,
         "pulled": frozenset(name for name, entry in settings.queues.items() if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in settings.queues.items()},
+        "concurrency": {name: entry.concurrency for name, entry in settings.queues.items() if entry.concurrency},
         "threads": defaults.threads,
         "processes": defaults.processes,
         "quarantine": defaults.quarantine,
@@ -256,7 +258,7 @@ def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -
 def redis_name(settings: Conf) -> str:
     """Return a readable name of the Redis server, never with a password."""
     redis = settings.redis
-    if redis is None:
+    if settings.is_embedded:
         return "embedded Redis"
     if isinstance(redis, str) and "://" not in redis:
         return f"Redis of the cache {redis!r}"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.errors import InvalidJob
-from ..core.inputs import short, suggest
+from ..core.inputs import short
 from ..core.job import NewJob
+from ..core.job_options import option_hint
 from .handle import COLLECTED, JobHandle
 from .middleware import Chain, Scheduling, chain
 from .plans import Plan
@@ -69,7 +70,7 @@ class EntryReader:
             raise InvalidJob("durable applies to all jobs of one call; use schedule_many(task, jobs, durable=True)")
         wrong = next(key for key in entry if key not in self._keys)
         raise InvalidJob(
-            f"unknown key {short(wrong)}.{suggest(str(wrong), self._keys)} Known keys: {', '.join(sorted(self._keys))}"
+            f"unknown key {short(wrong)}.{option_hint(wrong, self._keys)} Known keys: {', '.join(sorted(self._keys))}"
         )
 
     def _pass(

@@ -14,7 +14,7 @@ from django.utils import timezone
 from ..core.builder import JobBuilder, JobRules, builder_of
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
-from ..core.job import new_key, new_keys
+from ..core.job import random_block, random_blocks
 from ..core.task import Task
 from ..outbox import durability
 from ..settings import context_links
@@ -50,8 +50,8 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
     """
     check_installed()
     project, queue = conf(), queue_of(task, options)
-    next_key = new_keys().__next__ if many else new_key
-    builder = builder_of(task, job_rules(), context_links.collect(), next_key)
+    next_block = random_blocks().__next__ if many else random_block
+    builder = builder_of(task, job_rules(), context_links.collect(), next_block)
     plan = Plan(builder, queue, durability.is_durable(task, options, queue))
     if apps.ready and not (many or project.schedule_middleware or project.context or _OF_THE_CALL & options.keys()):
         READY[task] = plan

@@ -6,6 +6,7 @@ only, and rows are sent by :mod:`..outbox.fast_path`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +70,10 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
 async def send_on_loop(job: Prepared) -> None:
     """Send one job that is not durable from the running event loop, at once; see :func:`send`."""
     new, handle = job
-    handle.outcome = await run_verb(connections.broker(), lambda broker: broker.queue(handle.queue).schedule(new))
+    if new.room_ms:  # the pauses of the wait would stop the event loop
+        handle.outcome = await asyncio.to_thread(lambda: connections.queue(handle.queue).schedule(new))
+    else:
+        handle.outcome = await run_verb(connections.broker(), lambda broker: broker.queue(handle.queue).schedule(new))
     handle.generation = generation_of(new)
     if job_scheduled.receivers:
         await sync_to_async(_notify)(handle)

@@ -58,10 +58,11 @@ def schedule(
     arguments but a payload: ``schedule(sync_customers, id=customer.pk, payload={…}, score=version)``.
 
     Args:
-        delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock.
+        delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock. A negative one, like
+            ``order.expires_at - now()`` of an order that has expired, is due now.
         at: due time: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
-        id: str or int that names the job within its queue, so that it can be found again; default: a random one. A
-            merged task needs one: payloads scheduled under the same id are merged until the job runs.
+        id: str, int or UUID that names the job within its queue, so that it can be found again; default: that of
+            ``@task(id=…)``, else a random one. A merged task needs one: payloads of one id are merged until it runs.
         payload: (merged tasks) any value that the codec can store; default None.
         score: (merged tasks) the number by which the payloads of an id are ordered, as int, float, Decimal or text: a
             version, a time; default: the time at which Redis receives it (Unix seconds).
@@ -77,8 +78,13 @@ def schedule(
         max_attempts: counted attempts of this job; overrides the task's value.
         retry_in: back-off of this job; overrides the task's value: seconds, ``timedelta``, a list of them or a preset's
             name.
+        timeout: limit of one attempt of this job in a worker (``timedelta`` or seconds); overrides the task's value.
+        ttr: length of the lease (``timedelta`` or seconds) for a consumer that pulls the job and names none
+            (``Queue.reserve()``, HTTP); default 60 s. Workers renew their leases, so it does not concern them.
         context: dict of JSON values stored with the job (``current_job().context``). A merged job uses the context,
-            ``max_attempts`` and ``retry_in`` of the call that created it.
+            ``max_attempts``, ``retry_in``, ``timeout`` and ``ttr`` of the call that created it.
+        wait_for_room: seconds (or a ``timedelta``) to wait, with growing pauses, while the queue or the id has no room,
+            before QueueFull is raised. After a commit, and for a durable job, there is no wait.
         durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
             the job against loss in Redis. Default: the task's setting, else the queue's.
         using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the
@@ -139,8 +145,9 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
 
     Args:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
-            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). For a merged task:
-            ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks, so it may be endless.
+            on_conflict, due_policy, reset_retries, max_attempts, retry_in, timeout, ttr, expires, context,
+            wait_for_room: the longest wait without progress). For a merged task: ``{"id": 1, "payload": {…}, "score":
+            3}`` and the options. Read in chunks; it may be endless.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:

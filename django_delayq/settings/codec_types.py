@@ -1,8 +1,10 @@
-"""``DELAYQ["CODEC_TYPES"]``: project types that jobs may carry.
+"""``DELAYQ["CODEC"]`` and ``DELAYQ["CODEC_TYPES"]``: the codec of jobs, and project types that jobs may carry.
+
+``CODEC`` names an object with the protocol of :class:`django_delayq.core.codecs.Codec`.
 
 ``["shop.money.stored"]`` names a ``ValueType`` or a tuple ``(tag, type, dump, load)`` of
-:func:`django_delayq.core.codec.register`. The types are registered when Django starts, and again when a test changes
-the setting.
+:func:`django_delayq.core.codec.register`. Codec and types are registered when Django starts, and again when a test
+changes the setting.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Final
 
 from django.core.signals import setting_changed
 
-from ..core import codec_types
+from ..core import codec_types, codecs
 from ..core.codec_types import ValueType
 from ..core.errors import Misconfigured
 from ..core.inputs import short
@@ -26,20 +28,30 @@ _installed: Final[list[ValueType]] = []
 
 
 def install(settings: Conf) -> None:
-    """Register the types that ``settings`` name, and remove all earlier ones.
+    """Use the codec and register the types that ``settings`` name, and remove all earlier ones.
 
     Raises:
-        Misconfigured: a path cannot be imported, is not a type, or two types clash; then no type is registered.
+        Misconfigured: a path cannot be imported, is no codec or no type, or two types clash; then JSON is used
+            and no type is registered.
     """
     while _installed:
         codec_types.forget(_installed.pop())
     try:
+        codecs.use(_codec(settings.codec))
         for path in settings.codec_types:
             _installed.append(_install_one(path))
     except Misconfigured:
+        codecs.use(None)
         while _installed:
             codec_types.forget(_installed.pop())
         raise
+
+
+def _codec(path: str | None) -> codecs.Codec | None:
+    try:
+        return None if path is None else codecs.codec_at(path)
+    except Misconfigured as error:
+        raise Misconfigured(f"{SETTING}['CODEC']: {error}") from None
 
 
 def _install_one(path: str) -> ValueType:

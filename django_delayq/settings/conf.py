@@ -45,6 +45,8 @@ from .sections import (
 
 SETTING: Final = "DELAYQ"
 APP: Final = "django_delayq"
+#: value of ``REDIS`` that names the embedded Redis, where it is not the default
+EMBEDDED: Final = "embedded"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -53,7 +55,7 @@ def _redis(name: str, value: object) -> object:
     if (isinstance(value, str) and value.strip()) or (isinstance(value, Mapping) and value):
         return value
     raise InvalidJob(
-        f"{name} must be the alias of a django-redis cache, a URL like redis://localhost:6379/0, or a dict with url, "
+        f"{name} must be the alias of a Redis cache, a URL like redis://localhost:6379/0, or a dict with url, "
         f"sentinels or cluster; got {short(value)}"
     )
 
@@ -107,8 +109,10 @@ def _folder(name: str, value: object) -> str:
 class Conf(Section):
     """``settings.DELAYQ``, with the keys in lower case."""
 
-    #: alias of a django-redis cache, a URL, or a dict (url, or sentinels, or cluster); None = the embedded Redis
+    #: alias of a Redis cache, a URL, "embedded", or a dict (url, or sentinels, or cluster); None = the embedded Redis
     redis: str | Mapping[str, Any] | None = key(None, _redis)
+    #: let tests use this Redis, without the testing kit
+    real_in_tests: bool = key(False, check_flag)
     #: folder of the embedded Redis's data and socket; None = its own default
     embedded_dir: str | None = key(None, _folder)
     #: first part of every key in Redis
@@ -125,6 +129,8 @@ class Conf(Section):
     hooks: HooksConf = key(HooksConf(), section, HooksConf)
     #: name in a job's context → dotted path of the ContextVar stored under it
     context: Mapping[str, str] = key({}, _context)
+    #: dotted path of the codec of arguments and payloads; None = JSON (see codec_types)
+    codec: str | None = key(None, check_dotted_path)
     #: dotted paths of project types that jobs may carry (see codec_types)
     codec_types: tuple[str, ...] = key((), check_dotted_paths)
     #: the stream of finished attempts
@@ -166,6 +172,11 @@ class Conf(Section):
                 f"{SETTING}: three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
                 f"{self.lease:g} s, so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
             )
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if the Redis is the embedded one."""
+        return self.redis is None or self.redis == EMBEDDED
 
     def queue(self, name: str) -> QueueConf:
         """Return the settings of one queue."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
+from ..core.concurrency import Concurrency, check_concurrency
 from ..core.errors import InvalidJob
 from ..core.inputs import (
     check_choice,
@@ -79,6 +80,9 @@ class QueueConf(Section):
     kind: str = key("python", check_choice, ("python", "pull"))
     #: how often workers visit it, relative to a queue of weight 1
     weight: float = key(1.0, check_number, 0.001, unit="")
+    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or {"total": …,
+    #: "local": …} with a limit for each worker process; None = no limit
+    concurrency: Concurrency | None = key(None, check_concurrency)  # noqa: RUF009
     #: maximum number of live jobs; further ones are refused with QueueFull. Divided among the shards. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
@@ -91,9 +95,11 @@ class QueueConf(Section):
     durable: bool = key(False, check_flag)
 
     def check_together(self) -> None:
-        """Refuse durable jobs of a pull queue."""
+        """Refuse durable jobs of a pull queue, and limits of worker processes, which it does not have."""
         if self.durable and self.kind == "pull":
             raise InvalidJob("durable is for jobs of tasks; the bytes of a queue of kind 'pull' are in Redis only")
+        if self.concurrency is not None and self.concurrency.local is not None and self.kind == "pull":
+            raise InvalidJob('concurrency "local" is for worker processes; a queue of kind "pull" has only a "total"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +172,8 @@ class HooksConf(Section):
     #: called with the exception of a failed attempt; returns the error to store. A text replaces its message, a dict
     #: adds fields, bytes are stored as they are. If it fails itself, that is logged and the usual form is stored
     format_error: str | None = key(None, check_dotted_path)
+    #: called with the job and the exception of each failure, to send them to an error tracker
+    report_error: str | None = key(None, check_dotted_path)
 
     def paths(self) -> dict[str, str]:
         """Return the configured hooks by name."""

@@ -11,7 +11,6 @@
 from .change import Change, Rates, compare
 from .reading import take
 from .snapshot import (
-    GROUPS,
     LOST_AFTER,
     QueueStatus,
     RecurringStatus,
@@ -23,7 +22,6 @@ from .snapshot import (
 )
 
 __all__ = [
-    "GROUPS",
     "LOST_AFTER",
     "Change",
     "QueueStatus",

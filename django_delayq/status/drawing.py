@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
+PRODUCERS_PAUSED: Final = (
+    "Producers are paused: no queue takes new jobs. Resume: manage.py delayq_queue resume-producers"
+)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def report(snapshot: Snapshot) -> list[str]:
     """Return the lines of the status report that is printed once."""
     lines = [server_line(snapshot), ""]
-    rules = [rules_of(queue) for queue in snapshot.queues]
+    rules = [rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
     last = ("done", "rules") if any(rules) else ("done",)
     rows = [
         (
@@ -35,9 +38,11 @@ def report(snapshot: Snapshot) -> list[str]:
         for place, queue in enumerate(snapshot.queues)
     ]
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
+    lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
-    lines += ["", line] if (line := quarantine_line(snapshot)) else []
+    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot))):
+        lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
     return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
 
@@ -60,9 +65,11 @@ def server_line(snapshot: Snapshot) -> str:
     return ", ".join((f"Redis {redis.version}{nodes}", f"{used} used", aof, *troubles))
 
 
-def rules_of(queue: QueueStatus) -> str:
+def rules_of(queue: QueueStatus, now_ms: float) -> str:
     """Return the pauses and limits of a queue as a short text."""
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
+    left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
+    words += f" (ends: {', '.join(left)})" if left else ""
     limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
     return ", ".join(filter(None, (words, *limits)))
 
@@ -87,6 +94,12 @@ def quarantine_line(snapshot: Snapshot) -> str:
     return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because they ran when one died"
 
 
+def parked_line(snapshot: Snapshot) -> str:
+    """Return which jobs wait for a free slot of their task, in one line; empty if none do."""
+    waiting = [f"{queue.counts.parked} of {printable(queue.name)}" for queue in snapshot.queues if queue.counts.parked]
+    return f"concurrency: {', '.join(waiting)} wait for a free slot of their task" if waiting else ""
+
+
 def seen(worker: WorkerStatus) -> str:
     """Return the time since a worker's last heartbeat, or "lost"."""
     return "lost" if worker.lost else f"{duration(worker.seconds_ago)} ago"
@@ -99,7 +112,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     rows = [
         (
             f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
-            printable(", ".join(worker.queues)),
+            printable(", ".join((*worker.queues, *(f"not {name}" for name in worker.ignored)))),
             number(worker, "running"),
             number(worker, "threads"),
             seen(worker),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..core.codecs import as_json
 from ..core.task import registry
 from ..settings.conf import mask
 
@@ -13,10 +14,10 @@ def loaded(data: bytes) -> Any:
     """Return stored JSON as it is, tags included.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: it is not JSON, nor stored with the codec of this process.
     """
     try:
-        return json.loads(data)
+        return json.loads(as_json(data))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -38,6 +38,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
         "workers": [_worker(worker) for worker in snapshot.workers],
         "recurring": [_recurring(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
+        "producers_paused": iso_of(snapshot.producers_paused_ms),
     }
     if snapshot.outbox is not None:
         values["outbox"] = snapshot.outbox
@@ -55,9 +56,11 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         "name": queue.name,
         **{place: getattr(counts, place) for place in _PLACES},
         "quarantine": counts.quarantine,
+        "parked": counts.parked,
         "lag_seconds": round(queue.lag_seconds, 3),
         "counters": counts.counters,
         "paused": queue.paused,
+        "paused_until": {word: iso_of(end) for word, end in queue.paused_until.items()},
         "limits": dict(queue.limits),
         "kind": queue.kind,
         "shards": queue.shards,

@@ -46,13 +46,14 @@ def take(
         redis=redis_status(servers, now_ms),
         outbox=_outbox() if outbox else None,
         figures=figures,
+        producers_paused_ms=broker.producers_paused_since() if broker.producers_paused else None,
         recurring=_recurring(broker, queues, now_ms) if recurring else (),
     )
 
 
 def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
     """Return the status of one queue from its registry entry and its counts."""
-    orders = orders_of(queue.layout)
+    orders = orders_of(queue.layout, counts.now_ms or None)
     return QueueStatus(
         name=queue.name,
         kind=queue.kind,
@@ -61,6 +62,7 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
         epoch=int(queue.layout["epoch"]),
         draining=len(queue.epochs) > 1,
         paused=orders["paused"],
+        paused_until=orders["until"],
         limits=orders["limits"],
     )
 
@@ -70,7 +72,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
 
     The worker may be of another release, so every field is checked.
     """
-    queues = payload.get("queues") or ()
+    queues, ignored = payload.get("queues") or (), payload.get("ignored")
     return WorkerStatus(
         name=str(payload["name"]),
         seen_ms=float(payload["seen_ms"]),
@@ -78,6 +80,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
         host=str(payload.get("host") or ""),
         pid=_whole(payload.get("pid")),
         queues=tuple(map(str, queues)) if isinstance(queues, (list, tuple)) else (str(queues),),
+        ignored=tuple(map(str, ignored)) if isinstance(ignored, list) else (),
         threads=_whole(payload.get("threads")) or 0,
         running=_whole(payload.get("running")) or 0,
         dispatcher=bool(payload.get("dispatcher")),

@@ -10,7 +10,18 @@ from typing import Final
 from ..core.moments import datetime_of
 from ..core.timings import Histogram
 from .change import Change, Rates
-from .drawing import NO_QUEUE, NO_WORKER, outbox_line, quarantine_line, rules_of, seen, server_line, spark
+from .drawing import (
+    NO_QUEUE,
+    NO_WORKER,
+    PRODUCERS_PAUSED,
+    outbox_line,
+    parked_line,
+    quarantine_line,
+    rules_of,
+    seen,
+    server_line,
+    spark,
+)
 from .formatting import duration, printable, table
 from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
 
@@ -61,7 +72,7 @@ class Screen:
     totals: Sequence[str]
     #: a row of :data:`COLUMNS` for each queue
     queues: Sequence[Sequence[str]]
-    #: pauses and limits, due times, outbox, quarantine
+    #: pauses and limits, due times, outbox, quarantine, jobs behind limits
     notes: Sequence[str]
     workers: Sequence[str]
 
@@ -78,15 +89,18 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
         change: change since the previous snapshot; empty for the first one.
         trail: rates of the snapshots until now, including this one.
     """
-    rules = [f"{printable(queue.name)}: {text}" for queue in snapshot.queues if (text := rules_of(queue))]
+    rules = [
+        f"{printable(queue.name)}: {text}" for queue in snapshot.queues if (text := rules_of(queue, snapshot.now_ms))
+    ]
+    rules += [PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     outbox = [outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else []
     backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
-    quarantine = [line] if (line := quarantine_line(snapshot)) else []
+    apart = [line for line in (quarantine_line(snapshot), parked_line(snapshot)) if line]
     return Screen(
         f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  {server_line(snapshot)}",
         totals(snapshot, change),
         [_row(queue, change.queues.get(queue.name, Rates()), trail) for queue in snapshot.queues],
-        [*rules, *backlog, *outbox, *quarantine],
+        [*rules, *backlog, *outbox, *apart],
         workers(snapshot) if snapshot.workers else [NO_WORKER],
     )
 

@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 #: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
-#: groups of a queue's counters, in the order of a job's life
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "scheduled": ("created", "changed"),
-    "done": ("acked",),
-    # The last attempt of a job counts as buried: without it a task with one attempt would never fail.
-    "failing": ("failed", "timeout", "crashed", "buried"),
-    "buried": ("buried",),
-    "cancelled": ("cancelled",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +31,8 @@ class QueueStatus:
     draining: bool = False
     #: "", in, out or both
     paused: str = ""
+    #: direction → when its pause ends by itself, Unix ms
+    paused_until: Mapping[str, int] = field(default_factory=dict)
     #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,20 +44,17 @@ class QueueStatus:
     @property
     def scheduled(self) -> int:
         """Number of calls that stored or changed a job."""
-        return self._sum("scheduled")
+        return self.counts.counter("scheduled")
 
     @property
     def done(self) -> int:
         """Number of jobs that succeeded."""
-        return self._sum("done")
+        return self.counts.counter("done")
 
     @property
     def failing(self) -> int:
         """Number of attempts that did not succeed, including the last ones of buried jobs."""
-        return self._sum("failing")
-
-    def _sum(self, group: str) -> int:
-        return sum(self.counts.counters.get(name, 0) for name in GROUPS[group])
+        return self.counts.counter("failing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +85,8 @@ class WorkerStatus:
     pid: int | None = None
     #: queues it serves; empty = not reported
     queues: tuple[str, ...] = ()
+    #: queues that operators took from its program
+    ignored: tuple[str, ...] = ()
     threads: int = 0
     running: int = 0
     dispatcher: bool = False
@@ -195,6 +187,8 @@ class Snapshot:
     #: None: there is no table, or it was not requested
     outbox: Stock | None = None
     figures: Figures = field(default_factory=Figures)
+    #: since when the producers of all queues are paused, Unix ms; None = they are not
+    producers_paused_ms: int | None = None
     recurring: tuple[RecurringStatus, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.codecs import readable
 from ..settings.conf import mask
 from .job_content import call_rows, loaded
 
@@ -56,12 +57,12 @@ class TextSearch:
         """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
         hide = mask()
         for job in filter(None, (view.job, view.gated)):
-            if self._is_in(_decode(job.args)):
+            if self._is_in(readable(job.args)):
                 yield _call(job)
-            if self._is_in(_decode(job.options_json)):
+            if self._is_in(readable(job.options_json)):
                 yield _json(job.options_json)
         for payload in view.payloads:
-            if self._is_in(_decode(payload.data)):
+            if self._is_in(readable(payload.data)):
                 yield _json(payload.data)
         if self._is_in(view.reason):
             yield hide.text(view.reason)
@@ -91,12 +92,8 @@ def _json(data: bytes) -> str:
     try:
         return _dump(mask().value(loaded(data)))
     except ValueError:
-        return mask().text(_decode(data))
+        return mask().text(readable(data))
 
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _decode(data: bytes) -> str:
-    return data.decode(errors="replace")

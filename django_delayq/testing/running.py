@@ -13,7 +13,7 @@ from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
 from ..core.queue import Queue
-from ..core.records.layout import PAUSED_OUT
+from ..core.rules import orders_of
 from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
@@ -104,12 +104,14 @@ class Runner:
 
     def _is_paused(self, entry: Entry) -> bool:
         queue = self._broker.existing(entry.queue)
-        return queue is not None and bool(queue.layout.get("paused", 0) & PAUSED_OUT)
+        return queue is not None and orders_of(queue.layout, self._broker.clock.now_ms)["paused"] in ("out", "both")
 
     def _next_moment_ms(self) -> int | None:
-        """Return the next time at which a job is due or a lease expires."""
+        """Return the next time at which a job is due, a lease expires, or the pause of a due job ends."""
         now_ms, due_ms = self._broker.clock.now_ms, self._agenda.next_ms()
         moments = [end_ms for _, _, end_ms in self._lease_ends()] + ([] if due_ms is None else [due_ms])
+        queues = filter(None, (self._broker.existing(entry.queue) for entry in self._paused))
+        moments += [ends["out"] for queue in queues if "out" in (ends := queue.layout.get("until") or {})]
         return min((moment for moment in moments if moment > now_ms), default=None)
 
     def _lease_ends(self) -> Iterator[tuple[Queue, int, int]]:

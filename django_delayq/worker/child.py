@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -17,6 +18,7 @@ from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
     from ..core.replies import Which
+    from .consumer import Consumer
 
 VARIABLE: Final = "DELAYQ_CHILD"
 
@@ -45,6 +47,8 @@ class ChildSpec:
     parent: int
     #: run the jobs that wait for quarantine, and no others
     quarantine: bool = False
+    #: name of this start of the program, the same for all its processes
+    program: str = ""
 
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
@@ -55,6 +59,7 @@ class ChildSpec:
             "slots": self.slots,
             "parent": self.parent,
             "quarantine": self.quarantine,
+            "program": self.program,
         }
         return {**os.environ, VARIABLE: json.dumps(told)}
 
@@ -68,9 +73,7 @@ def child_spec() -> ChildSpec | None:
     if told is None:
         return None
     words = json.loads(told)
-    return ChildSpec(
-        words["name"], words["index"], words["board"], words["slots"], words["parent"], words["quarantine"]
-    )
+    return ChildSpec(board_fd=words.pop("board"), **words)
 
 
 def adopt(told: ChildSpec) -> Scoreboard:
@@ -94,6 +97,24 @@ def served_by(child_spec: ChildSpec | None) -> Which:
     if child_spec is None:
         return "all"
     return "quarantined" if child_spec.quarantine else "others"
+
+
+def exit_code_of(consumer: Consumer) -> int:
+    """Return the exit code of a process whose consumer has ended by itself or by order."""
+    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK
+
+
+def reap_adopted(own: set[int]) -> None:
+    """Collect the exit codes of adopted processes.
+
+    As PID 1 of a container, this process adopts the orphans of its children.
+    """
+    with contextlib.suppress(ChildProcessError, AttributeError):
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid in own:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def new_name() -> str:

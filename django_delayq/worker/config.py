@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from ..core.concurrency import Concurrency
 from ..core.errors import Misconfigured
 from .scheduler import Scheduler
 
@@ -32,6 +33,8 @@ class WorkerConfig:
     pulled: frozenset[str] = frozenset()
     #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
     weights: Mapping[str, float] = field(default_factory=dict)
+    #: queue name → limit of the jobs that run at the same time
+    concurrency: Mapping[str, Concurrency] = field(default_factory=dict)
     #: jobs that one process runs at the same time; an ``async def`` job occupies a thread too
     threads: int = 5
     #: processes that the supervisor keeps running

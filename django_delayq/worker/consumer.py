@@ -18,16 +18,17 @@ from . import decision
 from .attempt import NEVER, Attempt, trusted
 from .batch import Batcher
 from .changes import Changes
+from .concurrency import Limits
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
 from .policy import policy_of
 from .readiness import ReadinessGate
 from .redis_health import RedisHealth
+from .rest import SafetyCheck, call_waker
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
-from .shard_state import stalest
 from .slots import Slots
-from .wake_listener import REPEAT, WakeListener
+from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
     from ..core.replies import Batch, Which
@@ -40,8 +41,6 @@ logger = logging.getLogger(__name__)
 BATCH: Final = 250
 #: maximum number of jobs that a process holds without a slot, however short they are
 MOST_WAITING: Final = 500
-#: seconds between two checks, each of one shard in rotation, although nothing indicates work there
-SAFETY_CHECK: Final = 5.0
 #: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
 QUARANTINE_PATIENCE: Final = 2.0
 #: a quarantine process ends after finding no job for this many seconds
@@ -104,10 +103,12 @@ class Consumer:
         self._collected = 0
         self._batches = 0  # number of batches among the held attempts
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
+        #: limits of how many jobs of a task or a queue run at the same time
+        self.limits = Limits(registry, config.concurrency, name, selector)
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._busy_at = time.monotonic()
         self._stuck: set[Attempt] = set()
-        self._checked_at = time.monotonic()
+        self._safety_check = SafetyCheck(selector)
         self._stopping = False
         self._giving_back = False
         self._halted = False
@@ -175,6 +176,7 @@ class Consumer:
                 # The settler retries calls to Redis: an error that arrives here is a bug, and the loop continues.
                 time.sleep(pause.next(self._health.failed("fetch loop", error)))
         self._orphaned.give_back()
+        self.limits.close()
         self.finished.set()
 
     def _is_over(self) -> bool:
@@ -203,7 +205,7 @@ class Consumer:
         now = time.monotonic()
         room, source = BATCH, self._selector.due(now)
         if source is not None:
-            room = self._room(source)
+            room = self.limits.room(source, self._room(source), now)
         if source is not None and room > 0:
             self._fetch(source, room)
             if now - self._settler.since > _SETTLE_AFTER_SECONDS:
@@ -212,6 +214,7 @@ class Consumer:
             self._settler.settle_all()
         else:
             self._rest()
+        self.limits.trim()
 
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
@@ -238,13 +241,20 @@ class Consumer:
         request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
         sent_at = time.monotonic()
         self._selector.begin_reserve(source, sent_at)
+        allowances = self.limits.allowances()
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
                 return queue.settle_reserve(
-                    shard, settlements_of(acks), limit, worker=worker, request=request, which=which
+                    shard,
+                    settlements_of(acks),
+                    limit,
+                    worker=worker,
+                    request=request,
+                    which=which,
+                    allowances=allowances,
                 )
-            return [], queue.reserve(shard, limit, worker=worker, request=request, which=which)
+            return [], queue.reserve(shard, limit, worker=worker, request=request, which=which, allowances=allowances)
 
         answer = self._settler.call_with_retries(call, acks)
         now = time.monotonic()
@@ -261,6 +271,8 @@ class Consumer:
             self._board.report_overdue(now)
         if batch.jobs:
             self._accept(source, batch.jobs, sent_at, now, batch.now_ms)
+        if self.limits.exist:
+            self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._which == "quarantined":
@@ -272,6 +284,7 @@ class Consumer:
         attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
         self._settler.held.update(attempts)
         self._accepted += len(attempts)
+        self.limits.took(source.queue.name, jobs)
         slots, pace = self._slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
             attempts = self._arrange(source, attempts)
@@ -321,6 +334,7 @@ class Consumer:
                 self._batches -= sum([bool(attempt.members) for attempt in attempts])
                 attempts = [part for attempt in attempts for part in attempt.parts]
             self._collected += len(attempts)
+            self.limits.ended(source.queue.name, attempts)
             self._settler.add(source, attempts)
 
     def _record_starts(self, attempts: list[Attempt]) -> None:
@@ -345,6 +359,7 @@ class Consumer:
             part.settlement = decision.give_back(part.job, policy, reason=reason)
         self._batches -= bool(attempt.members)
         self._collected += len(parts)
+        self.limits.ended(attempt.source.queue.name, parts)
         self._settler.add(attempt.source, parts)
 
     # --- rest
@@ -352,6 +367,7 @@ class Consumer:
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
+        self.limits.trim(rests=True)
         if self._config.burst and self._is_idle(time.monotonic()):
             self._stopping = True
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
@@ -367,25 +383,13 @@ class Consumer:
         has_room = not self._stopping and slots.free > len(slots.inbox)
         has_room = has_room and self._readiness.until <= now
         if has_room:
-            until = min(until, self._safety_check(now), selector.next_due_at())
+            until = min(until, self._safety_check.next(now), selector.next_due_at())
         if slots.done or self._settler or (self._stopping and self._only_stuck_left()):
             selector.resting = False
             return
         if self._waker is not None:
-            until = min(until, self._call_waker(self._waker, has_room and until > now, now))
+            until = min(until, call_waker(selector, self._waker, has_room and until > now, now))
         selector.rest(until)
-
-    def _call_waker(self, waker: WakeListener, has_room: bool, now: float) -> float:
-        """Listen for tokens, or not any more. Return when to repeat the call."""
-        selector = self._selector
-        is_listening = waker.listens_to(selector.names)
-        if not (has_room and selector.names):
-            selector.waiting = False
-        elif not (selector.waiting and is_listening):
-            selector.waiting = True
-            waker.call(selector.names)
-            return NEVER if is_listening else now + REPEAT
-        return NEVER
 
     def _check_call(self, now: float) -> float:
         """Take the supervisor's call, and return when an idle quarantine process checks for one again.
@@ -397,18 +401,6 @@ class Consumer:
         elif now >= self._busy_at + QUARANTINE_IDLE:
             self.found_no_jobs = self._stopping = True
         return now + _RECHECK_SECONDS
-
-    def _safety_check(self, now: float) -> float:
-        """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
-        oldest = stalest(self._selector.sources)
-        if oldest is None:
-            return NEVER
-        at = max(self._checked_at, oldest.sent_at) + SAFETY_CHECK
-        if at <= now:
-            self._checked_at = now
-            self._selector.expect(oldest, now)
-            return now
-        return at
 
     def _serve_inbox(self, now: float) -> None:
         """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
+from ..core.job import created_ms
 from ..core.moments import datetime_of
 from .attempt import NEVER, Attempt, trusted
 
@@ -58,6 +59,20 @@ class CurrentJob:
     def noe(self) -> int:
         """Number of earlier reserves of the job, whether they counted as failures or not."""
         return self._job.reserves - 1
+
+    @property
+    def releases(self) -> int:
+        """Number of times that the job was put back uncounted before this attempt: by ``Release``, or at a shutdown."""
+        return self._job.releases
+
+    @property
+    def created(self) -> datetime | None:
+        """Time at which this generation was first scheduled, by the caller's clock (UTC).
+
+        None for a job of an HTTP request with an ``Idempotency-Key`` and of a bulk load, whose calls may be repeated.
+        """
+        ms = created_ms(self._job.key)
+        return None if ms is None else datetime_of(ms)
 
     @property
     def lives(self) -> int:

@@ -175,7 +175,7 @@ def failed(
             error_class=error_class,
             error=error,
         )
-        settlement.oldest = job.merged
+        settlement.oldest, settlement.timed_out = job.merged, outcome == AttemptOutcome.TIMEOUT
         return with_merge_rules(settlement, policy)
     delay = safe_delay(backoff, job.failures) if own_delay is None else own_delay
     return with_merge_rules(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .depth_sampler import DepthSampler
 from .dispatcher import EpochCleanup, ShardPoller, WorkerPruning
 from .orphans import Orphans
 from .reaper import LeaseReaper
@@ -47,6 +48,7 @@ def dispatcher_duties(
         ),
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),
+        "depth-sampler": DepthSampler(broker, name),
         "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
     }
     ticker = RecurringTicker(broker, registry, config.timezone)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from .child import EXIT_FATAL
 from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class EndHooks:
         self._called = False
 
     @contextmanager
-    def at_fatal_errors(self, end: Callable[[], None]) -> Iterator[None]:
+    def at_fatal_errors(self, end: Callable[[int], None]) -> Iterator[None]:
         """Call ``last_words`` for an error of the block, and ``end`` when an error ends one of the worker's threads."""
         previous = threading.excepthook
 
@@ -35,7 +36,7 @@ class EndHooks:
             if args.thread is not None and args.thread.name.startswith(_OWN_THREADS):
                 logger.critical("thread %s died, so this process ends", args.thread.name, exc_info=args.exc_value)
                 self._fatal = self._fatal or args.exc_value
-                end()
+                end(EXIT_FATAL)
 
         threading.excepthook = died
         try:

@@ -17,7 +17,7 @@ from time import monotonic
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
-from ..core.errors import JobTimeout, PartialFailure, Verdict
+from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
 from ..core.settlement import Settlement
 from ..core.task import Registry, Task
 from . import decision
@@ -240,7 +240,9 @@ class Execution:
             raise LookupError(f"no task named {attempt.job.task} in this process")
         result = attempt.task.func(*attempt.args, **attempt.kwargs)
         if type(result) is CoroutineType:
-            return self._loop.run(result, attempt)
+            result = self._loop.run(result, attempt)
+        if result is False and attempt.task.options.retry_on_false:
+            raise Retry("the handler returned False")
         return result
 
     def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:

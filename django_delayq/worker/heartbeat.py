@@ -11,6 +11,7 @@ from .attempt import Attempt, trusted
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.workers import AnnouncementReply
     from .commands import WorkerCommands
     from .consumer import Consumer
     from .slots import Slots
@@ -27,7 +28,7 @@ class Heartbeat:
 
     Args:
         describe: returns the process's entry for the worker registry.
-        announced: called after each announcement, whose reply also shows whether the registry of queues changed.
+        announced: called with the reply to each announcement; it also shows whether the registry of queues changed.
         commands: carries out commands that were sent to this worker.
     """
 
@@ -39,7 +40,7 @@ class Heartbeat:
         describe: Callable[[], dict[str, Any]],
         consumer: Consumer | None,
         slots: Slots | None,
-        announced: Callable[[], None],
+        announced: Callable[[AnnouncementReply], None],
         commands: WorkerCommands,
     ) -> None:
         self._broker = broker
@@ -57,12 +58,15 @@ class Heartbeat:
         """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""
         began = time.monotonic()
         if self._consumer is not None:
-            self._renew(list(self._consumer.held))
+            try:
+                self._consumer.limits.renew()  # first, so that permits outlive the leases
+            finally:
+                self._renew(list(self._consumer.held))
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
         announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
-        self._announced()
+        self._announced(announcement)
         self._commands.carry_out(announcement)
         # Measured from the start of this turn: a Redis that stalls must not delay two turns.
         return max(0.0, began + self._rest - time.monotonic())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.job import Job
 from ..core.task import Task
 from .record import Formatter
+
+if TYPE_CHECKING:
+    from .current import CurrentJob
 
 
 def _do_nothing() -> None: ...
@@ -52,6 +55,9 @@ class Hooks:
     notify: Callable[..., None] = _ignore_event
     #: returns the stored form of a handler's exception; if it fails itself, the default form is stored
     format_error: Formatter | None = None
+    #: sends a failure to an error tracker, given the job and the error; called for each counted failure, before it is
+    #: stored. Exceptions are logged
+    report_error: Callable[[CurrentJob, BaseException], None] | None = None
     #: returns the seconds until the next attempt, given the error and the number of earlier failures; None = use the
     #: back-off.
     #: Not called for errors that the task's own ``retry_for`` names

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from contextvars import copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
@@ -50,7 +51,8 @@ class Notifier:
         """Return True if a listener is called for this end."""
         event = event_of(settlement)
         has_hook = task is not None and task.options.on_exhausted is not None
-        return (event is not None and self._hooks.wants(event, task)) or (has_hook and is_exhausted(settlement))
+        is_heard = event is not None and (self._hooks.report_error is not None or self._hooks.wants(event, task))
+        return is_heard or (has_hook and is_exhausted(settlement))
 
     def notify(self, event: str, attempt: Attempt, **details: Any) -> None:
         """Notify the hooks of one job."""
@@ -64,6 +66,8 @@ class Notifier:
         if error is not None and is_exhausted(settlement):
             self._exhausted(attempt, error)
         event = event_of(settlement)
+        if event is not None and error is not None and self._hooks.report_error is not None:
+            self._call("report_error", self._hooks.report_error, attempt, error)
         if event is None or not self._hooks.wants(event, attempt.task):
             return
         if event == "job_buried":
@@ -98,14 +102,16 @@ class Notifier:
     def _exhausted(self, attempt: Attempt, error: BaseException) -> None:
         """Call the task's own hook, while the job is still held."""
         hook = attempt.task.options.on_exhausted if attempt.task is not None else None
-        if hook is None:
-            return
+        if hook is not None:
+            self._call("on_exhausted", hook, attempt, error)
+
+    def _call(self, name: str, hook: Callable[..., Any], attempt: Attempt, error: BaseException) -> None:
         try:
             result = hook(view_of(attempt), error)
             if type(result) is CoroutineType:
                 self._loop.run(result, attempt)
         except BaseException:
-            logger.exception("%s: on_exhausted of task %s failed", attempt.job.id, attempt.job.task)
+            logger.exception("%s: %s of task %s failed", attempt.job.id, name, attempt.job.task)
 
     @staticmethod
     def _log(attempt: Attempt, settlement: Settlement, error: BaseException) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
+from ..core.workers import IGNORE, WATCH
 from .config import WorkerConfig
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Scope:
         #: queues requested by name, and queues whose leases are reaped but that are not reserved from
         self._wanted = config.queues
         self._ignored = config.pulled
+        #: queues that operators added ("watch") or took away ("ignore") while the program runs
+        self._choices: Mapping[str, str] = {}
         self._changed = changed
         self._seen = ""
         self._numbers: dict[str, tuple[int, ...]] = {}
@@ -47,24 +50,51 @@ class Scope:
     @property
     def worked(self) -> list[Queue]:
         """Queues whose jobs this process runs."""
-        return [queue for queue in self.queues if queue.kind == "python" and queue.name not in self._ignored]
+        return [queue for queue in self.queues if queue.kind == "python" and self._serves(queue.name)]
+
+    def _serves(self, name: str) -> bool:
+        chosen = self._choices.get(name)
+        return chosen == WATCH or (chosen != IGNORE and name not in self._ignored)
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names of the queues that operators took away."""
+        return sorted(name for name, word in self._choices.items() if word == IGNORE)
 
     @property
     def names(self) -> list[str]:
         """Names of the queues for display. If there are very many, the first ones and the number of the others."""
         if not self._config.all_queues:
-            return [name for name in self._wanted if name not in self._ignored]
+            return [name for name in dict.fromkeys((*self._wanted, *self._choices)) if self._serves(name)]
         names = [queue.name for queue in self.worked]
         return names if len(names) <= _TOLD else [*names[:_TOLD], f"… {len(names) - _TOLD} more"]
 
-    def refresh(self) -> None:
-        """Read the registry."""
-        with self._lock:
+    def refresh(self, choices: Mapping[str, str] | None = None) -> None:
+        """Read the registry.
+
+        Args:
+            choices: queues that operators added ("watch") or took away ("ignore"); None = as before.
+        """
+        with self._choosing():
+            if choices is not None:
+                self._choices = choices
             self._refresh()
+
+    def follow(self, choices: Mapping[str, str]) -> None:
+        """Apply the choices that an announcement returned; read the registry if they or the registry changed."""
+        if choices != self._choices:
+            changes = [f"{word} {name}" for name, word in sorted(choices.items())]
+            logger.warning("choice of queues by operators: %s", ", ".join(changes) or "none any more")
+            self.refresh(choices)
+        elif self._broker.changes != self._seen:
+            self.refresh()
 
     def _refresh(self) -> None:
         seen = self._broker.changes
-        self.queues = self._broker.served(self._wanted, every=self._config.all_queues, awaited=self._config.awaited)
+        # A chosen queue is never created: it may have been deleted since.
+        chosen = [name for name in self._choices if name not in self._wanted]
+        awaited = self._config.awaited | set(chosen)
+        self.queues = self._broker.served((*self._wanted, *chosen), every=self._config.all_queues, awaited=awaited)
         numbers = {queue.name: queue.numbers for queue in self.worked}
         if numbers != self._numbers:
             if self._numbers:
@@ -108,17 +138,12 @@ class Scope:
     def _choosing(self) -> Iterator[None]:
         """Undo a choice if the registry cannot be read for it, before any thread sees it."""
         with self._lock:
-            before = self._wanted, self._ignored
+            before = self._wanted, self._ignored, self._choices
             try:
                 yield
             except BaseException:
-                self._wanted, self._ignored = before
+                self._wanted, self._ignored, self._choices = before
                 raise
-
-    def refresh_if_changed(self) -> None:
-        """Read the registry if the last announcement reported a change."""
-        if self._broker.changes != self._seen:
-            self.refresh()
 
 
 def _difference(before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]]) -> str:

@@ -121,6 +121,11 @@ class ShardSelector:
         with self.condition:
             source.expect(at)
 
+    def postpone(self, source: Source, at: float) -> None:
+        """Rest a shard until ``at``, although it may have due jobs: they wait for a limit."""
+        with self.condition:
+            source.due_at = at
+
     def awaited_queues(self) -> frozenset[str]:
         """Return the queues to listen to. See :class:`~.wake_listener.Audience`."""
         return self.names if self.waiting else frozenset()
@@ -150,6 +155,11 @@ class ShardSelector:
         """End the rest for another reason: an attempt ended, or the worker should stop."""
         with self.condition:
             self._end_rest()
+
+    def attempt_ended(self) -> None:
+        """End the rest because a slot is free."""
+        if self.resting:
+            self.nudge()
 
     def rest(self, until: float) -> None:
         """Wait until ``until`` or a nudge. The caller must set ``resting`` before its last check for work."""

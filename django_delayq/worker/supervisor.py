@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.task import Registry
-from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name
+from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name, reap_adopted
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
@@ -67,6 +67,7 @@ class Supervisor:
         self._broker = broker
         self._reload_on = reload_on
         self._base = config.name or new_name()
+        self._program = new_name()  # another one at each start, unlike a configured name
         self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
         self._children_started = 0
         self._places = [Place(index) for index in range(config.processes)]
@@ -217,7 +218,13 @@ class Supervisor:
         slots = 1 if place.quarantine else self._config.threads
         board = Scoreboard.create(slots)
         child_spec = ChildSpec(
-            f"{self._base}.{self._children_started}", place.index, board.fd, slots, os.getpid(), place.quarantine
+            f"{self._base}.{self._children_started}",
+            place.index,
+            board.fd,
+            slots,
+            os.getpid(),
+            place.quarantine,
+            self._program,
         )
         process = subprocess.Popen(self._command, env=child_spec.environment(), pass_fds=(board.fd,))
         logger.info(
@@ -271,7 +278,7 @@ class Supervisor:
 
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:
-            _reap_adopted({child.process.pid for child in self._children()})
+            reap_adopted({child.process.pid for child in self._children()})
         for place in self._all_places:
             child = place.child
             if child is None:
@@ -303,16 +310,3 @@ class Supervisor:
         self._suspects.expect(time.monotonic() + seconds)
         if self._signals is not None:
             self._signals.poke()
-
-
-def _reap_adopted(own: set[int]) -> None:
-    """Collect the exit codes of adopted processes.
-
-    As PID 1 of a container, this process adopts the orphans of its children.
-    """
-    with contextlib.suppress(ChildProcessError, AttributeError):
-        while True:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid in own:
-                return
-            os.waitpid(found.si_pid, os.WNOHANG)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
+from ..core.workers import choices_of
 from .attempt import Attempt
 from .changes import Changes
-from .child import EXIT_DRY, EXIT_FATAL, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
+from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, exit_code_of, is_orphan, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
@@ -81,6 +82,7 @@ class Worker:
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
+        self.program = (child_spec.program if child_spec else "") or self.name
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         self._broker = broker
@@ -137,9 +139,9 @@ class Worker:
                 self._signals = None
         return self._exit_code
 
-    def _fail(self) -> None:
-        """End the process, because one of its own threads died."""
-        self._exit_code = EXIT_FATAL
+    def _fail(self, code: int) -> None:
+        """End the process with this code, because one of its own threads died."""
+        self._exit_code = code
         self._finish()
 
     def _handle_signal(self, number: int) -> None:
@@ -184,7 +186,7 @@ class Worker:
             self.describe,
             self.consumer,
             self._slots,
-            self._scope.refresh_if_changed,
+            lambda reply: self._scope.follow(reply.choices),
             WorkerCommands(self._broker, self.name, self._end_by_command),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
@@ -213,7 +215,7 @@ class Worker:
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh()
+                self._scope.refresh(choices_of(self._broker, self.program))
             except Exception as error:
                 if self._wait_for_stop(pause.next(self.health.failed("start", error))):
                     return None
@@ -261,18 +263,12 @@ class Worker:
         config = self.config
         execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
         execution.unknown = UnknownTasks(self._broker.knows_task)
-
-        def ended() -> None:
-            if selector.resting:
-                selector.nudge()
-
-        self._slots = Slots(config.threads, execution, self._hooks, ended)
+        self._slots = Slots(config.threads, execution, self._hooks, selector.attempt_ended)
         self._timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
             self._slots.running, self._board, self._overran, self._beat, reaction_seconds=self._reaction_seconds
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
             self._waker = WakeListener(self._broker, selector, self.health, selector.lock)
-        lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(
             config,
             self.name,
@@ -280,7 +276,7 @@ class Worker:
             self._slots,
             self.health,
             self._waker,
-            lease,
+            self._broker.lease_ms / 1000,
             self._registry,
             self._changes,
             execution.readiness,
@@ -336,6 +332,8 @@ class Worker:
             "pid": os.getpid(),
             "queues": self._scope.names,
             "all_queues": self.config.all_queues,
+            "ignored": self._scope.ignored,
+            "program": self.program,
             "threads": self.config.threads if self.config.consumer else 0,
             "running": self.config.threads - slots.free if slots else 0,
             "settled": consumer.settled if consumer else 0,
@@ -415,13 +413,13 @@ class Worker:
         for loop in self._loops:
             loop.close()
         clean = True
-        if (consumer := self.consumer) is not None and self._slots is not None:
-            if not consumer.join(max(0.0, self._seconds_left())):
-                consumer.halt()
-                consumer.join(1.0)
-            if self._exit_code == EXIT_OK and (consumer.reached_max_jobs or consumer.found_no_jobs):
-                self._exit_code = EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY
-            clean = self._slots.close(0.2 if not consumer.held else 0.0)
+        if self.consumer is not None and self._slots is not None:
+            if not self.consumer.join(max(0.0, self._seconds_left())):
+                self.consumer.halt()
+                self.consumer.join(1.0)
+            if self._exit_code == EXIT_OK:
+                self._exit_code = exit_code_of(self.consumer)
+            clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
         if self._warning is not None:
             self._warning.cancel()
         if self._heartbeat is not None:

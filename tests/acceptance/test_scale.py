@@ -14,6 +14,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.settlement import bury
 from tests.support.redis_box import RedisBox
 
@@ -149,3 +150,24 @@ def test_t02_ten_thousand_leases_that_end_at_once_are_all_recovered(make_mill: M
     mill.wait_empty()
     assert mill.starts_by_id() == dict.fromkeys(ids, 1)
     assert mill.counts().morgue == 0
+
+
+@pytest.mark.parametrize("jobs", [50_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
+def test_t50_many_delayed_jobs_are_resident_at_a_known_number_of_bytes(
+    redis_factory: Callable[..., RedisBox], jobs: int
+) -> None:
+    """The benchmark ``memory --jobs 10000000`` measures the same on both servers, and by key."""
+    server = redis_factory()
+    with server.client() as client:
+        broker = Broker(connect(RedisConfig.parse(server.url)))
+        queue = broker.queue("shop")
+        before = client.info("memory")["used_memory"]
+        for first in range(0, jobs, 10_000):
+            numbers = range(first, min(first + 10_000, jobs))
+            made = (NewJob(f"order-{n:010}", "shop.cancel", b"[12345678]", delay_ms=3_600_000 + n) for n in numbers)
+            assert len(queue.schedule_many(made)) == len(numbers)
+        assert broker.inspector.counts("shop").delayed == jobs
+        per_job = (client.info("memory")["used_memory"] - before) / jobs
+        broker.connection.close()
+    print(f"{jobs:,} delayed jobs: {per_job:.1f} bytes each")
+    assert 150 < per_job < 260, f"{per_job:.0f} bytes a job"

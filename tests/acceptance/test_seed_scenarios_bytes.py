@@ -127,7 +127,6 @@ def test_t55_hostile_bytes_run_nothing(stage: Stage, payload: bytes) -> None:
         {"at": 1_700_000_000_000},
         {"delay": math.inf},
         {"delay": math.nan},
-        {"delay": -1},
         {"delay": 1e300},
         {"at": 10**30},
     ],

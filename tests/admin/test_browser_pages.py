@@ -28,6 +28,7 @@ BASE = "/admin/django_delayq/"
 WIDTHS = (1280, 1366, 1920, 390)
 #: from this width on even a table needs no scroll bar
 LAPTOP = 1280
+QUEUE_PAGES = ("change", "run", "purge", "limit", "reshard", "delete")
 LONG_ID = "subscription-renewal-2026-11"
 
 #: elements that end beyond the window, or beyond a box that would have to be scrolled
@@ -105,8 +106,10 @@ def _pages() -> dict[str, str]:
         "livejob-page": f"{job}{named}/change/",
         "livejob-reschedule": f"{job}{named}/reschedule/",
         "livejob-cancel": f"{job}{named}/cancel/",
+        "livejob-finished": f"{job}finished/",
+        "queueentry-create": f"{BASE}queueentry/create/",
         "livejob-gone": f"{job}payments_2Fnone/change/",
-        **{f"queueentry-{page}": f"{queue}{page}/" for page in ("change", "run", "purge")},
+        **{f"queueentry-{page}": f"{queue}{page}/" for page in QUEUE_PAGES},
         **{name: f"{BASE}{name.partition('-')[0]}/{quote(str(key))}/change/" for name, key in changes.items()},
         "failedjob-edit": f"{BASE}failedjob/{changes['failedjob-page']}/edit/",
         "failedjob-history": f"{BASE}failedjob/{changes['failedjob-page']}/history/",

@@ -21,6 +21,7 @@ JOB, QUEUE = quote("orders/delayed"), quote("orders")
 #: address -> (method, permissions that it needs)
 PAGES = {
     f"{BASE}/livejob/": ("get", {"view_livejob"}),
+    f"{BASE}/livejob/finished/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/bulk/run/": ("post", {"view_livejob", "run_livejob"}),
     f"{BASE}/livejob/bulk/cancel/": ("post", {"view_livejob", "cancel_livejob"}),
     f"{BASE}/livejob/bulk/retry/": ("post", {"view_livejob", "retry_morguejob"}),
@@ -35,9 +36,26 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
+    f"{BASE}/queueentry/workers/w/stop/": ("post", {"view_queueentry", "stop_queueentry"}),
+    f"{BASE}/queueentry/workers/w/drain/": ("post", {"view_queueentry", "stop_queueentry"}),
+    f"{BASE}/queueentry/workers/w/dump/": ("post", {"view_queueentry", "dump_queueentry"}),
+    f"{BASE}/queueentry/create/": ("post", {"view_queueentry", "create_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/limit/": ("post", {"view_queueentry", "limit_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/reshard/": ("post", {"view_queueentry", "reshard_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/delete/": ("post", {"view_queueentry", "delete_queueentry"}),
 }
 PERMISSIONS = sorted({one for _, needed in PAGES.values() for one in needed})
-SAID = {"direction": "both", "typed": "orders", "delay": "1", "unit": "hours"}
+SAID = {
+    "direction": "both",
+    "typed": "orders",
+    "delay": "1",
+    "unit": "hours",
+    "name": "new",
+    "kind": "python",
+    "shards": "1",
+    "priorities": "strict",
+    "max_length": "9",
+}
 
 
 def world(broker: Broker) -> Any:
@@ -72,7 +90,7 @@ def test_every_page_and_button_is_in_this_matrix() -> None:
     known = {str(one.name) for model in (LiveJob, QueueEntry) for one in admin.site.get_model_admin(model).get_urls()}
     parts = [address.strip("/").split("/") for address in PAGES]
     pages = [
-        (one[2], "bulk_" if one[3:4] == ["bulk"] else "", one[4] if len(one) > 4 else "changelist") for one in parts
+        (one[2], "bulk_" if one[3:4] == ["bulk"] else "", one[-1] if len(one) > 3 else "changelist") for one in parts
     ]
     listed = {f"django_delayq_{model}_{bulk}{page}" for model, bulk, page in pages}
     assert listed == known
@@ -112,6 +130,7 @@ def test_each_permission_opens_its_own_pages_and_no_other(
     delayq: Broker, client: Client, staff: Callable[..., Any], held: tuple[str, ...]
 ) -> None:
     every_place(delayq)
+    delayq.announce("w", {"queues": ["orders"]})
     client.force_login(staff(*dict.fromkeys(held)))
     for address, (_, needed) in PAGES.items():
         before = world(delayq)

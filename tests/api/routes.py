@@ -25,7 +25,11 @@ NOTHING = {"nothing"}
 #: views that are functions, so that they cannot say themselves what they ask for
 FUNCTIONS = {"metrics": {"GET": "view"}}
 #: what a route has to be asked before it looks at who may
-BODIES = {"reserve-from-many": {"queues": ["mail"]}}
+BODIES = {
+    "reserve-from-many": {"queues": ["mail"]},
+    "worker_watch": {"queue": "mail"},
+    "worker_ignore": {"queue": "mail"},
+}
 
 
 @dataclass(frozen=True)

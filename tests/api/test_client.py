@@ -79,7 +79,7 @@ def test_tasks_are_scheduled_with_their_arguments(client: Client) -> None:
 
 
 def test_what_cannot_be_stored_is_told_with_its_place_and_what_was_stored_before(client: Client) -> None:
-    jobs: list[Any] = ["fine"] * 1000 + ["fine", {"body": "x", "delay": -1}]
+    jobs: list[Any] = ["fine"] * 1000 + ["fine", {"body": "x", "delay": "soon"}]
     with pytest.raises(Invalid) as told:
         client.put_many("mail", jobs)
     assert (told.value.status, told.value.code, len(told.value.done)) == (400, "invalid", 1000)
@@ -221,7 +221,10 @@ def test_queues_are_made_limited_paused_resharded_and_deleted(client: Client) ->
     assert (made.kind, made.shards, made.limits["max_length"]) == ("pull", 2, 10)
     assert client.limit_queue("images", max_length=None, morgue_max=5).limits["max_length"] is None
     assert client.pause("images", "in").paused == "in"
+    assert client.pause("images", "in", seconds=600).paused_until["in"] > datetime.now(UTC)
     assert client.resume("images").paused == ""
+    assert client.pause_producers().since is not None
+    assert not client.resume_producers().paused and not client.producers().paused
     assert client.reshard("images", 4).shards == 4
     assert {queue.name for queue in client.queues()} == {"mail", "orders", "crm", "images"}
     shown = client.queue("images")
@@ -241,6 +244,8 @@ def test_workers_are_shown_and_told(client: Client) -> None:
     assert client.worker(WORKER).jobs[0].lease_ends is not None
     client.dump_worker(WORKER)
     assert "in pay" in client.dump_of(WORKER)
+    client.watch_queue(WORKER, "orders")
+    client.ignore_queue(WORKER, "mail")
     client.drain_worker(WORKER)
     client.stop_worker(WORKER)
     with pytest.raises(NotFound):
@@ -263,11 +268,15 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "list_queues": "queues",
         "create_queue": "create_queue",
         "get_queue": "queue",
+        "get_depth": "depth",
         "limit_queue": "limit_queue",
         "delete_queue": "delete_queue",
         "pause_queue": "pause",
         "resume_queue": "resume",
         "reshard_queue": "reshard",
+        "get_producers": "producers",
+        "pause_producers": "pause_producers",
+        "resume_producers": "resume_producers",
         "list_jobs": "jobs",
         "produce_jobs": "put",
         "get_job": "job",
@@ -292,6 +301,8 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "list_workers": "workers",
         "get_worker": "worker",
         "stop_worker": "stop_worker",
+        "watch_queue": "watch_queue",
+        "ignore_queue": "ignore_queue",
         "drain_worker": "drain_worker",
         "dump_worker": "dump_worker",
         "get_dump": "dump_of",

@@ -43,6 +43,17 @@ def test_a_job_that_is_due_comes_first_and_ended_ones_end_no_wait(client: Client
     assert time.monotonic() - began > 0.9
 
 
+def test_the_length_of_a_lease_may_be_the_jobs_own(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    client.put("images", b"x", id="x", ttr=30)
+    (job,) = client.reserve("images")
+    assert 25 < job.seconds_left <= 31
+    assert job.touch(90)
+    assert 85 < job.seconds_left <= 90
+    assert job.touch()
+    assert 25 < job.seconds_left <= 31
+
+
 def test_a_wrong_margin_is_refused(client: Client) -> None:
     with pytest.raises(ValueError, match="deadline_margin is 0; give more than 0 seconds"):
         client.reserve("images", deadline_margin=0)

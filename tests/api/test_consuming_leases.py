@@ -83,7 +83,7 @@ def test_an_entry_that_is_none_is_refused_and_nothing_is_done(
         ("fail", "error", 5),
         ("fail", "error", {"code": "x"}),
         ("fail", "error", {"class": 5}),
-        ("fail", "delay", -1),
+        ("fail", "delay", True),
         ("fail", "delay", "5"),
         ("fail", "delay", 1e12),
         ("release", "delay", True),

@@ -113,7 +113,7 @@ def test_what_runs_has_no_due_time_but_what_waits_behind_it_has(api: Caller, fiv
     [
         {},
         {"delay": 5, "at": 5},
-        {"delay": -1},
+        {"delay": "soon"},
         {"delay": "5"},
         {"delay": None},
         {"delay": 10**15},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.moments import iso_of
 from django_delayq.masking import HIDDEN
 
 from .conftest import Caller
@@ -124,6 +126,7 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
         priority=1,
     )
     view = live(delayq, "x")
+    assert view.created_ms is not None and abs(view.created_ms / 1000 - time.time()) < 60
     assert api.get(f"{JOBS}/x") == (
         200,
         {
@@ -132,6 +135,7 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
             "key": view.job.key.hex(),
             "task": "errands.greet",
             "state": "delayed",
+            "created": iso_of(view.created_ms),
             "due": "2030-01-01T00:00:00.000Z",
             "priority": 1,
             "merged": False,
@@ -139,7 +143,11 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
             "reserves": 0,
             "crashes": 0,
             "releases": 0,
+            "timeouts": 0,
+            "buries": 0,
+            "kicks": 0,
             "quarantined": False,
+            "parked": False,
             "context": {"token": HIDDEN, "trace": "r"},
             "size": len(view.job.args),
             "cut": False,

@@ -209,7 +209,7 @@ def test_some_are_discarded(api: Caller, three: Broker) -> None:
                 "5",
             )
         ),
-        ("kick", {"ids": ["a"], "delay": -1}),
+        ("kick", {"ids": ["a"], "delay": "soon"}),
         ("kick", {"ids": ["a"], "delay": 1e300}),
         ("kick", {"ids": ["a"], "replace": 1}),
         ("kick", {"all": True, "per_second": 0}),

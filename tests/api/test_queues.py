@@ -31,6 +31,7 @@ def described(name: str, **others: Any) -> dict[str, Any]:
         "epoch": 0,
         "draining": False,
         "paused": "",
+        "paused_until": {},
         "configured": False,
         "limits": NO_LIMITS,
         **others,

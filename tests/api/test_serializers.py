@@ -27,7 +27,7 @@ CALLS, MERGED = carry.name, collect.name
 #: option → values that are valid, and values that are not
 OPTIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "id": (["a/b c", 17, "x" * 255], ["", "x" * 256, "a\nb", 1.5, ["x"], True]),
-    "delay": ([0, 1.5, 315_360_000], [-1, "5", True, 1e12, []]),
+    "delay": ([0, 1.5, 315_360_000, -1], ["5", True, 1e12, []]),
     "at": (["2030-01-01T00:00:00Z", 0, 1893456000.5], ["soon", "2030-01-01T00:00:00", [], True, "2030-01-01"]),
     "priority": ([0, 7], [-1, 8, "high", 1.0, True]),
     "on_conflict": (["replace", "ignore", "error"], ["whatever", 1]),
@@ -35,6 +35,8 @@ OPTIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "reset_retries": ([True, False], [1, "yes"]),
     "max_attempts": ([1, 1_000_000], [0, 1_000_001, "3", True]),
     "retry_in": ([5, [1, 2], "exponential"], [-1, "no preset", {}, True]),
+    "timeout": ([1, 0.5], [0, -1, "5", True]),
+    "ttr": ([1, 0.5, 7200], [0, -1, "5", True, 1e12]),
     "expires": ([1, 0.5, "2030-01-01T00:00:00Z"], [0, -1, "x", [], True]),
     "context": ([{}, {"trace": {"a": [1]}}], [5, [], "x"]),
 }

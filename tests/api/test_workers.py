@@ -45,6 +45,7 @@ def shown(broker: Any, **others: Any) -> dict[str, Any]:
         "host": "web-1",
         "pid": 4711,
         "queues": ["mail"],
+        "ignored": [],
         "threads": 3,
         "running": 1,
         "dispatcher": True,

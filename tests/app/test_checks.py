@@ -59,7 +59,7 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
         ({"REDSI": "x"}, {}, "delayq.E001", "unknown key 'REDSI'"),
         ({"REDIS": "http://x"}, {}, "delayq.E002", "http"),
         ({"REDIS": "jobs"}, {"default": LOCMEM}, "delayq.E004", "no alias in CACHES"),
-        ({"REDIS": "jobs"}, {"jobs": LOCMEM}, "delayq.E004", "not django-redis"),
+        ({"REDIS": "jobs"}, {"jobs": LOCMEM}, "delayq.E004", "LocMemCache is not on Redis"),
         ({"REDIS": URL, "MIDDLEWARE": ["no.such.thing"]}, {}, "delayq.E005", "no.such.thing"),
         ({"REDIS": URL, "MIDDLEWARE": ["django_delayq.settings.conf.SETTING"]}, {}, "delayq.E005", "not callable"),
         ({"REDIS": URL, "CONTEXT": {"t": "no.such.thing"}}, {}, "delayq.E008", "no.such.thing cannot be imported"),

@@ -187,7 +187,7 @@ def test_a_wrong_alias_says_what_to_do(settings: Any) -> None:
     with pytest.raises(Misconfigured, match=r"no alias in CACHES. Did you mean 'jobs'"):
         connections.broker()
     settings.DELAYQ = {"REDIS": "jobs"}
-    with pytest.raises(Misconfigured, match="DummyCache is not django-redis"):
+    with pytest.raises(Misconfigured, match="DummyCache is not on Redis"):
         connections.broker()
 
 

@@ -175,7 +175,6 @@ GOOD = {"id": 1, "payload": "x"}
         (lambda: schedule(sync, id=5, expires=60), InvalidJob, "expires is for plain tasks"),
         (lambda: schedule(sync, id=5, on_conflict="merg"), InvalidJob, "Did you mean 'merge'"),
         (lambda: schedule(sync, id=5, due_policy="kep"), InvalidJob, "Did you mean 'keep'"),
-        (lambda: schedule(sync, id=5, delay=-1), InvalidJob, "delay is negative"),
         (lambda: schedule(sync, id=5, delay=True), InvalidJob, "not bool"),
         (lambda: schedule(sync, id=5, delay=1, at=9_999), InvalidJob, "give one of them"),
         (lambda: sync.using(expires=60), InvalidJob, "expires is for plain tasks"),

@@ -100,3 +100,20 @@ def test_a_lease_that_ran_out_is_heard_of_where_it_is_taken_back(ears: Ears, par
         ("job_buried", "Crashed", "poison"),
     ]
     assert "ran out during the attempt" in ears.heard[0][4]
+
+
+def report(job: Any, error: BaseException) -> None:
+    reported.append((job.task, job.id, job.attempt, str(error)))
+
+
+reported: list[Any] = []
+
+
+def test_a_failure_by_pull_is_reported_to_the_error_tracker(ears: Ears, parcel: Any, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "HOOKS": {"report_error": "tests.app.test_pull_ends.report"}}
+    reported.clear()
+    schedule(parcel, 7, id="a")
+    queue = Queue("default")
+    assert one(queue).fail(ValueError("closed"))
+    assert one(queue).ack()
+    assert reported == [("pull.parcel", "a", 1, "closed")]

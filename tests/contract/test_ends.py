@@ -28,7 +28,8 @@ def test_a_failure_is_counted_and_waits(stand: Stand) -> None:
         0,
         {"message": "no"},
     )
-    assert live["history"] == {"reserves": 1, "failures": 1, "crashes": 0, "releases": 0}
+    in_all = {"timeouts": 1, "buries": 0, "kicks": 0}
+    assert live["history"] == {"reserves": 1, "failures": 1, "crashes": 0, "releases": 0, **in_all}
     assert world["counters"] == {"created": 1, "reserved": 1, "timeout": 1}
 
 

@@ -14,7 +14,7 @@ from zlib import crc32
 from django_delayq.core.job import POSTPONED, STARTED, STOPPING, UNCLEAR, Job, Payload
 from django_delayq.core.settlement import Settlement
 
-from .model_values import Due, Grave, Item, Live, add, better
+from .model_values import Due, Grave, Item, Live, add, better, one_more
 from .model_waiting import WaitingJobs
 
 
@@ -37,6 +37,8 @@ class ModelShard(WaitingJobs):
             return False
         if s.guard == "expired" and (live.lease.deadline_ms > self.now_ms or self.held_back):
             return False
+        if s.guard == "expired" or s.timed_out or s.outcome == "timeout":
+            live.counts = one_more(live.counts, "timeouts")
         if s.verb == "ack":
             self.count("acked")
             self._end(s.job.id, live)
@@ -81,6 +83,8 @@ class ModelShard(WaitingJobs):
         self.count("buried")
         live.failures += s.outcome != "undecodable"
         live.crashes += s.outcome == "poison"
+        released = max(0, live.reserves - live.failures - (s.outcome == "undecodable"))
+        counts = one_more(replace(live.counts, releases=live.counts.releases + released), "buries")
         items = sorted(live.running.values(), key=lambda item: item.order)
         content = live.content
         if s.oldest and items:
@@ -94,6 +98,7 @@ class ModelShard(WaitingJobs):
             live.failures,
             live.reserves,
             live.crashes,
+            counts,
             s.outcome,
             s.reason,
             s.error_class,
@@ -107,8 +112,8 @@ class ModelShard(WaitingJobs):
 
     def _try_rest(self, s: Settlement, live: Live) -> None:
         """Make the other payloads of the attempt a new generation, merged with the gated content and due now."""
-        key = hashlib.sha1(live.content.key).digest()[:16]
-        key = bytes((key[0] & 0x7F,)) + key[1:]
+        old = live.content.key
+        key = bytes((old[0] & 0x7F,)) + old[1:7] + hashlib.sha1(old).digest()[7:16]
         self._unite(s, live)
         self.lives[s.job.id] = Live(replace(live.content, key=key), self.at(self.now_ms), waiting=live.waiting)
 
@@ -173,7 +178,7 @@ class ModelShard(WaitingJobs):
             return "taken"
         due = self.at(self.now_ms + (delay_ms or 0) if due_ms is None else due_ms)
         if not live.lease:
-            live.due = due
+            live.due, live.parked = due, False
         elif live.gate:
             live.gate = due, live.gate[1]
         else:
@@ -202,15 +207,17 @@ class ModelShard(WaitingJobs):
             return "live"
         due = self.at(self.now_ms + delay_ms)
         if live is None:
-            live = self.lives[ident] = Live(content, due)
+            live = self.lives[ident] = Live(content, due, counts=one_more(grave.counts, "kicks"))
         elif live.lease:
             if live.gate and content.merged:
                 due, content = min(due, live.gate[0]), live.gate[1]
             live.gate = due, content
         else:
             live.due = min(due, live.due) if content.merged else due
+            live.parked = False
             live.content = live.content if content.merged else content
             self._forget(live)
+            live.counts = one_more(grave.counts, "kicks")
         for item in grave.items:
             add(live.waiting, item)
         del self.graves[name]
@@ -259,7 +266,7 @@ class ModelShard(WaitingJobs):
         )
         buried = sorted((grave.buried, name) for name, grave in self.graves.items())
         return {
-            "waiting": [(priority, ident, due[0]) for priority, due, ident in self.waiting()],
+            "waiting": [(place, ident, due[0]) for place, due, ident in self.all_waiting()],
             "reserved": sorted((live.lease.deadline_ms, i) for i, live in self.lives.items() if live.lease),
             "lives": {ident: self._seen(live) for ident, live in self.lives.items()},
             "failed": [(ident, self.lives[ident].failures, ms) for (ms, _), ident in failed],
@@ -281,6 +288,7 @@ class ModelShard(WaitingJobs):
             "failures": live.failures,
             "reserves": live.reserves,
             "crashes": live.crashes,
+            "counts": live.counts,
             "own_crashes": live.own_crashes,
             "quarantined": live.quarantined,
             "flags": live.flags,
@@ -304,6 +312,7 @@ class ModelShard(WaitingJobs):
             "failures": grave.failures,
             "reserves": grave.reserves,
             "crashes": grave.crashes,
+            "counts": grave.counts,
             "outcome": grave.outcome,
             "reason": grave.reason,
             "error_class": grave.error_class,

@@ -27,6 +27,12 @@ ids = st.sampled_from(IDS)
 #: which of the jobs handed out so far: still held, or known to a holder that lost it to another, or any
 pasts = st.tuples(st.sampled_from(["held", "held", "lost", "any"]), st.integers(0, 3))
 delays = st.sampled_from([0, 0, 0, 1, 1000, 20_000])
+#: how many jobs of some tasks a reserve may hand out; mostly no task is limited
+allowances: st.SearchStrategy[dict[str, int]] = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.dictionaries(st.sampled_from(["work", "sync", "both"]), st.sampled_from([0, 0, 1]), max_size=2),
+)
 served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "quarantined"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -137,7 +138,10 @@ class RecordingMachine(RuleBasedStateMachine):
             self.us = int(ms) * 1000
             self.set_clock()
 
-    def check_batch(self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which) -> None:
+    def check_batch(
+        self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which, allowed: Mapping[str, int]
+    ) -> None:
+        assert batch.parked == tuple(len(shard.parked(which, task)) for task in allowed)
         assert not batch.broken
         assert by_id(batch.jobs) == by_id(expected)
         due = shard.next_due_ms(which)

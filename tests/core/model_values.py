@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from django_delayq.core.job import (
+    NO_COUNTS,
     PRIORITIES,
+    JobCounts,
     NewJob,
     Payload,
     is_durable,
@@ -64,11 +66,18 @@ class Live:
     running: dict[bytes, Item] = field(default_factory=dict)
     own_crashes: int = 0
     quarantined: bool = False
+    #: it is due, and waits behind a limit of its task
+    parked: bool = False
     #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
     postponed: tuple[str, int, Due, Due] | None = None
+    counts: JobCounts = NO_COUNTS
 
     @property
     def waits_in(self) -> int:
+        return PRIORITIES + 1 if self.parked else self.own_class
+
+    @property
+    def own_class(self) -> int:
         return PRIORITIES if self.quarantined else self.content.priority
 
 
@@ -80,11 +89,17 @@ class Grave:
     failures: int
     reserves: int
     crashes: int
+    counts: JobCounts
     outcome: str
     reason: str
     error_class: str
     error: bytes
     items: tuple[Item, ...]
+
+
+def one_more(counts: JobCounts, name: str) -> JobCounts:
+    """Return the counts with one of them increased."""
+    return replace(counts, **{name: min(getattr(counts, name) + 1, 65_535)})
 
 
 def better(old: Item, new: Item, policy: str) -> Item:

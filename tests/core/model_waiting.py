@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from django_delayq.core.job import (
+    NO_COUNTS,
     PRIORITIES,
     STARTED,
     Job,
@@ -162,7 +163,7 @@ class WaitingJobs:
         return "gated"
 
     def _change_waiting(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
-        live.due = self._choose(new.due_policy, live.due, due, live)
+        live.due, live.parked = self._choose(new.due_policy, live.due, due, live), False
         if new.on_conflict == "merge":
             live.content = replace(live.content, priority=content.priority)
             return "merged"
@@ -186,6 +187,7 @@ class WaitingJobs:
 
     @staticmethod
     def _forget(live: Live) -> None:
+        live.counts = NO_COUNTS
         live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
         live.quarantined = False
         live.error, live.postponed = b"", None
@@ -194,17 +196,51 @@ class WaitingJobs:
 
     def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
         """Return the waiting ids in the order of their reservation: class, due, id."""
-        found = sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
+        found = [one for one in self.all_waiting() if one[0] <= PRIORITIES]
         return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
+
+    def all_waiting(self) -> list[tuple[int, Due, str]]:
+        """Return them with those that are parked, which come last."""
+        return sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
+
+    def parked(self, which: Which, task: str) -> list[Live]:
+        """Return the parked jobs of a task in the order in which they come back, as far as ``which`` covers them."""
+        found = [live for live in self.lives.values() if live.parked and live.content.task == task]
+        covered = [live for live in found if which != "quarantined" or live.quarantined]
+        return sorted(covered, key=lambda live: (live.own_class, live.due))
 
     def next_due_ms(self, which: Which = "all") -> float | None:
         return min((due[0] for _, due, _ in self.waiting(which)), default=None)
 
-    def reserve(self, limit: int, worker: str, which: Which = "all") -> tuple[list[Job], int]:
-        """Reserve due jobs; return them and their token (0 if there are none)."""
-        idents = [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms][:limit]
-        if not idents:
+    def _allowed(self, limit: int, which: Which, allowed: Mapping[str, int]) -> list[str]:
+        """Return the due jobs that may be handed out; park those that are met before and may not."""
+        left, idents = dict(allowed), list[str]()
+        for ident in [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms]:
+            if len(idents) == limit:
+                break
+            live = self.lives[ident]
+            if left.get(live.content.task) == 0:
+                live.parked = True
+            else:
+                left[live.content.task] = left.get(live.content.task, limit) - 1
+                idents.append(ident)
+        return idents
+
+    def reserve(
+        self, limit: int, worker: str, which: Which = "all", allowed: Mapping[str, int] | None = None
+    ) -> tuple[list[Job], int]:
+        """Reserve due jobs; return them and their token (0 if nothing is due).
+
+        Args:
+            allowed: task → how many of its jobs may be handed out. Parked ones come back first, as many as that.
+        """
+        allowed = allowed or {}
+        for task in {live.content.task for live in self.lives.values() if live.parked}:
+            for live in self.parked(which, task)[: min(limit, allowed.get(task, limit))]:
+                live.parked = False
+        if not limit or not any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
             return [], 0
+        idents = self._allowed(limit, which, allowed)
         self.token = max(self.token + 1, self.now_us)
         for ident in idents:
             live = self.lives[ident]
@@ -254,4 +290,5 @@ class WaitingJobs:
             live.quarantined,
             since_ms,
             reason,
+            live.counts,
         )

@@ -55,7 +55,7 @@ def test_an_id_that_cannot_be_is_refused(wide: Stage, verb: Callable[..., object
         verb(wide.queue, ["a", ident])
 
 
-@pytest.mark.parametrize("options", [{"delay_ms": -1}, {"per_second": 0}, {"per_second": -1.0}])
+@pytest.mark.parametrize("options", [{"per_second": float("nan")}, {"per_second": 0}, {"per_second": -1.0}])
 def test_a_pace_that_cannot_be_is_refused(wide: Stage, options: dict[str, int]) -> None:
     with pytest.raises(InvalidJob):
         bulk.kick_all(wide.queue, **options)  # type: ignore[arg-type]

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events
+from django_delayq.core import bulk, events, permits
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, NewJob, Payload, new_id, new_key
+from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, columns, fsck
+from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
@@ -111,7 +113,14 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert [command.word for command in cluster_broker.announce("w:1", {"threads": 1}).commands] == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
+    assert permits.change(cluster_broker, "task:work", 1, [permits.Holding("w:1", 0, 2, 60_000)]).granted == (1,)
+    assert permits.read(cluster_broker, "task:work") == {"w:1": 1}
+    missing = reserve_match(queue, JobFilter(prefix="no such job"), Holder("w", 1000))
+    assert not [batch for batch, _ in missing if batch.jobs]
     assert cluster_broker.queue_names() == ["q"]
+    cluster_broker.pause_producers()
+    assert set(queue.schedule_many(NewJob(f"paused{number}", "work") for number in range(40))) == {"paused"}
+    cluster_broker.resume_producers()
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)
     for_operators(cluster_broker, queue)

@@ -204,7 +204,7 @@ def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytes
 @pytest.mark.parametrize(
     "body",
     [
-        b"\x74" + b"x" * 5000,  # of a version that nobody knows
+        b"\x14" + b"x" * 5000,  # of a version that nobody knows
         b"\x34\1\0" + b"k" * 16 + b"\xff\xff" + b"x" * 5000,  # cut off inside its options
         b"\x24\xee\xee" + b"k" * 16 + b"x" * 5000,  # its task has no name
     ],

@@ -19,6 +19,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import NewJob, Payload
 from django_delayq.core.operations import actions, fsck
+from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.records.reserve_frames import unpack_batch
 from django_delayq.core.records.schedule_frames import digest
 from django_delayq.core.redis.connection import Connection
@@ -35,6 +36,7 @@ from .model_draws import (
     Ending,
     Past,
     act,
+    allowances,
     anytime,
     by_id,
     delays,
@@ -127,31 +129,42 @@ class Lives(RecordingMachine):
         worker=st.sampled_from(["w1", "w2"]),
         patient=st.integers(0, 3),
         served=served,
+        allowed=allowances,
     )
-    def reserve(self, which: int, limit: int, worker: str, patient: int, served: Which) -> None:
+    def reserve(
+        self, which: int, limit: int, worker: str, patient: int, served: Which, allowed: dict[str, int]
+    ) -> None:
         shards = self.waiting()
         shard = shards[which % len(shards)]
         if patient:  # wait until something is due
             self.wait_until(shard.next_due_ms(served))
         shard.see(self.us)
-        expected, token = shard.reserve(limit, worker, served)
-        batch = self.real.reserve(shard.number, limit, worker=worker, which=served)
-        self.check_batch(shard, batch, expected, served)
+        expected, token = shard.reserve(limit, worker, served, allowed)
+        limits = [Allowance((task,), left) for task, left in allowed.items()]
+        batch = self.real.reserve(shard.number, limit, worker=worker, which=served, allowances=limits)
+        self.check_batch(shard, batch, expected, served, allowed)
         self.calls[-1].token, self.calls[-1].worker = token, worker
 
     @act(
-        lambda self: self.handed, which=st.lists(pasts, min_size=1, max_size=3), limit=st.integers(0, 2), served=served
+        lambda self: self.handed,
+        which=st.lists(pasts, min_size=1, max_size=3),
+        limit=st.integers(0, 2),
+        served=served,
+        allowed=allowances,
     )
-    def ack_and_reserve(self, which: list[Past], limit: int, served: Which) -> None:
+    def ack_and_reserve(self, which: list[Past], limit: int, served: Which, allowed: dict[str, int]) -> None:
         jobs = [self.past(past) for past in which]
         shard = self.model[jobs[0].shard]
         acks = [ack(job, 1, 2) for job in jobs if job.shard == shard.number]
         shard.see(self.us)
         answers = shard.settle(list(acks))
-        expected, token = shard.reserve(limit, "w3", served)
-        counted, batch = self.real.settle_reserve(shard.number, acks, limit, worker="w3", which=served)
+        expected, token = shard.reserve(limit, "w3", served, allowed)
+        limits = [Allowance((task,), left) for task, left in allowed.items()]
+        counted, batch = self.real.settle_reserve(
+            shard.number, acks, limit, worker="w3", which=served, allowances=limits
+        )
         assert counted == answers
-        self.check_batch(shard, batch, expected, served)
+        self.check_batch(shard, batch, expected, served, allowed)
         self.calls[-1].token, self.calls[-1].worker = token, "w3"
 
     @act(lambda self: self.handed, past=pasts, ending=endings())
@@ -318,6 +331,7 @@ class Lives(RecordingMachine):
         inspector = self.broker.inspector
         lives = self.lives()
         counts = inspector.counts("q")
+        assert counts.parked == sum(1 for live in lives.values() if live.parked)
         assert counts.reserved == sum(1 for live in lives.values() if live.lease)
         assert counts.ready + counts.delayed + counts.reserved == len(lives)
         assert counts.gated == sum(1 for live in lives.values() if live.gate)

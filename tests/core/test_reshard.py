@@ -196,10 +196,10 @@ def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(
     stage, operator = Stage(clocked, shards=2), other(clocked)
     original = clocked.swap_layout
 
-    def slow(name: str, stored: bytes, layout: dict[str, Any]) -> bool:
+    def slow(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
         if layout["epoch"] == 1 and "paused" not in layout:
             operator.pause("q", "in")
-        return original(name, stored, layout)
+        return original(name, stored, layout, **prepared)
 
     monkeypatch.setattr(clocked, "swap_layout", slow)
     reshard(stage, 3)

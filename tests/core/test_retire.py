@@ -218,10 +218,10 @@ def test_t44_a_job_that_comes_while_an_empty_queue_is_deleted_is_not_lost(
     producer = other(broker).queue("q", shards=2)
     original = broker.swap_layout
 
-    def late(name: str, stored: bytes, layout: dict[str, Any]) -> bool:
+    def late(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
         if layout.get("leaving"):
             producer.schedule(NewJob("a", "work"))
-        return original(name, stored, layout)
+        return original(name, stored, layout, **prepared)
 
     monkeypatch.setattr(broker, "swap_layout", late)
     with pytest.raises(QueueNotEmpty):

@@ -87,15 +87,28 @@ def test_what_is_no_policy_is_refused_with_advice(wrong: Any, sentence: str) -> 
 
 @given(st.integers(0, 10**6))
 def test_the_exponential_stays_between_zero_and_its_cap(n: int) -> None:
-    assert 0 <= retry.exponential(2, 100)(n) <= min(100, 2 * 2 ** min(n, 60))
+    for full in (False, True):
+        assert 0 <= retry.exponential(2, 100, full_jitter=full)(n) <= min(100, 2 * 2 ** min(n, 60))
 
 
-def test_the_exponential_spreads_over_its_whole_range() -> None:
-    policy = retry.exponential(1, 1000)
+def test_the_exponential_with_full_jitter_spreads_over_its_whole_range() -> None:
+    policy = retry.exponential(1, 1000, full_jitter=True)
     random.seed(7)
     drawn = [policy(20) for _ in range(500)]
     assert min(drawn) < 100
     assert max(drawn) > 900
+
+
+@given(st.integers(0, 2000), st.sampled_from([1.1, 1.5, 2.0, 3.0]))
+def test_the_exponential_never_shrinks_unless_full_jitter_is_wanted(n: int, factor: float) -> None:
+    policy = retry.exponential(1, 3600, factor=factor)
+    assert policy(n) <= policy(n + 1) + 1e-9
+
+
+def test_the_exponential_spreads_over_half_of_each_pause() -> None:
+    random.seed(7)
+    drawn = [retry.exponential()(3) for _ in range(500)]
+    assert 4 <= min(drawn) < 4.2 and 7.8 < max(drawn) <= 8
 
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "5", None, True, 1e12])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of, due_of
+from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of, due_of, span_ms_of
 
 NOW = 1_900_000_000.0  # 2030
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -66,8 +66,6 @@ def test_a_naive_moment_without_a_zone_is_the_systems() -> None:
     ("given", "message"),
     [
         ({"delay": 1, "at": 2}, "give one of them"),
-        ({"delay": -1}, r"delay is negative \(-1 s\)"),
-        ({"delay": timedelta(seconds=-1)}, "delay is negative"),
         ({"delay": math.nan}, "delay is nan"),
         ({"delay": math.inf}, "delay is inf"),
         ({"delay": True}, "a timedelta or a number of seconds, not bool"),
@@ -118,7 +116,11 @@ def test_naive_moments_outside_of_the_systems_clock_are_no_crash() -> None:
         due_of(at=datetime.max, use_tz=False, now=NOW)
 
 
-def test_a_delay_can_be_named_in_the_message() -> None:
-    with pytest.raises(InvalidJob, match="expires is negative") as caught:
-        delay_ms_of(-1, what="expires")
-    assert "leave it out for a job that is due now" not in str(caught.value)  # that is about a delay only
+@pytest.mark.parametrize("delay", [-1, -0.5, -1e300, timedelta(seconds=-1), timedelta.min])
+def test_a_negative_delay_is_due_now(delay: float | timedelta) -> None:
+    assert due_of(delay=delay, now=NOW) == (None, 0)
+
+
+def test_a_span_is_named_in_the_message_and_is_never_negative() -> None:
+    with pytest.raises(InvalidJob, match=r"expires is negative \(-1 s\); give 0 or more seconds"):
+        span_ms_of("expires", -1)

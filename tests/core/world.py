@@ -14,7 +14,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.keys import DUE_KEYS
-from django_delayq.core.records.reserve_frames import unpack_state
+from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
 from django_delayq.core.records.schedule_frames import unpack_payload
 
 from .model_values import Content
@@ -81,6 +81,7 @@ def _live(
         "failures": state.failures,
         "reserves": state.reserves,
         "crashes": state.crashes,
+        "counts": state.counts,
         "own_crashes": state.own_crashes,
         "quarantined": is_quarantined(body),
         "flags": state.flags,
@@ -98,7 +99,8 @@ def _live(
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
     due, buried, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
-    outcome, at = take_u8(record, 22)
+    counts, at = unpack_counts(record, 22)
+    outcome, at = take_u8(record, at)
     reason, at = take_u8(record, at)
     error_class, at = take_u8(record, at)
     error, at = take_u16(record, at)
@@ -116,6 +118,7 @@ def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
         "failures": failures,
         "reserves": reserves,
         "crashes": crashes,
+        "counts": counts,
         "outcome": outcome.decode(),
         "reason": reason.decode(),
         "error_class": error_class.decode(),

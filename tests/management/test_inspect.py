@@ -227,6 +227,8 @@ def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., R
         "shards",
         "clock",
         "tasks",
+        "limits",
+        "morgue",
         "workers",
     }
 

@@ -59,7 +59,11 @@ def test_a_queue_is_paused_and_resumed(delayq: Broker) -> None:
     assert run("delayq_queue", "pause", "default", "--in").strip() == "default is paused: new jobs are refused"
     with pytest.raises(QueuePaused):
         schedule(note, "2")
-    assert told("delayq_queue", "pause", "default", "--out") == {"queue": "default", "paused": "both"}
+    assert told("delayq_queue", "pause", "default", "--out") == {
+        "queue": "default",
+        "paused": "both",
+        "paused_until": {},
+    }
     assert delayq.queue("default").reserve(0, 1, worker="w").jobs == []
     assert run("delayq_queue", "resume", "default", "--in").strip() == "default is paused: no jobs are started"
     schedule(note, "2")

@@ -294,6 +294,13 @@ def test_a_time_limit_travels_with_the_job() -> None:
     assert [row[2:] for row in rows] == [b'{"timeout":1.5}', b'{"timeout":60}', b'{"timeout":3}']
 
 
+def test_a_lease_time_travels_with_the_job(plain: Task) -> None:
+    rows = bodies({"ttr": pa.array([1.5, None, 3.0])}, ttr=60)
+    assert [row[2:] for row in rows] == [b'{"ttr_ms":1500}', b'{"ttr_ms":60000}', b'{"ttr_ms":3000}']
+    made = packed({"id": ["0"], "due": [DUE]}, ttr=60, timeout=2.0)
+    assert pairs(made) == [scheduled(plain, {"args": [], "id": "0", "at": DUE, "ttr": 60, "timeout": 2.0})]
+
+
 def test_each_row_may_name_its_task() -> None:
     made = packed({"id": ["a", "b", "c"], "task": ["x.y", None, "x.y"]})
     assert [shape.head[6:] for shape in made.shapes] == [b"x.y", b"columns.take", b"x.y"]
@@ -359,6 +366,8 @@ BROKEN = pa.array([b"a\xff"]).view(pa.string())
         ({"task": ["a\nb"]}, "control characters"),
         ({"max_attempts": [0]}, "max_attempts must be 1"),
         ({"timeout": [0.0]}, "timeout must be more than 0"),
+        ({"ttr": [0.0]}, "ttr is 0"),
+        ({"ttr": [-1.0]}, "ttr is negative"),
         ({"timeout": [float("nan")]}, "timeout must be more than 0"),
         ({"due_ms": [OPENED], "expires": pa.array([OPENED * 1000], pa.timestamp("us", "UTC"))}, "would never run"),
         ({"context": ["[1]"]}, "an object"),
@@ -379,6 +388,7 @@ def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[s
         "priority": 4,
         "max_attempts": 1,
         "timeout": 1.0,
+        "ttr": 1.0,
         "on_conflict": "replace",
         "task": "t",
     }

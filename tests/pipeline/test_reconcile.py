@@ -16,11 +16,11 @@ from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
+from django_delayq.core.row_templates import names_in, pattern_of
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.settlement import ack, bury
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.expressions import names_in, pattern_of
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
 
 from .stock.models import Ticket
@@ -411,4 +411,4 @@ def test_what_a_template_makes_is_told_from_what_it_does_not(spark: SparkSession
     frame = spark.createDataFrame(
         [(r"a.b\E[1]{x}",), (r"a.b\E[]{x}",), (r"aXb\E[1]{x}",), ("a.b\\E[1\n2]{x}",)], "id string"
     )
-    assert frame.where(frame["id"].rlike(pattern)).count() == 2
+    assert frame.where(frame["id"].rlike(rf"\A{pattern}\z")).count() == 2

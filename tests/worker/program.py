@@ -99,6 +99,10 @@ def brief(seconds: float) -> None:
     tell("ended")
 
 
+def few(seconds: float) -> None:
+    brief(seconds)
+
+
 def deadly(seconds: float) -> None:
     tell("begun")
     time.sleep(seconds)
@@ -146,6 +150,7 @@ def registry() -> Registry:
         always_exit: {},
         stubborn: {"timeout": 0.2, "max_attempts": 1},
         brief: {},
+        few: {"concurrency": 3},
         deadly: {"crash_limit": 2},
         wait_early: {"ack": "early"},
         explode: {"merge": True, "batch_size": 10, "crash_limit": 1},

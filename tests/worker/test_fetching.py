@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.records import keys
-from django_delayq.worker import consumer
+from django_delayq.worker import rest
 
 from .support import DEADLINE, config, eventually, put, registry_of, working
 
@@ -36,7 +36,7 @@ def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker, monkeypatch: p
     def work() -> None:
         ran.set()
 
-    monkeypatch.setattr(consumer, "SAFETY_CHECK", 0.2)
+    monkeypatch.setattr(rest, "SAFETY_CHECK", 0.2)
     with working(broker, registry_of(work), config(dispatcher=False)) as worker:
         eventually(lambda: worker._selector is not None and worker._selector.resting)
         with monkeypatch.context() as elsewhere:

@@ -35,9 +35,9 @@ def hold(broker: Broker, count: int) -> list[Attempt]:
 
 def beat(broker: Broker, attempts: list[Attempt], *, rest: float = 5.0) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
-    consumer: Any = SimpleNamespace(held=set(attempts), tasks=None)
+    consumer: Any = SimpleNamespace(held=set(attempts), tasks=None, limits=SimpleNamespace(renew=lambda: None))
     words = WorkerCommands(broker, "w", lambda word: None)
-    return Heartbeat(broker, "w", rest, dict, consumer, None, lambda: None, words).run()
+    return Heartbeat(broker, "w", rest, dict, consumer, None, lambda reply: None, words).run()
 
 
 def slow(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import redis
 
 from django_delayq.core.broker import Broker
 
-from .support import eventually, put, registry_of, working
+from .support import config, eventually, put, registry_of, working
 from .test_worker import _calls, places
 
 
@@ -46,3 +46,26 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
         eventually(lambda: len(started) == 10)
         eventually(lambda: places(broker) == {})
     assert started[0] - resumed < 0.5
+
+
+def test_consumers_wake_up_when_a_pause_for_a_time_ends(broker: Broker, redis_client: redis.Redis) -> None:
+    started: list[float] = []
+
+    def work() -> None:
+        started.append(broker.now_ms())
+
+    broker.queue("default", shards=2)
+    with working(broker, registry_of(work), config(dispatcher=False)) as worker:
+        broker.pause("default", "out", seconds=7)
+        end = broker.queue("default").layout["until"]["out"]
+        for _ in range(10):
+            put(broker, "work")
+        eventually(lambda: worker._selector is not None and worker._selector.resting)
+        threading.Event().wait(1.5)  # until the calls of its start are over
+        before, begin = _calls(redis_client), time.monotonic()
+        threading.Event().wait(4.0)  # the length of the measurement
+        rate = (_calls(redis_client) - before) / (time.monotonic() - begin)
+        assert started == []
+        assert rate < 2.0, "no polling"
+        eventually(lambda: len(started) == 10)
+    assert 0 <= started[0] - end < 500

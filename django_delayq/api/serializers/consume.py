@@ -38,7 +38,7 @@ LONGEST_WAIT: Final = 20
 NAME_CHARS: Final = 200
 
 
-@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR})
+@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
 class TtrField(CheckedField):
     """Length of a lease in seconds; its value is in milliseconds."""
 
@@ -74,11 +74,6 @@ class _QueuesField(CheckedField):
         return tuple(dict.fromkeys(data))
 
 
-def _usual_ttr() -> int:
-    """Return the default ttr in ms; callable, so that the document does not show milliseconds as the default."""
-    return TTR * 1000
-
-
 class _ReserveOptions(Resource):
     max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
     wait = NumberField(
@@ -87,7 +82,10 @@ class _ReserveOptions(Resource):
         max_value=LONGEST_WAIT,
         help_text="seconds to wait for the first job; under WSGI nothing waits",
     )
-    ttr = TtrField(default=_usual_ttr, help_text="length of the lease in seconds; touch extends it")
+    ttr = TtrField(
+        required=False,
+        help_text=f"length of the lease in seconds; default: the job's own `ttr`, else {TTR}; touch extends it",
+    )
     worker = _HolderField(
         default="",
         help_text="name of the holder as people see it, without control characters; default: the user's name",

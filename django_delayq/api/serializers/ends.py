@@ -15,7 +15,7 @@ from ...core.records.schedule_frames import CHUNK
 from ..leases import HeldEntry, read_error
 from .base import EntriesField, Entry, Resource
 from .consume import HeldJobSerializer, LeaseField, TtrField
-from .fields import IdField, IntField, SecondsField, TextField, TimeField, checked
+from .fields import DelayField, IdField, IntField, TextField, TimeField, checked
 
 _ID: Final = HeldJobSerializer.example["id"]
 _ONE: Final = {"id": _ID, "lease": HeldJobSerializer.example["lease"]}
@@ -52,7 +52,7 @@ class FailEntrySerializer(AckEntrySerializer):
     error = _ErrorField(
         required=False, allow_null=True, help_text="a text, or an object with class, message and traceback"
     )
-    delay = SecondsField(
+    delay = DelayField(
         required=False, allow_null=True, help_text="seconds until the next attempt, in place of the task's back-off"
     )
 
@@ -60,7 +60,7 @@ class FailEntrySerializer(AckEntrySerializer):
 class ReleaseEntrySerializer(AckEntrySerializer):
     """Held job to release."""
 
-    delay = SecondsField(
+    delay = DelayField(
         required=False, allow_null=True, help_text="seconds until it is due again; without it, at its old place"
     )
     priority = IntField(

@@ -17,7 +17,7 @@ from ...core.errors import InvalidJob
 from ...core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short
 from ...core.moments import iso_of, parse_moment
 from ...core.operations.paging import unpack_cursor
-from ...core.times import delay_ms_of
+from ...core.times import delay_ms_of, span_ms_of
 from ...settings.conf import conf, mask
 from ..parsing import too_many
 from ..values import masked_text, number_of, plain
@@ -94,7 +94,16 @@ class SecondsField(CheckedField):
 
     def check(self, data: Any) -> int:
         """Return the span in milliseconds."""
-        return delay_ms_of(data, allow_far=conf().allow_far, what=self.field_name or "delay")
+        return span_ms_of(self.field_name or "this", data, allow_far=conf().allow_far)
+
+
+@extend_schema_field({"type": "number"})
+class DelayField(CheckedField):
+    """Delay in seconds, below 0 = now; its value is in milliseconds."""
+
+    def check(self, data: Any) -> int:
+        """Return the delay in milliseconds."""
+        return delay_ms_of(data, allow_far=conf().allow_far)
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]{32}$"})

@@ -14,6 +14,7 @@ from ...scheduling.plans import job_rules
 from .base import ADDED, EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import (
     CursorField,
+    DelayField,
     FlagField,
     IdField,
     IdsField,
@@ -33,7 +34,7 @@ _COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_te
 class DueSerializer(Resource):
     """New due time; exactly one of the two."""
 
-    delay = SecondsField(required=False, help_text="seconds from now, 0 or more")
+    delay = DelayField(required=False, help_text="seconds from now, negative = now")
     at = MomentField(required=False, help_text="ISO 8601 with offset, or Unix seconds")
     requests: ClassVar = {"in a minute": {"delay": 60}}
 
@@ -119,7 +120,7 @@ class _GravesSerializer(MatchingSerializer):
 class KickSerializer(_GravesSerializer):
     """Jobs to bring back from the morgue, with options."""
 
-    delay = SecondsField(required=False, help_text="seconds from now; default 0")
+    delay = DelayField(required=False, help_text="seconds from now; default 0")
     per_second = NumberField(
         required=False,
         min_value=1e-6,

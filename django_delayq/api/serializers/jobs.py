@@ -44,9 +44,9 @@ _MOST: Final = 250
 _DUE: Final = "2026-11-21T11:23:43.123Z"
 
 
-class _ReleasesField(serializers.IntegerField):
+class _CountField(serializers.IntegerField):
     def get_attribute(self, view: JobView) -> int:
-        return view.history["releases"]
+        return view.history[self.field_name or ""]
 
 
 class JobErrorSerializer(Resource):
@@ -83,6 +83,12 @@ class JobSerializer(Resource):
     )
     task = serializers.CharField(source="job.task", help_text='"raw" in a queue of kind pull')
     state = serializers.ChoiceField(choices=STATES)
+    created = TimeField(
+        source="created_ms",
+        allow_null=True,
+        help_text="when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job "
+        "is of a bulk load",
+    )
     due = TimeField(source="due_ms", allow_null=True)
     priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
     merged = serializers.BooleanField(source="job.merged")
@@ -91,10 +97,12 @@ class JobSerializer(Resource):
     crashes = serializers.IntegerField(
         source="job.crashes", help_text="failures whose process died, or whose lease ran out"
     )
-    releases = _ReleasesField(help_text="how often it was released, uncounted")
-    quarantined = serializers.BooleanField(
-        help_text="its process died during an attempt, so it runs alone in a process from now on; see the error"
-    )
+    releases = _CountField(help_text="how often it was released, uncounted")
+    timeouts = _CountField(help_text="how often its time limit or its lease was over while it was held")
+    buries = _CountField(help_text="how often it was moved to the morgue")
+    kicks = _CountField(help_text="how often it was moved back; this resets failures, reserves and crashes only")
+    quarantined = serializers.BooleanField(help_text="its process died, so it runs alone in one now; see the error")
+    parked = serializers.BooleanField(source="job.parked", help_text="due, but it waits for a free slot of its task")
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
@@ -121,6 +129,7 @@ class JobSerializer(Resource):
         "key": "6f1c0d3a" * 4,
         "task": "shop.cancel_order",
         "state": "delayed",
+        "created": "2026-11-21T10:53:43.123Z",
         "due": _DUE,
         "priority": 4,
         "merged": False,
@@ -128,7 +137,11 @@ class JobSerializer(Resource):
         "reserves": 0,
         "crashes": 0,
         "releases": 0,
+        "timeouts": 0,
+        "buries": 0,
+        "kicks": 0,
         "quarantined": False,
+        "parked": False,
         "context": {},
         "size": 3,
         "cut": False,

@@ -15,20 +15,23 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_task_name, score_text, short
 from ...core.job import PRIORITIES
+from ...core.job_options import timeout_of
 from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from ...core.times import delay_ms_of
+from ...core.times import span_ms_of, ttr_ms_of
 from ...settings.conf import conf
+from ..parsing import LONGEST_WAIT
 from .base import Resource, one_of
 from .fields import (
     AnyField,
+    DelayField,
     FlagField,
     IdField,
     IntField,
     ListField,
     MomentField,
+    NumberField,
     ObjectField,
-    SecondsField,
     TimeField,
     checked,
 )
@@ -38,7 +41,7 @@ from .job_verbs import ResultsSerializer
 def _expires(data: Any) -> object:
     if isinstance(data, str):
         return parse_moment(data)
-    if delay_ms_of(data, allow_far=conf().allow_far, what="expires") == 0:
+    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
         raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
     return data
 
@@ -55,6 +58,8 @@ _SECONDS: Final = {"type": "number", "minimum": 0}
 _RetryField: Final = checked(
     partial(backoff_of, "retry_in"), oneOf=[_SECONDS, {"type": "string"}, {"type": "array", "items": _SECONDS}]
 )
+_SpanField: Final = checked(timeout_of, type="number", minimum=0.001)
+_TtrField: Final = checked(ttr_ms_of, type="number", minimum=0.001)
 _ExpiresField: Final = checked(
     _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
 )
@@ -63,7 +68,9 @@ _ScoreField: Final = checked(score_text, oneOf=[{"type": "number"}, {"type": "st
 
 class _NewJobSerializer(Resource):
     id = IdField(required=False, help_text="default: a random one")
-    delay = SecondsField(required=False, help_text="seconds from now; at most one of delay and at, neither = now")
+    delay = DelayField(
+        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
+    )
     at = MomentField(required=False)
     priority = IntField(required=False, min_value=0, max_value=PRIORITIES - 1, help_text="0 (first) … 7 (last)")
     on_conflict = serializers.ChoiceField(required=False, choices=CONFLICTS, help_text="the id is waiting already")
@@ -71,8 +78,16 @@ class _NewJobSerializer(Resource):
     reset_retries = FlagField(required=False, help_text="with replace: forget earlier failures")
     max_attempts = IntField(required=False, min_value=1, max_value=1_000_000)
     retry_in = _RetryField(required=False, help_text="back-off: seconds, a list of them, or the name of a preset")
+    timeout = _SpanField(required=False, help_text="seconds that one attempt in a worker may take")
+    ttr = _TtrField(required=False, help_text="seconds of the lease for a consumer that names none with its reserve")
     expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
     context = ObjectField(required=False, help_text="travels along")  # type: ignore[assignment]
+    wait_for_room = NumberField(
+        required=False,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
+    )
 
 
 class CallSerializer(_NewJobSerializer):

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Final
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from ...core.depths import MINUTES
 from ...core.records.keys import MAX_SHARDS
 from ...core.rules import DIRECTIONS
 from .base import Resource
-from .fields import IntField, NumberField, QueueNameField, RoundedField
+from .fields import IntField, NumberField, QueueNameField, RoundedField, TimeField
 
 PRIORITIES: Final = ("strict", "weighted")
 _MOST: Final = 1 << 40
@@ -84,6 +85,9 @@ class QueueSerializer(Resource):
     epoch = serializers.IntegerField(read_only=True, help_text="number of changes of the number of shards")
     draining = serializers.BooleanField(read_only=True, help_text="former shards are still being worked off")
     paused = _PausedField(read_only=True, help_text="in, out or both; empty = not paused")
+    paused_until = serializers.DictField(
+        child=TimeField(), read_only=True, help_text="direction (in, out) → when its pause ends by itself"
+    )
     configured = serializers.BooleanField(
         read_only=True, help_text="the project's settings name it, so its limits are set there"
     )
@@ -97,6 +101,7 @@ class QueueSerializer(Resource):
         "epoch": 0,
         "draining": False,
         "paused": "",
+        "paused_until": {},
         "configured": False,
     }
 
@@ -175,11 +180,76 @@ class DeleteQuery(Resource):
     force = serializers.BooleanField(default=False, help_text="also if it has jobs, which are lost")
 
 
+class DepthQuery(Resource):
+    """Query of the depth of a queue."""
+
+    minutes = serializers.IntegerField(
+        default=60, min_value=1, max_value=MINUTES, help_text=f"how far back, 1 to {MINUTES}"
+    )
+
+
+class DepthPointSerializer(Resource):
+    """Counts at a whole minute, and what happened since the point before it."""
+
+    at = TimeField(source="at_ms", help_text="Redis's clock")
+    delayed = serializers.IntegerField()
+    ready = serializers.IntegerField()
+    reserved = serializers.IntegerField()
+    failed = serializers.IntegerField(help_text="also counted as delayed or ready")
+    morgue = serializers.IntegerField()
+    lag_seconds = RoundedField()
+    scheduled = RoundedField(allow_null=True, help_text="per second; null = the point before is missing")
+    done = RoundedField(allow_null=True, help_text="per second")
+    failing = RoundedField(allow_null=True, help_text="per second")
+    p50_ms = RoundedField(allow_null=True, help_text="lateness of the attempts; null = unknown, or none began")
+    p99_ms = RoundedField(allow_null=True)
+    example: ClassVar = {
+        "at": "2026-11-21T11:23:00.000Z",
+        "delayed": 1200,
+        "ready": 3,
+        "reserved": 2,
+        "failed": 4,
+        "morgue": 1,
+        "lag_seconds": 0.25,
+        "scheduled": 3.5,
+        "done": 3.2,
+        "failing": 0.1,
+        "p50_ms": 4.5,
+        "p99_ms": 41.0,
+    }
+
+
+class DepthSerializer(Resource):
+    """Depth of a queue over time."""
+
+    points = DepthPointSerializer(many=True)
+
+
 class DirectionSerializer(Resource):
     """Direction in which a queue is paused or resumed."""
 
     direction = serializers.ChoiceField(tuple(DIRECTIONS), help_text="in: new jobs; out: workers; both")
     requests: ClassVar = {"for workers": {"direction": "out"}, "altogether": {"direction": "both"}}
+
+
+class PauseSerializer(DirectionSerializer):
+    """Direction and length of a pause."""
+
+    seconds = NumberField(
+        required=False,
+        min_value=0.001,
+        max_value=1e8,
+        help_text="after which it ends by itself; missing = never",
+    )
+    requests: ClassVar = {"for workers": {"direction": "out"}, "for ten minutes": {"direction": "both", "seconds": 600}}
+
+
+class ProducersSerializer(Resource):
+    """State of the switch for all producers."""
+
+    paused = serializers.BooleanField(help_text="no queue takes new jobs (503 queue_paused)")
+    since = TimeField(allow_null=True)
+    example: ClassVar = {"paused": True, "since": "2026-11-21T11:23:43.123Z"}
 
 
 class ReshardSerializer(Resource):

@@ -39,6 +39,7 @@ class StatusSerializer(Resource):
         help_text="recurring tasks registered in the responding process, with their last and next tick"
     )
     redis = ObjectField(help_text="version, memory, persistence, clients")
+    producers_paused = TimeField(allow_null=True, help_text="since when the producers of all queues are paused")
     outbox = ObjectField(required=False, help_text="durable jobs in the database")
     example: ClassVar = {
         "now": "2026-11-21T11:23:43.123Z",
@@ -47,4 +48,5 @@ class StatusSerializer(Resource):
         "workers": [],
         "recurring": [],
         "redis": {"version": "7.4.1", "mode": "standalone"},
+        "producers_paused": None,
     }

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from ...core.moments import iso_of
 from ...status.snapshot import RunningJob
 from .base import ADDED, Resource, with_example
-from .fields import RoundedField, TimeField
+from .fields import QueueNameField, RoundedField, TimeField
 
 _WHEN: Final = "2026-11-21T11:23:43.123Z"
 
@@ -53,6 +53,9 @@ class WorkerSerializer(Resource):
     host = serializers.CharField()
     pid = serializers.IntegerField(allow_null=True)
     queues = serializers.ListField(child=serializers.CharField(), help_text="served queues")
+    ignored = serializers.ListField(
+        child=serializers.CharField(), help_text="queues that operators took from its program (`ignore`)"
+    )
     threads = serializers.IntegerField()
     running = serializers.IntegerField(help_text="busy threads")
     dispatcher = serializers.BooleanField(help_text="it also runs the dispatcher")
@@ -69,6 +72,7 @@ class WorkerSerializer(Resource):
         "host": "web1",
         "pid": 4711,
         "queues": ["orders"],
+        "ignored": [],
         "threads": 8,
         "running": 1,
         "dispatcher": True,
@@ -92,12 +96,20 @@ class CommandSerializer(Resource):
     """Command sent to a worker."""
 
     worker = serializers.CharField()
-    told = serializers.ChoiceField(("stop", "drain", "dump"))
+    told = serializers.ChoiceField(("stop", "drain", "dump", "watch", "ignore"))
 
     @classmethod
     def of(cls, word: str) -> Any:
         """Return the schema of the response to this command."""
         return with_example(cls, {"worker": "web1-4711", "told": word})
+
+
+class WatchedQueueSerializer(Resource):
+    """Queue that a worker is to serve, or no longer."""
+
+    queue = QueueNameField()
+    requests: ClassVar = {"the queue of the mails": {"queue": "mail"}}
+    example: ClassVar = {"queue": "mail"}
 
 
 class DumpSerializer(Resource):

@@ -65,9 +65,9 @@ class _Reserving(ApiView):
     def holder(self, request: Request, options: Mapping[str, Any]) -> Holder:
         """Return the holder that a request names; a response that is kept ends with its lease."""
         if self._record is not None:
-            self._record.keep_at_most(options["ttr"])
+            self._record.keep_at_most(options.get("ttr", TTR * 1000))
         worker = options["worker"] or _name_of(request)
-        return Holder(worker, options["ttr"], started=True, early=options.get("early", False))
+        return Holder(worker, options.get("ttr"), started=True, early=options.get("early", False))
 
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""

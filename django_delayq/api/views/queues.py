@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
+from ...core import depths, rules
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
@@ -23,8 +24,11 @@ from ..serializers.base import one_of, with_example
 from ..serializers.problems import ProblemSerializer
 from ..serializers.queues import (
     DeleteQuery,
+    DepthQuery,
+    DepthSerializer,
     DirectionSerializer,
     LimitsSerializer,
+    PauseSerializer,
     QueueDetailSerializer,
     QueueNamesSerializer,
     QueueSerializer,
@@ -127,7 +131,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **policy.limits_of(limits))
+        broker.limit(name, **rules.limits_of(limits))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
     @operation(
@@ -152,6 +156,28 @@ class OneQueue(ApiView):
         return Response(status=204)
 
 
+class Depth(ApiView):
+    """``queues/{queue}/depth``."""
+
+    tag = "figures"
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+    @operation(
+        "get_depth",
+        "Depth of a queue over time",
+        returns=DepthSerializer,
+        query=DepthQuery,
+        text="One point for each minute, the oldest first, from samples that a dispatcher keeps in Redis for a day. "
+        "Minutes without a running dispatcher have no point.",
+    )
+    def get(self, request: Request, queue: str) -> Response:
+        """Return the points of the queue."""
+        minutes = self.read_query(request, DepthQuery)["minutes"]
+        broker, name = brokers.broker(), live(queue).name
+        points = depths.read(broker, [name], broker.now_ms(), minutes)[name]
+        return Response(DepthSerializer.render({"points": points}))
+
+
 class Pause(ApiView):
     """``queues/{queue}/pause``."""
 
@@ -161,14 +187,16 @@ class Pause(ApiView):
     @operation(
         "pause_queue",
         "Pause a queue for new jobs, for workers, or for both",
-        reads=DirectionSerializer,
+        reads=PauseSerializer,
         returns=with_example(QueueSerializer, {**QueueSerializer.example, "paused": "out"}),
         text="`in`: new jobs are refused (503 queue_paused); `out`: no jobs are reserved; `both`. Running jobs "
-        "continue and are settled as usual.",
+        "continue and are settled as usual. With `seconds` the pause ends by itself.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
-        return order(self, request, queue, "pause")
+        wanted, name = self.read(request, PauseSerializer), live(queue).name
+        brokers.broker().pause(name, wanted["direction"], seconds=wanted.get("seconds"))
+        return Response(QueueSerializer.render(QueueView(live(name))))
 
 
 class Resume(ApiView):
@@ -180,7 +208,9 @@ class Resume(ApiView):
     @operation("resume_queue", "End a pause", reads=DirectionSerializer, returns=QueueSerializer)
     def post(self, request: Request, queue: str) -> Response:
         """Resume the queue."""
-        return order(self, request, queue, "resume")
+        direction, name = self.read(request, DirectionSerializer)["direction"], live(queue).name
+        brokers.broker().resume(name, direction)
+        return Response(QueueSerializer.render(QueueView(live(name))))
 
 
 class Reshard(ApiView):
@@ -206,14 +236,6 @@ class Reshard(ApiView):
         return Response(QueueSerializer.render(QueueView(live(name))))
 
 
-def order(view: ApiView, request: Request, queue: str, verb: str) -> Response:
-    """Pause or resume a queue and return it."""
-    direction = view.read(request, DirectionSerializer)["direction"]
-    name = live(queue).name
-    getattr(brokers.broker(), verb)(name, direction)
-    return Response(QueueSerializer.render(QueueView(live(name))))
-
-
 def live(name: str) -> Queue:
     """Return the queue as currently registered, including changes by other processes.
 
@@ -229,6 +251,7 @@ def live(name: str) -> Queue:
 urlpatterns: list[URLPattern] = [
     path("queues", Queues.as_view(), name="queues"),
     path("queues/<str:queue>", OneQueue.as_view(), name="queue"),
+    path("queues/<str:queue>/depth", Depth.as_view(), name="depth"),
     path("queues/<str:queue>/pause", Pause.as_view(), name="pause"),
     path("queues/<str:queue>/resume", Resume.as_view(), name="resume"),
     path("queues/<str:queue>/reshard", Reshard.as_view(), name="reshard"),

@@ -13,14 +13,20 @@ from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiResponse
 from rest_framework.response import Response
 
-from ...access.problems import Problem
+from ...access.problems import Problem, queue_not_found
 from ...status import WorkerStatus
 from ...status.reading import worker_status
 from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.problems import ProblemSerializer
-from ..serializers.workers import CommandSerializer, DumpSerializer, WorkerSerializer, WorkersSerializer
+from ..serializers.workers import (
+    CommandSerializer,
+    DumpSerializer,
+    WatchedQueueSerializer,
+    WorkerSerializer,
+    WorkersSerializer,
+)
 from ..visibility import VisibleQueues
 
 if TYPE_CHECKING:
@@ -74,9 +80,9 @@ class _Command(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
     word: ClassVar[str] = ""
 
-    def send(self, worker: str) -> Response:
+    def send(self, worker: str, queue: str = "") -> Response:
         """Send the command; 202 once it is queued."""
-        if not brokers.broker().tell_worker(worker, self.word):
+        if not brokers.broker().tell_worker(worker, self.word, queue):
             raise unknown(worker)
         return Response(CommandSerializer.render({"worker": worker, "told": self.word}), status=202)
 
@@ -156,6 +162,59 @@ class Dump(_Command):
         return Response(DumpSerializer.render({"worker": worker, "taken": taken_ms, "stacks": stacks}))
 
 
+class _Choice(_Command):
+    """Base of the views that change which queues a worker serves."""
+
+    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+
+    def named_queues(self, request: Request) -> tuple[str, ...]:
+        """Return the queue in the request."""
+        return (self.read(request, WatchedQueueSerializer)["queue"],)
+
+    def choose(self, request: Request, worker: str) -> Response:
+        """Send the command for the queue in the request."""
+        queue = self.read(request, WatchedQueueSerializer)["queue"]
+        if brokers.broker().known_queue(queue) is None:
+            raise queue_not_found(queue)
+        return self.send(worker, queue)
+
+
+class Watch(_Choice):
+    """``workers/{worker}/watch``."""
+
+    word = "watch"
+
+    @operation(
+        "watch_queue",
+        "Let a running worker serve one more queue",
+        reads=WatchedQueueSerializer,
+        returns={202: CommandSerializer.of("watch")},
+        text="All processes of its program reserve from the queue, also those that it starts later. A restart of the "
+        f"program ends this. {_LATER}",
+    )
+    def post(self, request: Request, worker: str) -> Response:
+        """Send the command."""
+        return self.choose(request, worker)
+
+
+class Ignore(_Choice):
+    """``workers/{worker}/ignore``."""
+
+    word = "ignore"
+
+    @operation(
+        "ignore_queue",
+        "Let a running worker reserve no more from a queue",
+        reads=WatchedQueueSerializer,
+        returns={202: CommandSerializer.of("ignore")},
+        text="All processes of its program stop reserving from the queue and finish the jobs that they hold. A restart "
+        f"of the program ends this. {_LATER}",
+    )
+    def post(self, request: Request, worker: str) -> Response:
+        """Send the command."""
+        return self.choose(request, worker)
+
+
 def unknown(worker: str) -> Problem:
     """Return a 404 problem: no such worker is registered."""
     return Problem(404, "not_found", f"there is no worker {worker[:300]!r}; GET v1/workers lists the workers")
@@ -179,5 +238,7 @@ urlpatterns: list[URLPattern] = [
     path("workers/<path:worker>/stop", Stop.as_view(), name="worker_stop"),
     path("workers/<path:worker>/drain", Drain.as_view(), name="worker_drain"),
     path("workers/<path:worker>/dump", Dump.as_view(), name="worker_dump"),
+    path("workers/<path:worker>/watch", Watch.as_view(), name="worker_watch"),
+    path("workers/<path:worker>/ignore", Ignore.as_view(), name="worker_ignore"),
     path("workers/<path:worker>", OneWorker.as_view(), name="worker"),
 ]

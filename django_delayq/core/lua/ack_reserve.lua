@@ -1,11 +1,15 @@
 #!lua flags=allow-oom
 -- Ack finished jobs and reserve due ones in one step, for a busy worker.
 -- ARGV    3 worker; 4 ack entries (lib/settle); 5 limit; 6 and 7 the first and the last class that is served
---         (lib/keys); missing = all
+--         (lib/keys); 8 limits of tasks (lib/park); missing = all classes, no limits
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
--- include keys clock begin sweep window marks body names state due wake bytes payload gate event lease settle acked reserve
-served = { tonumber(ARGV[6]) or 1, tonumber(ARGV[7]) or #DUE }
+-- include keys clock begin sweep window marks body names state due wake bytes payload gate event lease settle acked
+local function make_parking(served)
+  -- include park
+end
+-- include reserve
+served = { tonumber(ARGV[6]) or 1, tonumber(ARGV[7]) or QUARANTINE, limits = ARGV[8] or '' }
 local seen = replay()
 if seen then
   local token, answers = string.match(seen, '^(%d+):(.*)$')

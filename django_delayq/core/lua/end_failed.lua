@@ -41,7 +41,7 @@ local function kill(id, body, due)
   else
     dig(id, body, s, e, '')
   end
-  redis.call('ZREM', DUE[class_of(body)], id)
+  leave_due(body, id)
   end_run(id)
   return buried
 end

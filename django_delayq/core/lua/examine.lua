@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Check the invariants of some ids, and repair violations on request.
 -- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 names of morgue records one after another, 'I2c0'
---         each; 6 fields of PAYLOAD one after another, 'I2c0' each
+--         each; 6 fields of PAYLOAD and 7 members of PARKED_ORDER one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin marks body state due wake bytes payload gate
@@ -27,6 +27,7 @@ local function classes_of(id)
 end
 
 local function leave_places(id)
+  leave_due(redis.call('HGET', BODY, id) or '', id)
   redis.call('ZREM', LEASE, id)
   for class = 1, #DUE do
     redis.call('ZREM', DUE[class], id)
@@ -65,6 +66,11 @@ local function check_place(id, body, leased)
     found('in two places', id, function() wait_now(id, body) end)
   elseif not leased and classes[1] ~= class_of(body) then
     found('wrong priority class', id, function() wait_now(id, body) end)
+  elseif leased and class_of(body) == PARKED then
+    found('parked while reserved', id, function() redis.call('HSET', BODY, id, with_body_mark(body, IS_PARKED, false)) end)
+  elseif classes[1] == PARKED
+    and not redis.call('ZSCORE', PARKED_ORDER, parked_member(body, tonumber(redis.call('ZSCORE', DUE[PARKED], id)), id)) then
+    found('parked job without order', id, function() wait_now(id, body) end)
   end
 end
 
@@ -204,6 +210,15 @@ local function examine_payload(field)
   end
 end
 
+-- A place in the order of the parked jobs whose job is not parked there delays the jobs behind it.
+local function examine_parked(member)
+  local id = string.sub(member, 12)
+  local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[PARKED], id)
+  if not body or not due or parked_member(body, tonumber(due), id) ~= member then
+    found('parked order without parked job', id, function() redis.call('ZREM', PARKED_ORDER, member) end)
+  end
+end
+
 local at = 1
 while at <= #ARGV[6] do
   local field
@@ -221,6 +236,12 @@ while at <= #ARGV[5] do
   local grave
   grave, at = struct.unpack('<I2c0', ARGV[5], at)
   examine_grave(grave)
+end
+at = 1
+while at <= #ARGV[7] do
+  local member
+  member, at = struct.unpack('<I2c0', ARGV[7], at)
+  examine_parked(member)
 end
 if repair and #findings > 0 then
   write_marks()

@@ -19,8 +19,9 @@ local function kick(id, key)
   elseif not grave then
     return 'n'
   end
-  local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
-  local letter, payload_count = bring_back(id, body, payloads, math.floor(ms), replace)
+  local record = redis.call('HGET', GRAVE, grave)
+  local body, payloads = body_of_record(record)
+  local letter, payload_count = bring_back(id, body, payloads, math.floor(ms), replace, counts_of_record(record))
   if letter == 'k' then
     fill_in(grave)
     ms = ms + step

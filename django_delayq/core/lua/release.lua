@@ -4,6 +4,14 @@
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload gate event lease settle
+-- Its run could not begin. What it waits for counts from the first time in a row.
+local function postpone(e, s)
+  if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
+    s.postponed_at, s.postponed_for = now_ms, e.reason
+  end
+  set_flag(s, POSTPONED)
+end
+
 local seen = replay()
 if seen then
   return seen

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- Hand out the first job that meets some conditions, in the order of classes and due times. At most some jobs are
 -- examined: the caller continues behind the last one.
--- ARGV    3 worker; 4 ms that the lease lasts, '' = as usual; 5 '1' = the job counts as started at once; 6 '1' = also
+-- ARGV    3 worker; 4 ms that the lease lasts, '' = as usual; 5 '1' = the job counts as started at once, '2' = also, and its own ttr replaces 4; 6 '1' = also
 --         before it is due; 7 texts, 'I2c0' each, of which one is in its id, task, options, arguments or payloads (ASCII
 --         letters in either case), '' = any; 8 its task, '' = any; 9 the beginning of its id; 10 the maximum of jobs to
 --         examine; 11 to 13 class, score and member behind which to begin, each '' = at the beginning
 -- Returns {batch (lib/reserve), number of jobs examined, class, score, member}: the last three are where to continue, and
 --         missing if no further job waits; for a retried call that handed out a job, {the same batch, 0}.
 -- Events  none
--- include keys clock begin sweep window marks body names state due wake bytes payload reserve ranks
+-- include keys clock begin sweep window marks body names state due wake bytes payload reserve reserve_one ranks
 local PIECE, EXAMINE_BYTES = 25, 4 * 1024 * 1024
-ttr_ms, is_started = tonumber(ARGV[4]) or lease_ms, ARGV[5] == '1'
+ttr_ms, is_started, prefers_own_ttr = tonumber(ARGV[4]) or lease_ms, ARGV[5] ~= '0', ARGV[5] == '2'
 local worker, early, task, prefix = ARGV[3], ARGV[6] == '1', ARGV[8], ARGV[9]
 local seen = replay()
 if seen then

@@ -18,7 +18,7 @@ end
 
 local function is_empty()
   -- Structures that must not outlive the jobs are looked at too: fsck must find them, and this script must not hide them.
-  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN) > 0 then
+  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, PARKED_ORDER) > 0 then
     return false
   end
   local slowest = slowest_cursor(4, true)
@@ -46,5 +46,5 @@ end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
   'event_places')
-redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))
+redis.call('HSET', META, 'rules', struct.pack('<Bddddd', CLOSING + ENDED, 0, 0, 0, 0, 0))
 return '1'

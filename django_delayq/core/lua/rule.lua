@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Set the queue policy of a shard.
 -- ARGV    3 flags to clear; 4 flags to set: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids), 8
---         classes are weighted; 5 most live ids, 6 most morgue records, 7 ms that a morgue record is kept: 0 = no
---         limit, '' = unchanged
+--         classes are weighted, 32 producers are paused; 5 most live ids, 6 most morgue records, 7 ms that a morgue
+--         record is kept: 0 = no limit, '' = unchanged; 8 and 9 when the pauses for new jobs and for reserving end, ms:
+--         0 = not by themselves, '' = unchanged
 -- Returns the last fencing token.
 -- Events  none
 -- include keys clock begin sweep window body due wake rules
@@ -11,11 +12,6 @@ if seen then
   return seen
 elseif ended then
   return text(last_token)
-end
-local known = redis.call('HGET', META, 'rules')
-local flags = 0
-if known then
-  flags = string.byte(known)
 end
 local away, put = tonumber(ARGV[3]), tonumber(ARGV[4])
 local result = 0
@@ -30,8 +26,9 @@ if result % 8 >= CLOSING then
   redis.call('HSETNX', META, 'closed', text(now_us))
 end
 local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
-write_rules(result, limit, graves, ttl)
-if paused_out and result % 4 < 2 and head() then
+write_rules(result, limit, graves, ttl, tonumber(ARGV[8]) or in_until, tonumber(ARGV[9]) or out_until)
+-- Consumers know when the pause was to end, or that it has no end.
+if paused_out and head(1, PARKED) then
   wake()
 end
 local reply = text(last_token)

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
 -- Return the numbers of jobs of a shard by place.
 -- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = no backlog is returned
--- Returns {now ms, ready, delayed, reserved, gated, failed, morgue, oldest due us of those that do not wait for quarantine
---          (-1 none), first deadline ms (-1 none), hold until ms, marks, how many wait for quarantine (ready and delayed
---          ones), open runs of jobs that were acked before they began, {how many wait that are due up to each offset}, counter name, counter value, ...}.
+-- Returns {now ms, ready, delayed, reserved, gated, failed, morgue, oldest due us of those that neither wait for
+--          quarantine nor are parked (-1 none), first deadline ms (-1 none), hold until ms, marks, how many wait for quarantine (ready and delayed
+--          ones), open runs of jobs that were acked before they began, how many are parked, {how many wait that are due up to each
+--          offset}, counter name, counter value, ...}.
 -- Events  none
 -- include keys clock begin body due
 local ready, waiting, backlog = 0, 0, {}
@@ -25,7 +26,8 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local answer = {
   text(now_ms), ready, waiting - ready, redis.call('ZCARD', LEASE), redis.call('HLEN', GATE),
   redis.call('ZCARD', FAILED), redis.call('ZCARD', MORGUE), text(head() or -1), first[2] or '-1', text(hold_ms),
-  redis.call('HLEN', MARKS), redis.call('ZCARD', DUE[QUARANTINE]), redis.call('HLEN', BEGUN), backlog,
+  redis.call('HLEN', MARKS), redis.call('ZCARD', DUE[QUARANTINE]), redis.call('HLEN', BEGUN),
+  redis.call('ZCARD', DUE[PARKED]), backlog,
 }
 for _, item in ipairs(redis.call('HGETALL', COUNT)) do
   answer[#answer + 1] = item

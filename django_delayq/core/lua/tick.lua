@@ -3,7 +3,7 @@
 -- reaper hold after a restart of Redis (another run_id) or when the caller noticed an outage. Deletes old requests, and
 -- morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine left out), next deadline ms (-1 none), 1 =
+-- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
 --         leases ran out, 1 = reaper hold;
 --         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
 --         and the rules of the shard as they are stored, if it has any.
@@ -29,13 +29,13 @@ trim_graves(250)
 write_marks()
 keep_clock()
 
--- Paused work needs no further check.
-local next_due = not paused_out and head() or nil
+-- Paused work needs no check before the pause ends.
+local next_due = handed_out_at(head())
 local function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
 -- A consumer that is woken by a job in quarantine does not take it, but notices that it is overdue.
-if is_due(next_due) or (not paused_out and is_due(head(QUARANTINE, QUARANTINE))) then
+if is_due(next_due) or is_due(handed_out_at(head(QUARANTINE, QUARANTINE))) then
   wake()
 end
 local function newest(index)

@@ -116,7 +116,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
         return
     for index, priority in _indexes(part.place):
         for members, scores in IndexPages(broker, part, index, page):
-            if index == "quarantine":
+            if part.place == "waiting" and priority is None:
                 yield from _entries_by_priority(broker, part, members, scores)
             else:
                 ids = [member[:-_GRAVE_TAIL] for member in members] if part.place == "morgue" else members
@@ -159,7 +159,7 @@ def _indexes(place: str) -> list[tuple[str, int | None]]:
     """Return the indexes of a place, each with the priority of its jobs if it has a single one."""
     if place == "morgue":
         return [("morgue", None)]
-    return list(zip(DUE_KEYS, (*range(PRIORITIES), None), strict=True))
+    return list(zip(DUE_KEYS, (*range(PRIORITIES), None, None), strict=True))
 
 
 def _names(idents: Iterable[str]) -> Iterator[bytes]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from ..errors import InvalidJob
+
+#: groups of a queue's counters, in the order of a job's life
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scheduled": ("created", "changed"),
+    "done": ("acked",),
+    # The last attempt of a job counts as buried: without it a task with one attempt would never fail.
+    "failing": ("failed", "timeout", "crashed", "buried"),
+    "buried": ("buried",),
+    "cancelled": ("cancelled",),
+}
 
 
 @dataclass(slots=True)
@@ -29,6 +39,8 @@ class Counts:
     quarantine: int = 0
     #: open attempts of jobs that were acked before they began
     begun: int = 0
+    #: jobs that wait for a free slot of their task; also counted as ready
+    parked: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     #: numbers of waiting jobs: due by now, then up to each offset of the requested horizon, then later
     backlog: tuple[int, ...] = (0, 0)
@@ -49,10 +61,14 @@ class Counts:
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds by which the most overdue job is late; jobs that wait for quarantine are not counted."""
+        """Seconds by which the most overdue job is late, without those that wait for quarantine or for a free slot."""
         if self.oldest_due_ms is None:
             return 0.0
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
+
+    def counter(self, group: str) -> int:
+        """Return the sum of a group of counters, a key of :data:`GROUPS`."""
+        return sum(self.counters.get(name, 0) for name in GROUPS[group])
 
     @classmethod
     def joint(cls, queue: str, answers: Iterable[Sequence[Any]]) -> Counts:
@@ -65,7 +81,7 @@ class Counts:
     def add(self, answer: Sequence[Any]) -> None:
         """Add the reply of ``stats.lua`` for one shard."""
         now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, *rest = answer
-        quarantine, begun, due, *counters = rest
+        quarantine, begun, parked, due, *counters = rest
         self.now_ms = max(self.now_ms, float(now_ms))
         self.ready += ready
         self.delayed += delayed
@@ -76,6 +92,7 @@ class Counts:
         self.marks += marks
         self.quarantine += quarantine
         self.begun += begun
+        self.parked += parked
         self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
         due_ms = float(oldest) // 1000
         if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):

@@ -1,10 +1,10 @@
 """Check of the invariants of the data model, with repair where possible.
 
 A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind an
-attempt; a body exists exactly for a live id; a token exactly for a lease; the failure indexes match the state; payloads
-belong to a live merged job and are in order; a morgue record is in both its indexes; the request window has its stated
-length; a completion mark belongs to a durable key; no id is live in two epochs. Each id is examined inside one script,
-so a busy system causes no false alarm.
+attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
+lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
+both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
+two epochs; samples of depths are whole. Each id is examined inside one script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from .. import depths
 from ..marks import is_mark
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
@@ -68,6 +69,7 @@ def check(
         for number in queue.numbers:
             _check_shard(broker, queue, queue.shard(number), report, repair)
         _check_epochs(queue, report)
+        report.violations += depths.violations(broker, queue.name)
     return report
 
 
@@ -95,6 +97,8 @@ def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, rep
     for chunk in _chunks(_idents(broker.client, stored)):
         frame = b"".join(bytes((len(ident),)) + ident for ident in chunk)
         _examine(broker, shard, where, report, repair, len(chunk), idents=frame)
+    for chunk in _chunks(_members(broker.client, stored, "parked_order")):
+        _examine(broker, shard, where, report, repair, len(chunk), parked=b"".join(map(_framed, chunk)))
     for chunk in _chunks(_graves(broker.client, stored)):
         _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
     _check_lengths(broker, shard, where, report, repair)
@@ -136,9 +140,10 @@ def _examine(
     idents: bytes = b"",
     graves: bytes = b"",
     payloads: bytes = b"",
+    parked: bytes = b"",
 ) -> None:
     findings = broker.scripts.call(
-        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads
+        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads, parked
     )
     report.count(n)
     for violation, subject in zip(findings[::2], findings[1::2], strict=True):
@@ -148,9 +153,13 @@ def _examine(
 
 def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
     """Check that structures of equal length are equally long."""
-    payloads, order, replies, window = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
+    payloads, order, replies, window, parked, parked_order = broker.scripts.call(
+        "lengths", shard.keys, b"", shard.constants
+    )
     if payloads != order:
         report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
+    if parked != parked_order:
+        report.violations.append(f"{where}: {parked} parked jobs, but {parked_order} of them in order")
     if replies != window:
         report.violations.append(f"{where}: {replies} remembered replies, but {window} in the window")
         if repair:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 #: no such record; the shard is closed and the id not live there
 _ABSENT: Final = "absent"
 _KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": ELSEWHERE, "e": _ABSENT}
-_HEAD: Final = struct.Struct("<ddHHH")
+#: due, time of the burial, three numbers, counts
+_HEAD: Final = struct.Struct("<ddHHH8s")
 _TASK_END: Final = 3
 KEY_BYTES: Final = 16
 
@@ -45,6 +46,7 @@ class _Grave:
     task: bytes
     body: bytes
     payloads: bytes
+    counts: bytes
 
     @property
     def request(self) -> bytes:
@@ -66,15 +68,14 @@ class Pace:
         """Return the pace of an operation.
 
         Args:
-            delay_ms: delay of the first job.
+            delay_ms: delay of the first job; a negative one is 0.
             per_second: how many jobs fall due in a second; None = all at once.
             now_ms: the time from which a rate counts.
 
         Raises:
-            InvalidJob: a negative delay, or a rate that is not above 0.
+            InvalidJob: a rate that is not above 0.
         """
-        if delay_ms < 0:
-            raise InvalidJob(f"a delay cannot be negative, this one is {delay_ms} ms; leave it out for now")
+        delay_ms = max(0, delay_ms)
         if per_second is None:
             return cls(delay_ms, relative=True, step=0)
         if not 0 < per_second < float("inf"):
@@ -156,7 +157,7 @@ class Kick(Action):
 
     def _adopt(self, queue: Queue, number: int, ident: bytes, grave: _Grave) -> str:
         delay_ms = self._pace.delay_ms(queue)
-        content = (grave.task, grave.body, grave.payloads)
+        content = (grave.task, grave.body, grave.payloads, grave.counts)
         reply: bytes = queue.call("adopt", number, ident, delay_ms, self._replace, *content, request=grave.request)
         outcome = _KICKED[reply.decode()]
         if outcome == "kicked":
@@ -215,7 +216,7 @@ def _unpack(number: int, frame: bytes) -> _Grave | None:
         return None
     name, at = take_u16(frame, at)
     record, at = take_u32(frame, at + 4)  # no bytes were left out
-    _, buried_us, *_ = _HEAD.unpack_from(record)
+    _, buried_us, *_, counts = _HEAD.unpack_from(record)
     inner = _HEAD.size
     for _ in range(3):  # outcome, reason, error class
         _, inner = take_u8(record, inner)
@@ -226,7 +227,7 @@ def _unpack(number: int, frame: bytes) -> _Grave | None:
         body = body[:1] + body[_TASK_END:]
     elif len(body) >= _TASK_END:  # in another shard the number might name another task
         body = body[:1] + b"\xff\xff" + body[_TASK_END:]
-    return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:])
+    return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:], counts)
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:

@@ -172,13 +172,14 @@ class Epochs:
         shards_of.close(former)
         token, arrival = shards_of.largest_token_and_arrival(former)
         time.sleep(HEAD_START / 1e6)  # the first tokens of the new shards must be in the past when these are published
-        rules = layouts.rules_of(layout, shards)
+        paused = self._broker.producers_paused_since() is not None
+        rules = layouts.rules_of(layout, shards, producers_paused=paused)
         for number in shard_numbers(epoch, shards):
             if shards_of.call("open", number, changes, token + HEAD_START, arrival, *rules, shards) == b"u":
                 # Another process has published it, so the swap fails; or the registry lost this epoch.
                 return self._swapped(name, stored, layouts.with_lost(layout, self._size_of(name, epoch)))
         shards_of.copy_ticks(all_numbers(former), epoch, shards)
-        return self._swapped(name, stored, layouts.published(layout))
+        return self._swapped(name, stored, layouts.published(layout), producers_paused=paused)
 
     def _size_of(self, name: str, epoch: int) -> int:
         """Return the number of shards of an epoch that is in no layout, by the keys that exist."""
@@ -205,8 +206,11 @@ class Epochs:
             self._broker.client.delete(self._broker.wake_key(name))
         return self._swapped(name, stored, layouts.tombstone(layout, wiped=True))
 
-    def _swapped(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
-        return layout if self._broker.swap_layout(name, stored, layout) else None
+    def _swapped(
+        self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None
+    ) -> Layout | None:
+        is_stored = self._broker.swap_layout(name, stored, layout, producers_paused=producers_paused)
+        return layout if is_stored else None
 
     def close_former(self, queue: Queue) -> None:
         """Close all but the present epoch again, after Redis lost the closed shards."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ..attempt_outcome import AttemptOutcome
 from ..codec import decode_args
-from ..job import Generation, Job, Payload, Undecodable
+from ..codecs import readable
+from ..job import Generation, Job, Payload, Undecodable, created_ms
 from ..records.body import unpack_body
 from ..records.fields import take_u8, take_u16, take_u32, unpack_names
-from ..records.reserve_frames import State, job_of, unpack_state
+from ..records.reserve_frames import State, job_of, unpack_counts, unpack_state
 from ..records.schedule_frames import unpack_payload
 
 _PLACES: Final = ("", "waiting", "reserved")
@@ -109,10 +109,10 @@ class JobView:
         """Yield the texts in which a search looks."""
         yield from (self.id, self.job.task)
         for job in filter(None, (self.job, self.gated)):
-            yield from (_read(job.args), _read(job.options_json))
+            yield from (readable(job.args), readable(job.options_json))
         yield from (self.reason, self.error_class, str(self.error.get("class", "")), str(self.error.get("message", "")))
         for payload in self.payloads:
-            yield _read(payload.data)
+            yield readable(payload.data)
 
     def cut_off(self, most_bytes: int) -> None:
         """Leave arguments out that exceed a size, as if they had not been requested."""
@@ -125,18 +125,20 @@ class JobView:
     def history(self) -> dict[str, int]:
         """Event counts of this generation so far.
 
-        ``reserves``: how often it was reserved; ``failures``: counted attempts that did not succeed, with the
-        ``crashes`` among them; ``releases``: how often it was put back uncounted (requested, at a shutdown, or lost
-        before it began). The rest of ``reserves`` is the present attempt. A kick resets all counts.
+        Since the last kick: ``reserves``: how often it was reserved; ``failures``: counted attempts that did not
+        succeed, with the ``crashes`` among them. In all: ``timeouts``: how often its time was over while it was held
+        (its time limit, or its lease); ``releases``: how often it was put back uncounted (requested, at a shutdown, or
+        lost before it began); ``buries`` and ``kicks``.
         """
-        job = self.job
-        uncounted = self.state == "reserved" or self.outcome == AttemptOutcome.UNDECODABLE
-        return {
-            "reserves": job.reserves,
-            "failures": job.failures,
-            "crashes": job.crashes,
-            "releases": max(0, job.reserves - job.failures - uncounted),
-        }
+        job, counts = self.job, asdict(self.job.counts)
+        if self.state != "morgue":  # a morgue record has the sum
+            counts["releases"] += max(0, job.reserves - job.failures - (self.state == "reserved"))
+        return {"reserves": job.reserves, "failures": job.failures, "crashes": job.crashes, **counts}
+
+    @property
+    def created_ms(self) -> int | None:
+        """Time at which this generation was scheduled; see :func:`~..job.created_ms`."""
+        return created_ms(self.job.key)
 
     @property
     def error(self) -> dict[str, Any]:
@@ -146,10 +148,6 @@ class JobView:
         except (ValueError, RecursionError):
             known = {"message": self.job.error.decode(errors="replace")}
         return known if isinstance(known, dict) else {"message": str(known)}
-
-
-def _read(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:
@@ -205,7 +203,7 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
         record, at = take_u32(frame, at + 4)
         ident, key = grave[:-17], grave[-16:]
         due_us, buried_us, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
-        inner = 22
+        counts, inner = unpack_counts(record, 22)
         outcome, inner = take_u8(record, inner)
         reason, inner = take_u8(record, inner)
         error_class, inner = take_u8(record, inner)
@@ -213,7 +211,7 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
         body, inner = take_u32(record, inner)
         job = _buried_job(queue, shard, ident.decode(), key, body, tasks)
         job.due_ms, job.failures, job.reserves, job.crashes = int(due_us // 1000), failures, reserves, crashes
-        job.error = error
+        job.error, job.counts = error, counts
         if left_out:
             job.args = b""
         payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()

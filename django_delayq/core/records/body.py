@@ -1,8 +1,8 @@
 """Body of a job: the part that is fixed when the job is scheduled.
 
-Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the
-task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name would
-cost more than all the rest, so the shard stores each name once.
+Layout as stored: priority (3 bits), merged (8), options (16), version (32), parked (64), quarantine (128) u8 | number
+of the task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The name of
+the task would cost more than all the rest, so the shard stores each name once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ BODY_VERSION: Final = 1
 #: bits of byte 1
 BODY_MERGED: Final = 8
 BODY_OPTIONS: Final = 16
+_PARKED: Final = 64
 _QUARANTINE: Final = 128
-_QUARANTINED_VERSION: Final = _QUARANTINE >> 5 | BODY_VERSION
 _HEAD: Final = 19
 
 
@@ -34,8 +34,8 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     if len(body) < _HEAD:
         raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
     flags = body[0]
-    if flags >> 5 & 3 != BODY_VERSION:
-        raise Undecodable(f"body version {flags >> 5 & 3} is not known here; was it written by a newer release?")
+    if flags >> 5 & 1 != BODY_VERSION:
+        raise Undecodable(f"body version {flags >> 5 & 1} is not known here; was it written by a newer release?")
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
@@ -49,4 +49,13 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
 
 def is_quarantined(body: bytes) -> bool:
     """Return True if the body marks its job as waiting for quarantine."""
-    return body != b"" and body[0] >> 5 == _QUARANTINED_VERSION
+    return _has_mark(body, _QUARANTINE)
+
+
+def is_parked(body: bytes) -> bool:
+    """Return True if the body marks its job as waiting behind a limit of its task."""
+    return _has_mark(body, _PARKED)
+
+
+def _has_mark(body: bytes, mark: int) -> bool:
+    return body != b"" and body[0] >> 5 & 1 == BODY_VERSION and bool(body[0] & mark)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
-from ..job import MAX_ID_BYTES, NewJob
+from ..job import MAX_ID_BYTES, NewJob, derived_key
 from .schedule_frames import (
     CHUNK,
     CONFLICT,
@@ -141,8 +141,7 @@ def key_of(load_id: str, ident: bytes) -> bytes:
     If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
     the id, otherwise they are taken for one.
     """
-    key = hashlib.blake2b(ident, digest_size=KEY_BYTES, key=_salt(load_id)).digest()
-    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
+    return derived_key(hashlib.blake2b(ident, digest_size=KEY_BYTES, key=_salt(load_id)).digest())
 
 
 @lru_cache(maxsize=64)

@@ -38,7 +38,7 @@ NAMES: Final = (
 )
 
 _COUNTED: Final = ("failures", "reserves", "crashes")
-_MORGUE_RECORD: Final = struct.Struct("<ddHHH")
+_MORGUE_RECORD: Final = struct.Struct("<ddHHH8x")
 _BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
 _UNREADABLE: Final = "Undecodable"
 

@@ -27,6 +27,8 @@ meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
+parked      zset     like due, for due jobs of all classes that wait behind a limit of their task (``lua/lib/park.lua``)
+parked_order zset    the same jobs by task, class and due time, all with score 0
 begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
                      (``lua/ack_early.lua``), until the end of the attempt is stored
 =========== ======== ==========================================================================================
@@ -51,6 +53,9 @@ Keys that expire, on which no job depends:
 * the ledger of a closed bulk load (a day later)
 * ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
+* ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
+* ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
+  worker that takes them)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
@@ -86,9 +91,11 @@ SHARD_KEYS: Final = (
     "marks",
     "quarantine",
     "begun",
+    "parked",
+    "parked_order",
 )
 #: sets of waiting jobs, in the order of their classes in the scripts
-DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine")
+DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine", "parked")
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 
@@ -101,6 +108,10 @@ class Shard:
     constants: bytes
     names: dict[str, bytes] = field(repr=False)
     fresh_keys: tuple[tuple[bytes, ...], ...] = field(repr=False)  # of schedule_fresh.lua, by priority
+
+
+#: field of the registry of queues: since when the producers of all queues are paused, Unix ms
+PRODUCERS_FIELD: Final = b"-producers"
 
 
 def queues_key(prefix: str) -> str:
@@ -123,6 +134,11 @@ def commands_key(prefix: str) -> str:
     return f"{{{prefix}}}:commands"
 
 
+def choices_key(prefix: str, program: str) -> str:
+    """Return the key of the queues that operators added to a program or took from it; in one slot with the workers."""
+    return f"{{{prefix}}}:choices:{program}"
+
+
 def dump_key(prefix: str, worker: str) -> str:
     """Return the key of the stacks of a worker's threads."""
     return f"{{{prefix}}}:dump:{worker}"
@@ -133,6 +149,16 @@ def figures_keys(prefix: str) -> tuple[bytes, bytes]:
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
 
 
+def depth_key(prefix: str, queue: str) -> str:
+    """Return the key of the samples of a queue's depth; ``""`` = of all queues together. All are in one slot."""
+    return f"{{{prefix}}}:depth:{queue}"
+
+
+def depth_claim_key(prefix: str) -> str:
+    """Return the key that names the worker which takes the samples."""
+    return f"{{{prefix}}}:sampler"
+
+
 def bulk_loads_key(prefix: str) -> str:
     """Return the key of the records of bulk loads."""
     return f"{{{prefix}}}:loads"
@@ -141,6 +167,11 @@ def bulk_loads_key(prefix: str) -> str:
 def pace_key(prefix: str, load: str) -> str:
     """Return the key of the earliest moment of a bulk load's next job."""
     return f"{{{prefix}}}:pace:{load}"
+
+
+def permits_key(prefix: str, limit: str) -> str:
+    """Return the key of the permits of a limit."""
+    return f"{{{prefix}}}:permits:{limit}"
 
 
 def wake_key(prefix: str, queue: str) -> str:

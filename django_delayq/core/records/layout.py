@@ -11,13 +11,14 @@ next              ``[epoch, shards]`` while a reshard is in progress
 leaving           ``"empty"`` or ``"force"`` while the queue is being deleted
 deleted           true: a tombstone. ``old`` then lists epochs whose keys are still to be removed
 paused, limits    policy set by an operator; every shard has it as its rules (``lua/rule.lua``)
+until             ``{"in": ms, "out": ms}``: when a pause in this direction ends by itself, Unix ms on Redis's clock
 ================= ================================================================================================
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 Layout: TypeAlias = dict[str, Any]
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
@@ -28,7 +29,19 @@ PAUSED_OUT: Final = 2
 CLOSING: Final = 4
 WEIGHTED: Final = 8
 ENDED: Final = 16
+PRODUCERS_PAUSED: Final = 32
 _LONGEST_PAST: Final = 64
+
+
+class Rules(NamedTuple):
+    """Rules of one shard, as stored: 0 = no limit, no end. ``in_until`` and ``out_until`` are the ends of pauses."""
+
+    flags: int = 0
+    max_length: int = 0
+    morgue_max: int = 0
+    morgue_ttl_ms: int = 0
+    in_until: int = 0
+    out_until: int = 0
 
 
 def new_layout(shards: int, kind: str, epoch: int = 0) -> Layout:
@@ -124,18 +137,19 @@ def revived(layout: Layout) -> Layout:
     return {**former, "epoch": layout["epoch"] + 1, "old": old}
 
 
-def rules_of(layout: Layout, shards: int) -> tuple[int, int, int, int]:
-    """Return the rules of each of ``shards`` shards: flags, most live ids, most morgue records, ms they are kept.
-
-    Limits of the queue are divided among its shards, rounded up; 0 = none.
-    """
-    limits = layout.get("limits") or {}
+def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> Rules:
+    """Return the rules of each of ``shards`` shards. Limits of the queue are divided among them, rounded up."""
+    limits, ends = layout.get("limits") or {}, layout.get("until") or {}
     flags = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT) | (WEIGHTED if limits.get("weighted") else 0)
+    flags |= PRODUCERS_PAUSED if producers_paused else 0
 
     def share(name: str) -> int:
         return -(-int(limits.get(name) or 0) // shards)
 
-    return flags, share("max_length"), share("morgue_max"), int(limits.get("morgue_ttl_ms") or 0)
+    ttl_ms = int(limits.get("morgue_ttl_ms") or 0)
+    return Rules(
+        flags, share("max_length"), share("morgue_max"), ttl_ms, int(ends.get("in") or 0), int(ends.get("out") or 0)
+    )
 
 
 def describe(layout: Layout) -> str:

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..job import DEFAULT_PRIORITY, POSTPONED, Job, Payload, Undecodable
-from .body import is_quarantined, unpack_body
+from ..job import COUNTED, DEFAULT_PRIORITY, NO_COUNTS, POSTPONED, Job, JobCounts, Payload, Undecodable
+from .body import is_parked, is_quarantined, unpack_body
 from .fields import take_u8, take_u16, take_u32, unpack_names
 from .schedule_frames import unpack_payload
 
@@ -15,6 +15,7 @@ _BATCH = struct.Struct("<ddddH")
 _JOB = struct.Struct("<dHHHHBdB")
 _LEASE = struct.Struct("<dB")
 _STATE = struct.Struct("<ddHHHHBdB")
+_COUNTS = struct.Struct("<HHHH")
 _DOUBLE = struct.Struct("<d")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -46,15 +47,22 @@ class State:
     error: bytes = b""
     postponed_at_ms: int = 0
     postponed_for: str = ""
+    counts: JobCounts = NO_COUNTS
+
+
+def start_flag(*, started: bool, prefer_own_ttr: bool) -> bytes:
+    """Return argument 6 of ``reserve.lua``."""
+    return b"2" if prefer_own_ttr else b"1" if started else b"0"
 
 
 def unpack_batch(
     frame: bytes, queue: str, shard: int, worker: str
-) -> tuple[list[Job], list[BrokenJob], float, float, float]:
+) -> tuple[list[Job], list[BrokenJob], float, float, float, bytes]:
     """Return the content of a frame of ``lua/lib/reserve.lua``.
 
     Returns:
-        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)``.
+        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1, what is parked)``, the last one for
+            :func:`~.limit_frames.unpack_parked`.
     """
     token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
     tasks, at = unpack_names(frame, _BATCH.size)
@@ -72,6 +80,9 @@ def unpack_batch(
         since, reason = 0, ""
         if flags & POSTPONED:
             since, reason, at = _unpack_postponed(frame, at)
+        counts = NO_COUNTS
+        if flags & COUNTED:
+            counts, at = unpack_counts(frame, at)
         # The scripts take bit 3 of byte 1 as "merged", so a reader of the bytes after the body must do the same.
         payloads: tuple[Payload, ...] = ()
         if body and body[0] & 8:
@@ -97,7 +108,7 @@ def unpack_batch(
                 failures,
                 reserves,
                 crashes,
-                flags,
+                flags & ~COUNTED,
                 int(failed_at),
                 0,
                 worker,
@@ -108,9 +119,10 @@ def unpack_batch(
                 is_quarantined(body),
                 since,
                 reason,
+                counts,
             )
         )
-    return jobs, broken, now_us, next_due, quarantined
+    return jobs, broken, now_us, next_due, quarantined, frame[at:]
 
 
 def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
@@ -118,6 +130,11 @@ def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
     (since,) = _DOUBLE.unpack_from(frame, at)
     reason, at = take_u8(frame, at + 8)
     return int(since), reason.decode(errors="replace"), at
+
+
+def unpack_counts(record: bytes, at: int) -> tuple[JobCounts, int]:
+    """Return the counts in a state or a morgue record, and the position after them."""
+    return JobCounts(*_COUNTS.unpack_from(record, at)), at + _COUNTS.size
 
 
 def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
@@ -143,6 +160,9 @@ def unpack_state(packed: bytes) -> State:
     if flags & POSTPONED:
         since, reason, at = _unpack_postponed(packed, at)
         at += _DOUBLE.size  # the assigned due score
+    counts = NO_COUNTS
+    if flags & COUNTED:
+        counts, at = unpack_counts(packed, at)
     return State(
         int(token),
         due,
@@ -150,13 +170,14 @@ def unpack_state(packed: bytes) -> State:
         reserves,
         crashes,
         own,
-        flags,
+        flags & ~COUNTED,
         int(failed_at),
         worker,
         tuple(taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)),
         packed[at:],
         since,
         reason,
+        counts,
     )
 
 
@@ -193,6 +214,8 @@ def job_of(
         is_quarantined(body),
         state.postponed_at_ms,
         state.postponed_for,
+        state.counts,
+        is_parked(body),
     )
 
 

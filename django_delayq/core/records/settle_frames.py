@@ -38,6 +38,8 @@ class Mark:
     #: of a release: the attempt could not begin; it began
     POSTPONED: Final = 512
     BEGAN: Final = 1024
+    #: the attempt's time limit ended it
+    TIMEOUT: Final = 2048
 
 
 def pack_settlement(settlement: Settlement) -> bytes:
@@ -101,6 +103,7 @@ def _marks_of(settlement: Settlement) -> int:
         + Mark.UNCLEAR * settlement.unclear
         + Mark.POSTPONED * settlement.postpone
         + Mark.BEGAN * settlement.began
+        + Mark.TIMEOUT * (settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT)
     )
 
 

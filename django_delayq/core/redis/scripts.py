@@ -55,6 +55,7 @@ NAMES: Final = (
     "end_failed",
     "run_all_now",
     "layout",
+    "producers",
     "open",
     "carry",
     "retire",
@@ -75,6 +76,8 @@ NAMES: Final = (
     "begun",
     "take_over",
     "locate",
+    "permits",
+    "depth",
 )
 #: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
 _ELSEWHERE: Final = (

@@ -15,8 +15,9 @@ from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER
 from .chunks import CHUNK_BYTES, ChunkSender
+from .room import RoomWait
 
 if TYPE_CHECKING:
     from ..records.layout import Epochs
@@ -79,6 +80,9 @@ class JobSender:
         self._deadline = pack_deadline(not_after_ms)
         self._unsent = _Chunks()
         self._answers: list[_Answer] = []
+        #: entries that were refused because the queue was full, while their caller waits for room
+        self._full: list[_Entry] = []
+        self._room = RoomWait()
         self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self)
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
@@ -95,8 +99,11 @@ class JobSender:
                     self._keep_order()
                     self._send(number)
                     yield from self._take_answers()
+                    if self._full:
+                        yield from self._wait_for_room()
             self._send_all()
             yield from self._take_answers()
+            yield from self._wait_for_room()
         except QueueUnavailable:
             self.chunks.drain(until=time.monotonic())  # the calls behind it are out of time, too
             raise
@@ -125,6 +132,22 @@ class JobSender:
             self._send(number)
         self.chunks.finish()
 
+    def _wait_for_room(self) -> Iterator[_Answer]:
+        """Send the jobs that found the queue full again, until they are accepted or the wait is over."""
+        while self._full:
+            entries, self._full = self._full, []
+            # When the wait is over, this attempt is the last: its refusals are final.
+            self._room.rest(max(new.room_ms for _, new, _ in entries))
+            for entry in entries:
+                number = self._first_shard(entry[1])
+                if self._unsent[number].add(entry):
+                    self._keep_order()
+                    self._send(number)
+            self._send_all()
+            if len(self._full) < len(entries):
+                self._room.progress()
+            yield from self._take_answers()
+
     def _take_answers(self) -> list[_Answer]:
         answers, self._answers = self._answers, []
         return answers
@@ -148,6 +171,8 @@ class JobSender:
             joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]
+        if FULL_LETTER in letters and not self._room.over:
+            entries, letters = self._without_full(entries, letters)
         places = [entry[0] for entry in entries]
         if CLOSED_LETTER not in letters:
             self._answers.append((places, letters))
@@ -155,7 +180,18 @@ class JobSender:
         final = [place for place, letter in zip(places, letters, strict=True) if letter != CLOSED_LETTER]
         self._answers.append((final, letters.replace(CLOSED_LETTER, "")))
         self._keep_order()
-        yield chunk, [place for place, letter in enumerate(letters) if letter == CLOSED_LETTER]
+        refused = {place for place, letter in zip(places, letters, strict=True) if letter == CLOSED_LETTER}
+        yield chunk, [index for index, entry in enumerate(chunk.entries) if entry[0] in refused]
+
+    def _without_full(self, entries: list[_Entry], letters: str) -> tuple[list[_Entry], str]:
+        """Keep the jobs whose callers wait for room; return the other entries with their letters."""
+        pairs, kept = list(zip(entries, letters, strict=True)), []
+        for entry, letter in pairs:
+            if letter == FULL_LETTER and entry[1].room_ms:
+                self._full.append(entry)
+            else:
+                kept.append((entry, letter))
+        return [entry for entry, _ in kept], "".join([letter for _, letter in kept])
 
     def forward(self, chunk: _JobChunk, places: Sequence[int], epoch: tuple[int, int]) -> list[_JobChunk]:
         """Return chunks of a later epoch for some jobs of a chunk."""

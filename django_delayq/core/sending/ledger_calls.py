@@ -256,7 +256,8 @@ class LedgerCalls:
         waited = f"bulk load {load!r} waited {self._limits.patience:g} s"
         if outcome is ScheduleOutcome.PAUSED:
             return QueuePaused(
-                f"queue {queue!r} is paused for new jobs, and {waited} for it; resume the queue and then the bulk load"
+                f"queue {queue!r} (or all producers) is paused for new jobs, and {waited} for it; resume the queue and "
+                "then the bulk load"
             )
         return QueueFull(
             f"queue {queue!r} has reached its max_length, or a merged job its max_payloads, and {waited} for room; let "

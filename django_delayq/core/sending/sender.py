@@ -19,6 +19,7 @@ from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, ScheduleOutcome, count_
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
+from .room import until_room
 
 T = TypeVar("T")
 
@@ -49,7 +50,10 @@ class Sender(Shards):
             keys = self.home(new.id).fresh_keys[new.priority]
             if self.broker.scripts.call("schedule_fresh", keys, new.key, b"", pack_new(new)):
                 return ScheduleOutcome.CREATED
-        return self.accepted(self._schedule_one(new, not_after_ms=not_after_ms), new)
+        outcome = self._schedule_one(new, not_after_ms=not_after_ms)
+        if new.room_ms and outcome is ScheduleOutcome.FULL:
+            outcome = until_room(new.room_ms, lambda: self._schedule_one(new, not_after_ms=not_after_ms))
+        return self.accepted(outcome, new)
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.
@@ -106,13 +110,22 @@ class Sender(Shards):
                 "use on_conflict='replace' or 'ignore', or cancel it first"
             )
         if outcome is ScheduleOutcome.PAUSED:
-            return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
+            return self.paused_error()
         if new.payload is not None:
             return QueueFull(
                 f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
                 f"({new.max_payloads}); let the workers catch up, or raise the limit"
             )
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
+
+    def paused_error(self) -> QueuePaused:
+        """Return the error for a new job that was refused because of a pause: of this queue, or of all producers."""
+        if self.broker.producers_paused_since() is not None:
+            return QueuePaused(
+                f"no queue of this deployment takes new jobs now, not even {self.name!r}: all producers are paused; "
+                "end it by manage.py delayq_queue resume-producers, or try again later"
+            )
+        return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)

@@ -243,9 +243,8 @@ def as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, An
         "task": job.task,
         "due": iso_of(view.due_ms),
         "buried": iso_of(view.buried_ms),
-        "failures": job.failures,
-        "reserves": job.reserves,
-        "crashes": job.crashes,
+        "created": None if view.created_ms is None else iso_of(view.created_ms),
+        **view.history,
         "outcome": view.outcome,
         "reason": hide.text(view.reason),
     }

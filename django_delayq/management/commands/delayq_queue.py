@@ -18,6 +18,7 @@ from ...outbox.retention import forget_queue
 from ...settings.conf import conf
 from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
+from .. import switches
 from ..base import DelayQCommand, share_options
 from ..conditions import add_conditions, filter_of
 from ..found_jobs import add_search, print_found
@@ -69,10 +70,12 @@ BULK_ACTIONS: Final[dict[str, BulkAction]] = {
 class Command(DelayQCommand):
     """Command that runs operator actions on a whole queue."""
 
-    help = "Lists, searches, pauses, resumes, empties or deletes queues."
+    help = "Lists, searches, pauses, resumes, empties or deletes queues, and adds them to running workers."
     examples = (
         "delayq_queue list",
         "delayq_queue pause orders --in",
+        "delayq_queue pause orders --for 10m",
+        "delayq_queue watch orders --worker web1:4711:9f3a02.1",
         "delayq_queue search orders invoice-17",
         "delayq_queue search orders --due-before 2030-01-31T00:00:00Z --failures 3",
         "delayq_queue cancel orders --task shop.remind --prefix north-",
@@ -84,23 +87,15 @@ class Command(DelayQCommand):
         """Add the command's arguments."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         self._action(actions, "list", "list every queue with its policy and its number of jobs", named=False)
-        for name, text in (("pause", "pause a queue"), ("resume", "resume a paused queue")):
-            directions = self._action(actions, name, text).add_mutually_exclusive_group()
-            directions.add_argument(
-                "--in",
-                action="store_const",
-                dest="direction",
-                const="in",
-                default="both",
-                help="only the scheduling of new jobs, which is refused while it is paused",
-            )
-            directions.add_argument(
-                "--out",
-                action="store_const",
-                dest="direction",
-                const="out",
-                help="only the workers, which start no jobs while it is paused",
-            )
+        for name, text in switches.PAUSES.items():
+            pause = self._action(actions, name, text)
+            switches.add_directions(pause)
+            if name == "pause":
+                switches.add_length(pause)
+        for name, text in switches.PRODUCERS.items():
+            self._action(actions, name, text, named=False)
+        for name, text in switches.CHOICES.items():
+            switches.add_workers(self._action(actions, name, text))
         add_search(self._action(actions, "search", "list the jobs of a queue that meet conditions"))
         for name, action in BULK_ACTIONS.items():
             bulk_action = self._confirmable(self._action(actions, name, action.help))
@@ -127,9 +122,14 @@ class Command(DelayQCommand):
         if action == "list":
             self.print_list(as_json=as_json)
             return
+        if action in switches.PRODUCERS:
+            switches.switch_producers(self, connections.broker(), action, as_json=as_json)
+            return
         queue = self.known_queue(options["name"])
-        if action in ("pause", "resume"):
-            self.pause_or_resume(queue, action, options["direction"], as_json=as_json)
+        if action in switches.PAUSES:
+            switches.pause_or_resume(self, queue, action, options)
+        elif action in switches.CHOICES:
+            switches.choose(self, queue, action, options)
         elif action == "search":
             print_found(self, queue, options)
         elif action == "delete":
@@ -162,23 +162,6 @@ class Command(DelayQCommand):
             failed=counts.failed,
             waiting=counts.delayed + counts.ready,
         )
-
-    def pause_or_resume(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
-        """Pause or resume a queue."""
-        broker = queue.broker
-        (broker.pause if action == "pause" else broker.resume)(queue.name, direction)
-        paused = rules.orders_of(queue.layout)["paused"]
-        if as_json:
-            self.print_json({"queue": queue.name, "paused": paused})
-        elif paused:
-            effect = {
-                "in": "new jobs are refused",
-                "out": "no jobs are started",
-                "both": "new jobs are refused, and no jobs are started",
-            }[paused]
-            self.stdout.write(f"{printable(queue.name)} is paused: {effect}")
-        else:
-            self.stdout.write(f"{printable(queue.name)} is not paused")
 
     def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:
         """Delete a queue."""

@@ -22,6 +22,7 @@ from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker import Changes
 from ..base import DelayQCommand, count_text
+from ..rows import add_rows, reconcile
 
 State = OutboxJob.State
 #: rows that are checked in one query
@@ -34,12 +35,15 @@ class Command(DelayQCommand):
     help = (
         "Synchronises the database with Redis: sends durable jobs that wait or were lost (--outbox), rebuilds the "
         "tables of failed and buried jobs (--mirror), restores durable jobs whose morgue record was lost (--buried), "
-        "and sends durable jobs again that Redis refused (--refused). Dispatchers do the first two periodically."
+        "and sends durable jobs again that Redis refused (--refused). Dispatchers do the first two periodically. "
+        "--model compares up to 100,000 rows of a table with their jobs, and restores missing jobs; the table may be "
+        "larger with delayq_pipeline reconcile. Exit codes: 0 done, 1 failed, 2 wrong use."
     )
     examples = (
         "delayq_reconcile --outbox --mirror",
         "delayq_reconcile --buried --queue orders --dry-run",
         "delayq_reconcile --refused --id invoice-17 --yes",
+        "delayq_reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
     )
     requires_system_checks = ()
 
@@ -65,18 +69,26 @@ class Command(DelayQCommand):
             action="append",
             default=[],
             dest="ids",
-            help="only this job; for --buried and --refused; may be repeated",
+            help="only this job; for --buried and --refused; may be repeated. For --model: the id made of fields, like "
+            "'order-{pk}'",
         )
         parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be changed")
         parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print JSON")
+        add_rows(parser, required=False)
 
     def run(self, **options: Any) -> None:
         """Run the chosen reconciliations in a fixed order."""
         steps = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
+        if options["model"]:
+            if steps:
+                raise CommandError(f"--model is compared alone: leave --{steps[0]} out", returncode=2)
+            self._reconcile_rows(options)
+            return
         if not steps:
             raise CommandError(
-                "nothing is chosen to be reconciled: give --outbox, --mirror, --buried or --refused, or several of them"
+                "nothing is chosen to be reconciled: give --outbox, --mirror, --buried or --refused, or several of "
+                "them; or --model, to compare a table with its jobs"
             )
         if options["ids"] and not (options["buried"] or options["refused"]):
             raise CommandError("--id selects jobs for --buried and --refused: give one of them, or leave --id out")
@@ -92,6 +104,13 @@ class Command(DelayQCommand):
                 self.stdout.write(f"{name}: {count_text(results[name])}")
         if options["json"]:
             self.print_json(results)
+
+    def _reconcile_rows(self, options: dict[str, Any]) -> None:
+        result = reconcile(self, options)
+        if options["json"]:
+            self.print_json(result)
+        else:
+            self.stdout.write(f"{result['state']}: {count_text(result['outcomes'])}")
 
     # --- the outbox
 

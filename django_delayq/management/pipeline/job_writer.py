@@ -49,6 +49,7 @@ def options(queue: str, task: Task | None, **overrides: object) -> dict[str, str
         "shards": ours.configured_shards(queue),
         "maxArgsBytes": conf().max_args_bytes,
         "allowFar": str(conf().allow_far).lower(),
+        "codec": conf().codec,
     }
     if task is not None:
         values |= {"priority": task.options.priority, "expires": task.options.expires}

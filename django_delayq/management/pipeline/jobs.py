@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
-from ...core.errors import DelayQError, Misconfigured
+from ...core.errors import DelayQError
 from ...core.moments import parse_moment
 from ...core.times import delay_ms_of, due_of
 from ...settings.conf import conf
 from ...status.formatting import printable, table
 from ..base import add_show_secrets, mask_for, queue_list
+from ..rows import seconds
 from . import common, history_runs
 
 if TYPE_CHECKING:
@@ -57,16 +58,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_show_secrets(parser)
     common.add_spark(parser)
-
-
-def seconds(text: str) -> float:
-    """Return a time span like 90s or 2h30m in seconds, as an argparse type."""
-    from ...pipeline.expressions import seconds as read
-
-    try:
-        return read(text.removeprefix("+"))
-    except Misconfigured as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.core.management.base import CommandError
-from django.db import connections, router
-from django.db.models.functions import Now
+from django.db import router
 
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name, short
 from ...history.records import Record
+from ...repair.row_jobs import database_now_ms
 from ...settings.conf import conf
-from ..base import count_text, positive
+from .. import rows
+from ..base import count_text
 from . import common, history_runs, job_writer
 from .address import ENV
-from .jobs import group_values, preview, seconds
+from .jobs import group_values, preview
 
 if TYPE_CHECKING:
     from ...pipeline.reconcile import Found, ReconcileOptions, Reconciliation
@@ -35,66 +36,11 @@ EXAMPLES: Final = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    rows = parser.add_argument_group("rows that need a job")
-    rows.add_argument("--model", required=True, metavar="APP.MODEL", help="model of the rows")
-    rows.add_argument("--filter", metavar="JSON", help="""lookups that select them, like '{"status": "placed"}'""")
-    rows.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
-    rows.add_argument(
-        "--created",
-        required=True,
-        metavar="FIELD",
-        help="field with the moment or the day since when a row needs its job",
-    )
-    rows.add_argument(
-        "--grace",
-        type=seconds,
-        default=600.0,
-        metavar="TIME",
-        help="skip rows that are younger than this (default: 10m)",
-    )
-    jobs = parser.add_argument_group("jobs")
-    jobs.add_argument(
-        "--task",
-        required=True,
-        help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged",
-    )
-    jobs.add_argument("--queue", type=check_queue_name, help="queue of the jobs (default: that of the task)")
-    jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of fields, like 'order-{pk}'")
-    jobs.add_argument(
-        "--due",
-        metavar="WHAT",
-        help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
-        "(default: at once)",
-    )
-    # Django uses the name args itself.
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        jobs.add_argument(
-            f"--{name}",
-            dest=f"job_{name}",
-            type=job_writer.column_names,
-            default=(),
-            metavar="A,B",
-            help=f"fields that are {text}",
-        )
-    jobs.add_argument("--payload", metavar="FIELD", help="payload of merged tasks")
-    jobs.add_argument("--score", metavar="FIELD", help="score of the payload")
-    how = parser.add_argument_group("actions")
-    how.add_argument(
-        "--include-morgue",
-        action="store_true",
-        help="also restore jobs that are in the morgue or were refused by the outbox; those records are kept",
-    )
-    how.add_argument("--report-orphans", action="store_true", help="report live jobs of the task that no row needs")
-    how.add_argument(
-        "--cancel-orphans",
-        action="store_true",
-        help="cancel live jobs of the task that no row selected by --filter needs",
-    )
-    how.add_argument(
-        "--rate", type=positive(float, "a number of jobs"), metavar="N", help="at most this many jobs per second"
-    )
-    how.add_argument("--dry-run", action="store_true", help="change nothing, report what is missing")
-    how.add_argument("--yes", action="store_true", help="do not ask for confirmation before orphans are cancelled")
+    rows.add_rows(parser, required=True)
+    parser.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of fields, like 'order-{pk}'")
+    parser.add_argument("--queue", type=check_queue_name, help="queue of the jobs (default: that of the task)")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, report what is missing")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation before orphans are cancelled")
     common.add_spark(parser)
 
 
@@ -117,13 +63,13 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
         attach(spark)
         comparison = Reconciliation(spark, reconcile_options, now_ms=clock)
         counts = comparison.look()
-        common.print_note(command, _summary(counts, reconcile_options), options)
-        result = {"run_id": run_id, "state": "dry run", **_count_values(counts), "outcomes": {}}
+        common.print_note(command, counts.summary(include_morgue=reconcile_options.include_morgue), options)
+        result = {"run_id": run_id, "state": "dry run", **counts.values(), "outcomes": {}}
         record.progress(
             rows=counts.rows,
             bad=counts.bad,
             known=counts.rows - counts.missing - counts.bad,
-            detail=_count_values(counts),
+            detail=counts.values(),
         )
         orphans = comparison.orphans() if options["report_orphans"] or options["cancel_orphans"] else None
         if not options["dry_run"]:
@@ -189,29 +135,6 @@ def _handle_orphans(
     return result
 
 
-def _summary(counts: Found, reconcile_options: ReconcileOptions) -> str:
-    lines = [f"{counts.rows:,} rows need a job, {counts.known:,} jobs are known: {counts.missing:,} are missing"]
-    if counts.buried and not reconcile_options.include_morgue:
-        lines.append(
-            f"{counts.buried:,} of them have only a job in the morgue, or one refused by the outbox: retry those, "
-            "or use --include-morgue"
-        )
-    if counts.first:
-        lines.append(f"the first: {', '.join(map(repr, counts.first))}")
-    return "\n".join(lines)
-
-
-def _count_values(counts: Found) -> dict[str, Any]:
-    return {
-        "rows": counts.rows,
-        "known": counts.known,
-        "missing": counts.missing,
-        "buried": counts.buried,
-        "bad": counts.bad,
-        "first": list(counts.first),
-    }
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
@@ -268,13 +191,4 @@ def _scratch(options: Mapping[str, Any]) -> str | None:
 
 def _clock(reconcile_options: ReconcileOptions) -> Callable[[], float]:
     """Return a function for the time of the rows' database in Unix ms."""
-    model: Any = apps.get_model(reconcile_options.model)
-    alias = reconcile_options.using or router.db_for_read(model)
-
-    def now_ms() -> float:
-        rows = model._base_manager.using(alias).order_by()
-        moment = rows.annotate(delayq_now=Now()).values_list("delayq_now", flat=True).first()
-        connections[alias].close_if_unusable_or_obsolete()
-        return float("inf") if moment is None else float(moment.timestamp() * 1000)
-
-    return now_ms
+    return lambda: database_now_ms(apps.get_model(reconcile_options.model), reconcile_options.using)

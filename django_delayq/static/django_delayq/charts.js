@@ -2,10 +2,10 @@
    are those of its table, which the server renders. */
 "use strict";
 (() => {
-  const DASHES = [[], [], [6, 3], [2, 3]]; // by number of a colour
+  const DASHES = [[], [], [6, 3], [2, 3], [8, 3, 2, 3], [1, 2]]; // by number of a colour
   const POWERS = Array.from({ length: 13 }, (_, power) => 10 ** power);
   const ROUND = POWERS.flatMap((power) => [power, 2 * power, 5 * power]);
-  const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120];
+  const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600];
   const FONT = "11px system-ui, sans-serif";
   const SPARK_POINTS = 60;
   const css = (name) => window.getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -22,6 +22,7 @@
       this.heads = [...box.querySelectorAll("thead th")];
       this.columns = this.heads.flatMap((head, place) => (head.dataset.colour ? [place] : []));
       this.isLog = box.dataset.log !== undefined;
+      this.unit = box.dataset.log === "jobs" ? short : shortMillis;
       this.read();
       this.plot = new window.uPlot(this.options(), this.data, this.holder);
       box.chart = this;
@@ -85,7 +86,7 @@
         return { splits: (u, axis, from, to) => [0, to / 2, to].filter(whole), values: (u, splits) => splits.map(short) };
       }
       const splits = (u, axis, from, to) => POWERS.filter((power, place) => power <= to && (to < 1e5 || place % 2 === POWERS.indexOf(to) % 2));
-      return { splits, filter: (u, values) => values, values: (u, values) => values.map(shortMillis) };
+      return { splits, filter: (u, values) => values, values: (u, values) => values.map(this.unit) };
     }
     label(x) {
       if (this.isTimed) return time(x);

@@ -3,6 +3,7 @@
 "use strict";
 window.delayqLive = (() => {
   const REORDER_MS = 10000; // rows that nobody sorted change places at most so often
+  const FINE_SECONDS = 300; // of charts over time: all rows stay so long
   const TIMEOUT_MS = 30000;
   const LONGEST_WAIT_MS = 30000;
   let reorderedAt = -Infinity;
@@ -44,12 +45,22 @@ window.delayqLive = (() => {
     });
     for (const gone of known.values()) gone.remove();
   }
+  /* Of rows that are older than five minutes one a minute is enough. */
+  function thin(rows, x) {
+    const old = rows.filter((row) => x(row) < x(rows[0]) - FINE_SECONDS);
+    let kept = old.length ? x(old[old.length - 1]) : 0;
+    for (const row of old.reverse().slice(1)) {
+      if (x(row) - kept < 60) row.remove();
+      else kept = x(row);
+    }
+  }
   /* The table of a chart over time: newest row first, rows of the last seconds. */
   function prependRow(old, fresh) {
     const x = (row) => Number(row.dataset.x);
     const row = fresh.rows[0];
     if (!row || (old.rows[0] && x(old.rows[0]) >= x(row))) return;
     old.prepend(row);
+    thin([...old.rows], x);
     while (x(row) - x(old.rows[old.rows.length - 1]) > Number(old.dataset.keepSeconds)) old.deleteRow(-1);
   }
 

@@ -1,9 +1,5 @@
 -- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua. Batched for speed, because every plain job passes here.
 -- Jobs without gated content are deleted at once, with one command for each list.
-local function new_leaving()
-  return { ids = {}, failed = {}, members = {}, fields = {} }
-end
-
 local function add_leaving(leaving, id, taken, failures)
   leaving.ids[#leaving.ids + 1] = id
   if failures > 0 then
@@ -46,7 +42,7 @@ local function ack(frame, keep)
     return ''
   end
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
-  local answers, leaving, acked, done = {}, new_leaving(), 0, {}
+  local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
   for i, id in ipairs(ids) do
     local token, _, failures = -1, 0, 0
     if states[i] then

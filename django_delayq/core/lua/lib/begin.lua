@@ -9,13 +9,13 @@ local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
 local last_event = meta[8] or '0-0'
 -- The queue policy of this shard (rule.lua); most shards have none.
-local CLOSING, ENDED = 4, 16
+local CLOSING, ENDED, PRODUCERS_PAUSED = 4, 16, 32
 local paused_in, paused_out, closing, weighted, ended = false, false, false, false, false
-local max_length, morgue_max, morgue_ttl = 0, 0, 0
+-- A pause ends by itself at such a moment (ms; 0 = it has to be ended).
+local max_length, morgue_max, morgue_ttl, in_until, out_until = 0, 0, 0, 0, 0
+local flags = 0
 if meta[6] then
-  local flags
-  flags, max_length, morgue_max, morgue_ttl = struct.unpack('<Bddd', meta[6])
-  paused_in, paused_out = flags % 2 >= 1, flags % 4 >= 2
+  flags, max_length, morgue_max, morgue_ttl, in_until, out_until = struct.unpack('<Bddddd', meta[6])
   closing, weighted = flags % 8 >= CLOSING, flags % 16 >= 8
   -- A tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
   ended = flags % 32 >= ENDED
@@ -27,6 +27,10 @@ if now_us < clock_seen and not stepped_back then
   now_us = clock_seen
 end
 local now_ms = math.floor(now_us / 1000)
+if flags > 0 then
+  paused_in = flags % 2 >= 1 and (in_until == 0 or now_ms < in_until) or flags % 64 >= PRODUCERS_PAUSED
+  paused_out = flags % 4 >= 2 and (out_until == 0 or now_ms < out_until)
+end
 if stepped_back then
   hold_ms = now_ms + lease_ms
 end

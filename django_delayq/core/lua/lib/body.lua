@@ -4,19 +4,30 @@ local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- Return the class in which the job waits. The mark of quarantine counts only in bodies of our version (core/records/body.py).
+-- Marks of where a job waits: parked, or for quarantine. They count only in bodies of our version (core/records/body.py).
+local IS_PARKED, IS_QUARANTINED = 64, 128
+
+-- Return the class in which the job waits.
 local function class_of(body)
   local flags = flags_of(body)
-  return math.floor(flags / 32) == 5 and QUARANTINE or flags % 8 + 1
+  local marks = math.floor(flags / 32)
+  if marks == 3 or marks == 7 then
+    return PARKED
+  end
+  return marks == 5 and QUARANTINE or flags % 8 + 1
 end
 
--- Return the body with or without the mark that its job waits for quarantine.
-local function with_quarantine(body, wanted)
+-- Return the body with or without a mark.
+local function with_body_mark(body, mark, wanted)
   local flags = flags_of(body)
-  if math.floor(flags / 32) ~= (wanted and 1 or 5) or body == '' then
+  if math.floor(flags / 32) % 2 == 0 or (math.floor(flags / mark) % 2 == 1) == wanted then
     return body
   end
-  return string.char(flags + (wanted and 128 or -128)) .. string.sub(body, 2)
+  return string.char(flags + (wanted and mark or -mark)) .. string.sub(body, 2)
+end
+
+local function without_marks(body)
+  return with_body_mark(with_body_mark(body, IS_QUARANTINED, false), IS_PARKED, false)
 end
 
 local function is_merged(body)

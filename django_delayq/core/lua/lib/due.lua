@@ -14,15 +14,44 @@ end
 -- True if a job entered the class of those that wait for quarantine.
 local has_quarantined = false
 
+-- Return the place of a parked job in PARKED_ORDER: its task, its own class, its due time, its id.
+local function parked_member(body, due, id)
+  return task_code_of(body) .. string.char(class_of(with_body_mark(body, IS_PARKED, false)))
+    .. struct.pack('>d', math.max(due, 0)) .. id
+end
+
+-- Takes a waiting job out of its class.
+local function leave_due(body, id)
+  local class = class_of(body)
+  if class == PARKED then
+    redis.call('ZREM', PARKED_ORDER, parked_member(body, tonumber(redis.call('ZSCORE', DUE[PARKED], id)) or 0, id))
+  end
+  redis.call('ZREM', DUE[class], id)
+end
+
+-- A parked job returns to its own class by every change; only a reserve parks jobs (lib/park).
 local function put_due(body, score, id)
   local class = class_of(body)
+  if class == PARKED then
+    leave_due(body, id)
+    body = with_body_mark(body, IS_PARKED, false)
+    redis.call('HSET', BODY, id, body)
+    class = class_of(body)
+  end
   use_class(class)
   redis.call('ZADD', DUE[class], score, id)
   has_quarantined = has_quarantined or class == QUARANTINE
 end
 
--- Return the smallest due score of some classes, by default of all that do not wait for quarantine; nil when no job
--- waits.
+-- Return when a job that is due at `due` may be handed out, µs: nil while the queue is paused without an end.
+local function handed_out_at(due)
+  if not due or not paused_out then
+    return due
+  end
+  return out_until > 0 and math.max(due, out_until * 1000) or nil
+end
+
+-- Return the smallest due score of some classes, by default of the priority classes; nil when no job waits.
 local function head(from, to)
   local first
   for class = from or 1, to or QUARANTINE - 1 do

@@ -1,10 +1,15 @@
--- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0' due us, buried at us, failures,
--- reserves, crashes, outcome, reason, error class, error, body; the payloads of a merged job are framed behind it.
-local GRAVE_FORMAT = '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0'
+-- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2' due us, buried at us, failures, reserves, crashes,
+-- 8 bytes with its counts (lib/state), '<Bc0Bc0Bc0I2c0I4c0' outcome, reason, error class, error, body; the payloads of a
+-- merged job are framed behind it.
+local GRAVE_TEXTS = '<Bc0Bc0Bc0I2c0I4c0'
+
+local function counts_of_record(record)
+  return string.sub(record, 23, 30)
+end
 
 -- Return the body of a record, and its payloads.
 local function body_of_record(record)
-  local fields = { struct.unpack(GRAVE_FORMAT, record) }
+  local fields = { struct.unpack(GRAVE_TEXTS, record, 31) }
   return fields[#fields - 1], string.sub(record, fields[#fields])
 end
 
@@ -80,14 +85,20 @@ local function trim_graves(most)
   count('trimmed', trimmed)
 end
 
+-- Return the counts of a job that is buried now.
+local function counts_at_end(s, outcome)
+  local released = math.max(0, s.reserves - s.failures - (outcome == 'undecodable' and 1 or 0))
+  return add_to_counts(add_to_counts(s.counts, 'releases', released), 'buries', 1)
+end
+
 local function dig(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
-    body = with_quarantine(body, false)
+    body = without_marks(body)
   end
   local grave, buried = grave_of(id, body), score_at(now_ms)
-  redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_FORMAT, s.due, tonumber(buried), s.failures, s.reserves,
-    s.crashes, #e.outcome, e.outcome, #e.reason, e.reason, #e.error_class, e.error_class, #e.error, e.error,
-    #body, body) .. payloads)
+  redis.call('HSET', GRAVE, grave, struct.pack('<ddI2I2I2', s.due, tonumber(buried), s.failures, s.reserves, s.crashes)
+    .. counts_at_end(s, e.outcome) .. struct.pack(GRAVE_TEXTS, #e.outcome, e.outcome, #e.reason, e.reason,
+      #e.error_class, e.error_class, #e.error, e.error, #body, body) .. payloads)
   redis.call('ZADD', MORGUE_ID, 0, grave)
   redis.call('ZADD', MORGUE, buried, grave)
   each_buried(body, payloads, function(key)

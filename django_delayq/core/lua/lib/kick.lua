@@ -27,27 +27,31 @@ local function gate_behind_run(id, body, due)
   redis.call('HSET', GATE, id, pack_gate(due, body))
 end
 
-local function make_live(id, body, due, old)
+local function make_live(id, body, due, old, counts)
   if old then
     local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], id))
-    redis.call('ZREM', DUE[class_of(old)], id)
+    leave_due(old, id)
     redis.call('HDEL', STATE, id)
     forget_failures(id)
     if is_merged(body) then
       -- Waiting content is not delayed.
-      body, due = with_quarantine(old, false), math.min(due, current or due)
+      body, due = without_marks(old), math.min(due, current or due)
     else
       mark_replaced(old, body)
     end
   end
+  local s = read_state()
+  s.counts = add_to_counts(counts, 'kicks', 1)
+  redis.call('HSET', STATE, id, pack_state(s))
   redis.call('HSET', BODY, id, body)
   put_due(body, text(due), id)
 end
 
 -- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
--- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
-local function bring_back(id, body, payloads, ms, replace)
-  body = with_quarantine(body, false) -- that of an undecodable job was buried as it was
+-- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back. The job
+-- keeps the record's `counts`, unless it is gated: that content has no state of its own.
+local function bring_back(id, body, payloads, ms, replace, counts)
+  body = without_marks(body) -- that of an undecodable job was buried as it was
   local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
@@ -64,7 +68,7 @@ local function bring_back(id, body, payloads, ms, replace)
   if reserved then
     gate_behind_run(id, body, due)
   else
-    make_live(id, body, due, old)
+    make_live(id, body, due, old, counts)
   end
   count('kicked', 1)
   return 'k', payload_count

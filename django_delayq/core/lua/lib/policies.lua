@@ -111,12 +111,12 @@ end
 
 local function leave_class(e, old, body)
   if class_of(body) ~= class_of(old) then
-    redis.call('ZREM', DUE[class_of(old)], e.id)
+    leave_due(old, e.id)
   end
 end
 
 local function merge_waiting(e, old, current, due)
-  local body = with_class_of(old, e.body)
+  local body = with_class_of(with_body_mark(old, IS_PARKED, false), e.body)
   if body ~= old then
     leave_class(e, old, body)
     redis.call('HSET', BODY, e.id, body)
@@ -134,7 +134,7 @@ local function replace_waiting(e, old, due)
     redis.call('HDEL', STATE, e.id)
     forget_failures(e.id)
   else
-    body = with_quarantine(body, class_of(old) == QUARANTINE)
+    body = with_body_mark(body, IS_QUARANTINED, string.byte(old) >= IS_QUARANTINED)
   end
   leave_class(e, old, body)
   redis.call('HSET', BODY, e.id, body)

@@ -3,7 +3,7 @@
 -- Deletes a waiting job with its content, which is marked as done. Return the number of its payloads.
 local function delete_waiting(id, body)
   local payloads = 0
-  redis.call('ZREM', DUE[class_of(body)], id)
+  leave_due(body, id)
   if is_merged(body) then
     drop_payloads(id, function(fields)
       mark_payloads(fields)

@@ -2,17 +2,27 @@
 -- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
 -- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
--- for a postponed one '<d since ms><Bc0 reason>' (lib/state),
--- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
-local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
--- reserve.lua replaces these for holders without a heartbeat: a lease time of their own, and the job counts as started
--- at once.
-local ttr_ms, is_started = lease_ms, false
--- The first and the last class that this call hands out.
-local served = { 1, #DUE }
+-- for a postponed one '<d since ms><Bc0 reason>' and for a counted one its counts (lib/state),
+-- for a merged one '<I2 n>' and n times '<I4c0 payload record>'; at the end what is parked (lib/park).
+-- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
+-- as started at once.
+local ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
+-- The first and the last class that this call hands out, and the limits that its caller names (lib/park).
+local served, parking = { 1, QUARANTINE, limits = '' }, nil
+
+-- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
+local function lease_end_of(body)
+  local low, high = string.byte(body, 20, 21)
+  local own
+  if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
+    own = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+  end
+  return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
+end
 
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
+  payloads = s.counts .. payloads
   if has_flag(s, POSTPONED) then
     payloads = struct.pack('<dBc0', s.postponed_at, #s.postponed_for, s.postponed_for) .. payloads
   end
@@ -21,17 +31,16 @@ local function frame_of_job(id, s, body, payloads)
 end
 
 local function frame_of_batch(token, next_due, jobs)
-  local quarantined = served[2] < QUARANTINE and not paused_out and head(QUARANTINE, QUARANTINE) or -1
+  local quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or -1
   return struct.pack('<ddddI2', token, now_us, next_due or -1, quarantined, #jobs) .. frame_of_names()
-    .. table.concat(jobs)
+    .. table.concat(jobs) .. (parking and parking.frame() or '')
 end
 
 -- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
 -- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
 -- (core/operations/resharding.py explains why).
-local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
-
 local function new_token()
+  local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
   local moment = now_us
   if closing then
     local closed_us = tonumber(redis.call('HGET', META, 'closed')) or now_us
@@ -73,6 +82,7 @@ end
 
 -- Return due ids of a class with their scores and bodies, as many as one reply may have.
 local function due_of_class(class, limit)
+  local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
   local until_us = text(now_ms * 1000 + 999)
   local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
   local ids, scores, bodies, size = {}, {}, {}, 0
@@ -93,7 +103,7 @@ local function due_of_class(class, limit)
 end
 
 -- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
--- whole batch.
+-- whole batch, except for jobs with a ttr of their own.
 local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
@@ -104,7 +114,7 @@ local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
     local body = bodies[i]
     if body then
       local at = #leases
-      leases[at + 1], leases[at + 2], packed[at + 1] = deadline, id, id
+      leases[at + 1], leases[at + 2], packed[at + 1] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
       if states[i] or is_started or is_merged(body) then
         packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
       else
@@ -126,10 +136,17 @@ local function is_due(score)
 end
 
 local function reserve_class(class, limit, token, worker, jobs)
-  local ids, scores, bodies = due_of_class(class, limit)
-  if #ids > 0 then
-    lease_jobs(class, ids, scores, bodies, token, worker, jobs)
-  end
+  local moved
+  repeat
+    moved = parking and parking.moved
+    local ids, scores, bodies = due_of_class(class, limit - #jobs)
+    if parking then
+      ids, scores, bodies = parking.within_limits(class, ids, scores, bodies)
+    end
+    if #ids > 0 then
+      lease_jobs(class, ids, scores, bodies, token, worker, jobs)
+    end
+  until not parking or parking.moved == moved or #jobs >= limit or parking.moved >= parking.MOST
 end
 
 -- Return the classes in the order in which this call serves them. Strict: the most urgent first. Weighted: each class
@@ -155,30 +172,23 @@ local function order_of_classes(token)
   return order
 end
 
--- Hands out one job by its id, if it waits here and is due (or wanted early).
-local function reserve_one(id, early, worker)
-  local body, jobs, token = redis.call('HGET', BODY, id), {}, 0
-  local class = body and class_of(body)
-  local due = class and tonumber(redis.call('ZSCORE', DUE[class], id))
-  if due and (early or is_due(due)) and not paused_out then
-    token = new_token()
-    lease_jobs(class, { id }, { due }, { body }, token, worker, jobs)
-    count('reserved', 1)
-  end
-  return frame_of_batch(token, head(unpack(served)), jobs), token
-end
-
 local function reserve(limit, worker)
   local jobs, token = {}, 0
   if paused_out then
-    return frame_of_batch(token, nil, jobs), token
+    return frame_of_batch(token, handed_out_at(head(unpack(served))), jobs), token
+  end
+  if served.limits ~= '' or is_used(PARKED) then
+    parking = make_parking(served)
+    if limit > 0 then
+      parking.take_back(limit)
+    end
   end
   local next_due = head(unpack(served))
   if limit > 0 and is_due(next_due) then
     token = new_token()
     for _, class in ipairs(order_of_classes(token)) do
       if limit > #jobs then
-        reserve_class(class, limit - #jobs, token, worker, jobs)
+        reserve_class(class, limit, token, worker, jobs)
       end
     end
     count('reserved', #jobs)
@@ -187,7 +197,7 @@ local function reserve(limit, worker)
   if served[1] == QUARANTINE then
     -- The wake tokens are for consumers of the other classes.
     return frame_of_batch(token, next_due, jobs), token
-  elseif is_due(next_due) then
+  elseif is_due(next_due) or (parking and parking.others_may_have_room) then
     wake_next()
   else
     drop_wake()
@@ -198,13 +208,13 @@ end
 -- Returns the same batch for a retried call: what that token still holds. The lease starts again, because its holder only
 -- learns of it now.
 local function reserve_again(token)
-  local jobs, deadline = {}, text(now_ms + ttr_ms)
+  local jobs = {}
   if token > 0 then
     for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
       local s = read_state(redis.call('HGET', STATE, id))
       local body = redis.call('HGET', BODY, id)
       if s.token == token and body then
-        redis.call('ZADD', LEASE, 'XX', deadline, id)
+        redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
         jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken) or '')
       end
     end

@@ -5,7 +5,7 @@
 -- One table, since a script has no more than 200 local names. The marks are explained in records/settle_frames.py.
 local MARK = {
   MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
-  UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024,
+  UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024, TIMEOUT = 2048,
 }
 local settler = ARGV[3]
 
@@ -74,7 +74,11 @@ local function settle_all(frame, settle)
     local counter = 'late'
     if answers[i] == '1' then
       e.gated = gates[e.id] or nil
-      counter = settle(e, read_state(held[e.id]))
+      local s = read_state(held[e.id])
+      if has_mark(e, MARK.TIMEOUT) or has_mark(e, MARK.EXPIRED) then
+        s.counts = add_to_counts(s.counts, 'timeouts', 1)
+      end
+      counter = settle(e, s)
     end
     counts[counter] = (counts[counter] or 0) + 1
   end
@@ -103,10 +107,12 @@ local function mark_run(id, taken)
 end
 
 -- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
--- inbox and morgue treat it as another job; its end is not awaited, so it is not durable.
+-- inbox and morgue treat it as another job, with the time of its creation (job.created_ms). Its end is not awaited, so
+-- it is not durable.
 local function put_rest(id, body, gated)
-  local key = digest_of_bytes(key_of(body))
-  body = with_quarantine(with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2)), false)
+  local old = key_of(body)
+  local key = string.char((string.byte(old) or 0) % 128) .. string.sub(old, 2, 7) .. string.sub(digest_of_bytes(old), 8)
+  body = without_marks(with_key(body, key .. string.rep('\0', 16 - #key)))
   if gated then
     local _, gated_body = read_gate(gated)
     body = with_class_of(body, gated_body)
@@ -151,18 +157,10 @@ local function give_way(e, s)
   end
 end
 
--- Its run could not begin. What it waits for counts from the first time in a row.
-local function postpone(e, s)
-  if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
-    s.postponed_at, s.postponed_for = now_ms, e.reason
-  end
-  set_flag(s, POSTPONED)
-end
-
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
 local function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
-  local body = with_quarantine(stored, has_mark(e, MARK.QUARANTINE))
+  local body = with_body_mark(stored, IS_QUARANTINED, has_mark(e, MARK.QUARANTINE))
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
     return_payloads(e.id, s.taken, tostring(e.score_policy), e.gated)

@@ -1,5 +1,4 @@
 -- Wake-up: at most one token per shard, the shard's number; losing it costs a safety check, never a job.
-local RELAY_MS = 20
 
 local function wake()
   if channel ~= '' then
@@ -11,6 +10,7 @@ end
 
 -- Due work remains, so another consumer should be woken. A channel wakes all of them, so not at every reserve.
 local function wake_next()
+  local RELAY_MS = 20
   if channel ~= '' then
     if now_ms - (tonumber(redis.call('HGET', META, 'relayed')) or 0) < RELAY_MS then
       return

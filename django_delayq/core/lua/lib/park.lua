@@ -1,0 +1,121 @@
+-- Limits of tasks. The caller of a reserve names the tasks that are limited, and how many jobs of each it may have now. A due
+-- job beyond that is *parked*: it waits in a class of its own, so that the head of the other classes is never a job that
+-- cannot be handed out. PARKED_ORDER has the parked jobs by task, class and due time. A reserve by a caller that may have
+-- jobs of a task brings the first of them back into their classes before it hands jobs out.
+-- The inside of a function that is called only where a limit is named or a job is parked (lib/reserve), with the classes
+-- that the reserve serves and the frame of its caller:
+-- '<I2 jobs><B 1 = another consumer may have room><B n>' and n times '<Bc0 task>', for each limit.
+-- The limits in the order of the frame; two bytes that stand for a task name -> its limit. Nothing when none is named.
+local limits, limit_of
+-- A call parks no more than MOST jobs, because these take Redis several milliseconds.
+local parking = { moved = 0, others_may_have_room = false, MOST = 1000 }
+
+local function read_limits(frame)
+  limits, limit_of = {}, {}
+  local names, limits_of_names, at = {}, {}, 1
+  while at <= #frame do
+    local limit, n = {}, 0
+    limit.left, limit.is_local, n, at = struct.unpack('<I2BB', frame, at)
+    limits[#limits + 1] = limit
+    for _ = 1, n do
+      names[#names + 1], at = struct.unpack('<Bc0', frame, at)
+      limits_of_names[#names] = limit
+    end
+  end
+  for i, number in ipairs(redis.call('HMGET', TASK, unpack(names))) do
+    if number then
+      limit_of[struct.pack('<I2', tonumber(number))] = limits_of_names[i]
+    end
+  end
+end
+
+-- Bounds of the parked jobs of a task in those classes that this call serves. Others take what waits for quarantine back
+-- too: a process that runs such jobs starts only when one of them is overdue.
+local function parked_range(code)
+  local last = served[2] == QUARANTINE - 1 and QUARANTINE or served[2]
+  return '[' .. code .. string.char(served[1]), '(' .. code .. string.char(last + 1)
+end
+
+-- Brings parked jobs back: up to `most` of each task that is not limited here, or as many as its limit allows.
+function parking.take_back(most)
+  local from = '-'
+  local first = redis.call('ZRANGEBYLEX', PARKED_ORDER, from, '+', 'LIMIT', 0, 1)[1]
+  while first do
+    local code = string.sub(first, 1, 2)
+    local limit = limit_of and limit_of[code]
+    local n = limit and math.min(limit.left, most) or most
+    local low, high = parked_range(code)
+    for _, member in ipairs(n > 0 and redis.call('ZRANGEBYLEX', PARKED_ORDER, low, high, 'LIMIT', 0, n) or {}) do
+      local id = string.sub(member, 12)
+      local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[PARKED], id)
+      if body and due then
+        put_due(body, due, id)
+      end
+    end
+    first = redis.call('ZRANGEBYLEX', PARKED_ORDER, '(' .. code .. '\255', '+', 'LIMIT', 0, 1)[1]
+  end
+end
+
+local function park(class, ids, scores, bodies)
+  local dues, members, fields = {}, {}, {}
+  for i, id in ipairs(ids) do
+    local at = 2 * i - 1
+    dues[at], dues[at + 1] = text(scores[i]), id
+    members[at], members[at + 1] = 0, parked_member(bodies[i], scores[i], id)
+    fields[at], fields[at + 1] = id, bodies[i]
+  end
+  use_class(PARKED)
+  redis.call('HSET', BODY, unpack(fields))
+  redis.call('ZADD', PARKED_ORDER, unpack(members))
+  redis.call('ZADD', DUE[PARKED], unpack(dues))
+  redis.call('ZREM', DUE[class], unpack(ids))
+  parking.moved = parking.moved + #ids
+end
+
+-- Return those of some due jobs that may be handed out, and park the others.
+function parking.within_limits(class, ids, scores, bodies)
+  if not limits then
+    return ids, scores, bodies
+  end
+  local kept, excess = { {}, {}, {} }, { {}, {}, {} }
+  for i, id in ipairs(ids) do
+    local body, list = bodies[i], kept
+    local limit = body and limit_of[task_code_of(body)]
+    if limit and limit.left > 0 then
+      limit.left = limit.left - 1
+    elseif limit and with_body_mark(body, IS_PARKED, true) ~= body then
+      body, list = with_body_mark(body, IS_PARKED, true), excess
+      parking.others_may_have_room = parking.others_may_have_room or limit.is_local == 1
+    end
+    local n = #list[1] + 1
+    list[1][n], list[2][n], list[3][n] = id, scores[i], body
+  end
+  if #excess[1] > 0 then
+    park(class, unpack(excess))
+  end
+  return unpack(kept)
+end
+
+-- Return '<I2 jobs parked by this call>' and '<I4 parked jobs>' for each limit; nothing if the caller names none.
+function parking.frame()
+  if not limits then
+    return ''
+  end
+  local parked = {}
+  for code, limit in pairs(limit_of) do
+    if is_used(PARKED) then
+      local low, high = parked_range(code)
+      parked[limit] = (parked[limit] or 0) + redis.call('ZLEXCOUNT', PARKED_ORDER, low, high)
+    end
+  end
+  local frame = { struct.pack('<I2', parking.moved) }
+  for i, limit in ipairs(limits) do
+    frame[i + 1] = struct.pack('<I4', parked[limit] or 0)
+  end
+  return table.concat(frame)
+end
+
+if served.limits ~= '' then
+  read_limits(served.limits)
+end
+return parking

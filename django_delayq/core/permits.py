@@ -1,0 +1,88 @@
+"""Permits: leased shares of a limit that holds over all workers (``lua/permits.lua``).
+
+Who wants to run jobs of a limited task or queue takes permits before it reserves, renews them with its leases, and
+returns them when the jobs have ended. A holder that dies loses them when they run out, a moment after its leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .records.keys import permits_key
+from .redis.scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Permits of one holder: ``keep`` in any case, ``wanted`` if there are so many."""
+
+    holder: str
+    keep: int
+    wanted: int
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Reply to a change of permits.
+
+    ``granted``: for each holding. ``retry_ms``: the time until the permits of another holder end; None = there is none.
+    ``places``: shards (queue, number) whose jobs waited, and may be reserved now.
+    """
+
+    granted: tuple[int, ...]
+    retry_ms: float | None
+    places: tuple[Place, ...]
+
+
+def lasting_ms(broker: Broker) -> int:
+    """Return how long permits last: a little longer than the leases that are won or renewed after them."""
+    return broker.lease_ms + broker.lease_ms // 10
+
+
+def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], place: Place | None = None) -> Permits:
+    """Set the permits of holders.
+
+    Args:
+        broker: the deployment.
+        limit: name of the limit.
+        total: number of permits that exist.
+        holdings: holders with their permits.
+        place: shard whose jobs wait; it is remembered if fewer permits are granted than wanted.
+    """
+    words = [str(word) for one in holdings for word in (one.holder, one.keep, one.wanted, one.ms)]
+    waiting = "" if place is None else f"{place[1]}:{place[0]}"
+    key = permits_key(broker.prefix, limit).encode()
+    reply = broker.scripts.call("permits", (key,), str(total), waiting, *words)
+    n = len(holdings)
+    return Permits(tuple(reply[:n]), None if reply[n] < 0 else float(reply[n]), tuple(map(_place_of, reply[n + 1 :])))
+
+
+def _place_of(word: bytes) -> Place:
+    number, _, queue = word.decode().partition(":")
+    return queue, int(number)
+
+
+def wake(broker: Broker, places: Sequence[Place]) -> None:
+    """Wake consumers of shards that can be reserved from now."""
+    with clear_errors():
+        for queue, number in places:
+            key = broker.wake_key(queue)
+            if broker.connection.cluster:
+                broker.client.publish(key, number)
+            else:
+                broker.client.rpush(key, number)
+
+
+def read(broker: Broker, limit: str) -> dict[str, int]:
+    """Return the holders of permits of a limit with their numbers; some may have ended."""
+    with clear_errors():
+        stored = broker.client.hgetall(permits_key(broker.prefix, limit))
+    return {holder.decode(): int(value.split()[0]) for holder, value in stored.items() if not holder.startswith(b"\0")}

@@ -1,0 +1,75 @@
+"""Newest events, for people: bounded reads from the ends of the streams. A reader of all events uses :mod:`.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from .events import Event, events_of
+from .records.events import parts, unpack_entry
+from .records.keys import number_of
+from .redis.scripts import clear_errors
+from .streams import Place, chunks
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+#: stream entries that one reading takes at most, and the fewest of each shard
+MOST_ENTRIES: Final = 2_000
+FEWEST_ENTRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Events that are wanted; an empty text is no condition."""
+
+    queue: str = ""
+    task: str = ""
+    outcome: str = ""
+    id: str = ""
+
+    def matches(self, event: Event) -> bool:
+        """Return True if the event is wanted."""
+        wanted = ((self.task, event.fields.get("task", "")), (self.outcome, event.outcome), (self.id, event.id))
+        return event.outcome != "bulk" and all(one in ("", value) for one, value in wanted)
+
+
+def newest(broker: Broker, wanted: EventFilter, limit: int = 200) -> list[Event]:
+    """Return the newest events that are wanted, the latest first.
+
+    It reads at most ``MOST_ENTRIES`` entries, an equal number of each shard (at least ``FEWEST_ENTRIES``); an entry has
+    the events of one call. With the queue and the id known, only the shards of that id are read.
+    """
+    if wanted.queue:
+        queue = broker.known_queue(wanted.queue)
+        queues = [] if queue is None else [queue]
+    else:
+        queues = broker.queues()
+    places = [(queue.name, number) for queue in queues for number in _shards_of(queue, wanted.id)]
+    found = [event for event in _read(broker, places) if wanted.matches(event)]
+    return sorted(found, key=lambda event: parts(event.position), reverse=True)[:limit]
+
+
+def _shards_of(queue: Queue, ident: str) -> Sequence[int]:
+    """Return the numbers of the shards that may have events of an id; of all shards without one."""
+    if not ident:
+        return queue.numbers
+    return [number_of(epoch, crc32(ident.encode()) % shards) for epoch, shards in queue.epochs]
+
+
+def _read(broker: Broker, places: Sequence[Place]) -> list[Event]:
+    count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
+    found: list[Event] = []
+    for chunk in chunks(places):
+        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+            for queue, number in chunk:
+                pipe.xrevrange(broker.shard(queue, number).names["event"], count=count)
+            replies = pipe.execute()
+        for (queue, number), reply in zip(chunk, replies, strict=True):
+            for ident, fields in reply:
+                entry = unpack_entry((ident, [word for pair in fields.items() for word in pair]))
+                found += events_of(queue, number, entry)
+    return found

@@ -1,0 +1,136 @@
+"""Templates that make jobs of rows: ids such as ``order-{pk}``, and due times such as ``+2h``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from string import Formatter
+from typing import Any, Final
+from uuid import UUID
+
+from .errors import InvalidJob, Misconfigured
+from .inputs import short, suggest
+from .moments import ms_of, parse_moment
+from .times import span_ms_of
+
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def id_parts(template: str) -> list[tuple[str, str | None]]:
+    """Return the parts of an id template: a text and the name behind it, or None.
+
+    Raises:
+        Misconfigured: it is not a template, or it names nothing.
+    """
+    try:
+        pieces = list(Formatter().parse(template))
+    except ValueError as error:
+        raise Misconfigured(
+            f"the id {short(template)} is no template ({error}); write it like sms:{{pk}}:{{day}}"
+        ) from None
+    if any(form or conversion for _, _, form, conversion in pieces):
+        raise Misconfigured(
+            f"the id {short(template)}: only names of columns go between braces, like {{pk}}; derive a column with the "
+            "required form"
+        )
+    return [(text, name) for text, name, _, _ in pieces]
+
+
+def names_in(template: str) -> list[str]:
+    """Return the columns used in an id template.
+
+    Raises:
+        Misconfigured: it is not a template.
+    """
+    return list(dict.fromkeys(name for _, name in id_parts(template) if name))
+
+
+def check_names_in(template: str) -> None:
+    """Check that the ids of two rows can differ.
+
+    Raises:
+        Misconfigured: the template names no column.
+    """
+    if all(name is None for _, name in id_parts(template)):
+        raise Misconfigured(
+            f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
+        )
+
+
+def pattern_of(template: str) -> str:
+    """Return a regular expression for the ids that the template makes, without anchors, for Python and for Java."""
+    found = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name in id_parts(template))
+    return f"(?s:{found})"
+
+
+def id_of(template: str, row: Mapping[str, Any]) -> str | None:
+    """Return the id of a row; None if a part of it is null.
+
+    Raises:
+        Misconfigured: a part is of a type whose text form may vary.
+    """
+    found = [text + ("" if name is None else _text(template, name, row[name])) for text, name in id_parts(template)]
+    return None if any(name is not None and row[name] is None for _, name in id_parts(template)) else "".join(found)
+
+
+def _text(template: str, name: str, value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, int | UUID):
+        return str(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
+    raise unsure(template, name, type(value).__name__)
+
+
+def unsure(template: str, name: str, kind: str) -> Misconfigured:
+    """Return the error for a part of an id whose text form may vary."""
+    return Misconfigured(
+        f"the id {short(template)}: {name} is {kind}, whose text form may vary; use a text, a whole number or a date"
+    )
+
+
+def due_ms_of(due: str, opened_ms: int, columns: Iterable[str]) -> int:
+    """Return a due time that is the same for all rows: a moment, or a delay like +2h after ``opened_ms``.
+
+    Raises:
+        Misconfigured: it is neither; the message suggests one of the columns.
+    """
+    if due.startswith("+"):
+        return opened_ms + span_ms_of("due", timedelta(seconds=seconds(due[1:])))
+    try:
+        return ms_of(parse_moment(due, what="due"))
+    except InvalidJob as error:
+        raise Misconfigured(
+            f"{error}. It is no column either.{suggest(due, columns)} Give the name of a column, a moment, or a delay "
+            "like +2h30m"
+        ) from None
+
+
+def wrong_due(due: str, kind: str) -> Misconfigured:
+    """Return the error for a column that holds no due times."""
+    return Misconfigured(
+        f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date has no hour, "
+        "and a time without a zone is ambiguous"
+    )
+
+
+def seconds(text: str) -> float:
+    """Parse ``1d2h30m5s``, or plain seconds, to seconds.
+
+    Raises:
+        Misconfigured: it is not a duration.
+    """
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise Misconfigured(f"{short(text)} is no duration; write it like 90s, 2h30m or 1d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)

@@ -1,0 +1,167 @@
+"""Options for jobs made of a model's rows, shared by `delayq_reconcile --model` and `delayq_pipeline reconcile`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core.management.base import CommandError
+
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.row_templates import seconds as read_seconds
+from ..pipeline.table_options import check_filter
+from ..repair.row_jobs import RowJobs
+from .base import DelayQCommand, count_text, positive
+from .pipeline.job_writer import column_names, known_task
+
+if TYPE_CHECKING:
+    from ..core.comparison import Counts
+    from ..repair.row_comparison import RowComparison
+
+
+def seconds(text: str) -> float:
+    """Return a time span like 90s or 2h30m in seconds, as an argparse type."""
+    try:
+        return read_seconds(text.removeprefix("+"))
+    except Misconfigured as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def add_rows(parser: ArgumentParser, *, required: bool) -> None:
+    """Add the options that select the rows and describe their jobs, but for the queue and the id of the jobs."""
+    rows = parser.add_argument_group("rows that need a job")
+    rows.add_argument("--model", required=required, metavar="APP.MODEL", help="model of the rows")
+    rows.add_argument("--filter", metavar="JSON", help="""lookups that select them, like '{"status": "placed"}'""")
+    rows.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
+    rows.add_argument(
+        "--created",
+        required=required,
+        metavar="FIELD",
+        help="field with the moment or the day since when a row needs its job",
+    )
+    rows.add_argument(
+        "--grace",
+        type=seconds,
+        default=600.0,
+        metavar="TIME",
+        help="skip rows that are younger than this (default: 10m)",
+    )
+    jobs = parser.add_argument_group("jobs of the rows")
+    jobs.add_argument(
+        "--task",
+        required=required,
+        help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged",
+    )
+    jobs.add_argument(
+        "--due",
+        metavar="WHAT",
+        help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
+        "(default: at once)",
+    )
+    # Django uses the name args itself.
+    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
+        jobs.add_argument(
+            f"--{name}",
+            dest=f"job_{name}",
+            type=column_names,
+            default=(),
+            metavar="A,B",
+            help=f"fields that are {text}",
+        )
+    jobs.add_argument("--payload", metavar="FIELD", help="payload of merged tasks")
+    jobs.add_argument("--score", metavar="FIELD", help="score of the payload")
+    how = parser.add_argument_group("actions on the jobs of the rows")
+    how.add_argument(
+        "--include-morgue",
+        action="store_true",
+        help="also restore jobs that are in the morgue or were refused by the outbox; those records are kept",
+    )
+    how.add_argument("--report-orphans", action="store_true", help="report live jobs of the task that no row needs")
+    how.add_argument(
+        "--cancel-orphans",
+        action="store_true",
+        help="cancel live jobs of the task that no row selected by --filter needs",
+    )
+    how.add_argument(
+        "--rate", type=positive(float, "a number of jobs"), metavar="N", help="at most this many jobs per second"
+    )
+
+
+def bad_rows_text(bad: int, counts: Counts) -> str:
+    """Return the lines that name the first rows which cannot have a job."""
+    lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
+    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in counts.first_bad])
+
+
+def row_jobs(options: Mapping[str, Any]) -> RowJobs:
+    """Return the jobs that the options of `delayq_reconcile --model` describe.
+
+    Raises:
+        CommandError: an option is missing or wrong.
+    """
+    for name in ("created", "task"):
+        if options[name] is None:
+            raise CommandError(f"--model needs --{name}: see --help", returncode=2)
+    if len(options["ids"]) != 1:
+        raise CommandError("--model needs one --id, a template like 'order-{pk}'", returncode=2)
+    task = known_task(options["task"], payload=options["payload"])
+    try:
+        return RowJobs(
+            model=apps.get_model(options["model"]),
+            task=task,
+            queue=options["queue"] or task.options.queue,
+            id=options["ids"][0],
+            created=options["created"],
+            filters=check_filter("--filter", options["filter"]) if options["filter"] else (),
+            using=options["using"],
+            due=options["due"],
+            args=options["job_args"],
+            kwargs=options["job_kwargs"],
+            context=options["job_context"],
+            payload=options["payload"],
+            score=options["score"],
+            grace_ms=options["grace"] * 1000,
+            include_morgue=options["include_morgue"],
+        )
+    except (Misconfigured, LookupError, ValueError) as error:
+        raise CommandError(str(error), returncode=2) from error
+
+
+def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare rows with their jobs, restore missing jobs, cancel orphans if that is requested; return the counts."""
+    from ..repair.row_comparison import RowComparison
+
+    if options["cancel_orphans"] and not options["dry_run"]:
+        command.check_confirmable(yes=options["yes"])
+    jobs = row_jobs(options)
+    with command.progress("compare", unit="rows") as progress:
+        comparison = RowComparison(jobs, progress.update)
+        counts = comparison.look()
+    result: dict[str, Any] = {"state": "dry run" if options["dry_run"] else "finished", **counts.values()}
+    command.stderr.write(counts.summary(include_morgue=jobs.include_morgue))
+    if counts.bad:
+        command.stderr.write(bad_rows_text(counts.bad, counts))
+        result["first_bad"] = [list(pair) for pair in counts.first_bad]
+    result["outcomes"] = {}
+    if counts.missing and not options["dry_run"]:
+        with command.progress("restore") as progress:
+            result["outcomes"] = comparison.put_back(rate=options["rate"], progress=progress.update)
+    if options["report_orphans"] or options["cancel_orphans"]:
+        result |= _handle_orphans(command, comparison, options)
+    return result
+
+
+def _handle_orphans(command: DelayQCommand, comparison: RowComparison, options: Mapping[str, Any]) -> dict[str, Any]:
+    orphans = comparison.orphans()
+    result: dict[str, Any] = {"orphans": len(orphans), "first_orphans": sorted(one.id for one in orphans)[:10]}
+    command.stderr.write(f"{len(orphans):,} live jobs of the task that no row needs")
+    if not orphans or not options["cancel_orphans"] or options["dry_run"]:
+        return result
+    if command.confirmed(f"Cancel {len(orphans):,} jobs that no row needs?", yes=options["yes"]):
+        with command.progress("cancel") as progress:
+            result["cancelled"] = comparison.cancel_orphans(orphans, progress.update)
+        command.stderr.write(f"orphans: {count_text(result['cancelled'])}")
+    return result

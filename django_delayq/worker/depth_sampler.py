@@ -1,0 +1,68 @@
+"""Duty that samples the depth of all queues once a minute (:mod:`..core.depths`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ..core import depths
+from ..core.depths import TOTAL, DepthSample
+from ..core.timings import Histogram
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.operations.counts import Counts
+
+#: seconds between two samples
+PERIOD: Final = 60.0
+#: queues with a series of their own, those that did most; a series takes 69 KB of Redis's memory
+MOST_QUEUES: Final = 500
+
+
+class DepthSampler:
+    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it."""
+
+    def __init__(self, broker: Broker, own: str) -> None:
+        self._broker = broker
+        self._own = own
+        self._has_begun = False
+        #: lateness so far by queue, as of the last sample that this process took
+        self._lateness: Mapping[str, Histogram] | None = None
+
+    def run(self) -> float:
+        """Store a sample unless another dispatcher did. The first turn only waits: a process may end soon."""
+        if self._has_begun and depths.claim(self._broker, self._own):
+            self._sample()
+        self._has_begun = True
+        return PERIOD
+
+    def _sample(self) -> None:
+        counts = self._broker.inspector.all_counts()
+        if not counts:
+            return
+        before, self._lateness = self._lateness, self._broker.figures().lateness
+        late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[:MOST_QUEUES]
+        samples = {one.queue: sample_of([one], late.get(one.queue)) for one in busiest}
+        samples[TOTAL] = sample_of(counts, sum(late.values(), Histogram()))
+        depths.record(self._broker, samples, max(one.now_ms for one in counts))
+
+
+def sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> DepthSample:
+    """Return the sample of these queues together.
+
+    Args:
+        counts: their present counts.
+        lateness: of the attempts since the sample before.
+    """
+    queues = list(counts)
+    p50, p99 = (lateness.quantile(q) if lateness else None for q in (0.5, 0.99))
+    places = ("delayed", "ready", "reserved", "failed", "morgue")
+    return DepthSample(
+        **{place: sum(getattr(one, place) for one in queues) for place in places},
+        lag_seconds=max((one.lag_seconds for one in queues), default=0.0),
+        **{group: sum(one.counter(group) for one in queues) for group in ("scheduled", "done", "failing")},
+        p50_ms=math.nan if p50 is None else p50,
+        p99_ms=math.nan if p99 is None else p99,
+    )

@@ -1,0 +1,46 @@
+"""Queues made and changed in a real browser."""
+
+from __future__ import annotations
+
+from django_delayq.core.broker import Broker
+from tests.admin.support import every_place
+from tests.support.browser import Browser
+
+LIST = "/admin/django_delayq/queueentry/"
+
+
+def test_a_queue_lives_from_its_creation_to_its_end(delayq: Broker, operator: Browser) -> None:
+    operator.size(1100, 800)
+    operator.open(LIST)
+    operator.click("Create a queue…")
+    operator.fill("name", "images")
+    operator.fill("kind", "pull")
+    operator.fill("max_length", "100")
+    operator.screenshot("queue-create")
+    operator.click("Create the queue")
+    assert "The queue was created." in operator.text()
+    operator.click("Change limits…")
+    operator.fill("morgue_max", "7")
+    operator.screenshot("queue-limit")
+    operator.click("Change the limits")
+    assert "maximum of jobs in the morgue: 7" in operator.text()
+    operator.click("Change shards…")
+    operator.fill("shards", "3")
+    operator.click("Change the number of shards")
+    operator.until(lambda: delayq.queue("images").reload() or delayq.queue("images").shards == 3, what="three shards")
+    operator.screenshot("queue-page")
+    operator.click("Delete…")
+    operator.fill("typed", "images")
+    operator.click("Delete the queue")
+    operator.until(lambda: "The queue images was deleted." in operator.text(), what="the end of the queue")
+    assert delayq.queue_names() == []
+
+
+def test_the_reason_why_a_queue_stays_is_beside_the_box(delayq: Broker, operator: Browser) -> None:
+    every_place(delayq)
+    operator.size(1100, 800)
+    operator.open(f"{LIST}orders/delete/")
+    operator.fill("typed", "orders")
+    operator.click("Delete the queue")
+    assert "by ticking this box" in operator.text()
+    operator.screenshot("queue-delete")

@@ -1,0 +1,51 @@
+"""Status and pages show which due jobs wait for a free slot of their task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.test import Client
+
+from django_delayq.admin.dashboard_facts import warnings_of
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
+from django_delayq.core.operations.counts import Counts
+from django_delayq.core.records.limit_frames import Allowance
+from django_delayq.status import Change, QueueStatus, RedisStatus, Snapshot
+from django_delayq.status.drawing import report
+from django_delayq.status.json_form import as_json
+from django_delayq.status.screen import Trail, screen
+from tests.admin.support import cells
+
+LIST = "/admin/django_delayq/livejob/"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_of_a_job_says_for_which_slot_it_waits(
+    delayq: Broker, client: Client, staff: Callable[..., Any]
+) -> None:
+    client.force_login(staff("view_livejob"))
+    queue = delayq.queue("orders")
+    queue.schedule(NewJob("a", "shop.slow"))
+    queue.reserve(0, 5, worker="w", allowances=[Allowance(("shop.slow",), 0)])
+    page = " ".join(client.get(f"{LIST}{quote('orders/a')}/change/").content.decode().split())
+    assert (
+        "It is due, and waits for a free slot of shop.slow: as many of its jobs as its limit allows are running."
+        in page
+    )
+    assert "ready no free slot" in cells(client.get(LIST, {"queue": "orders"}).content)[0]
+
+
+def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None:
+    queues = tuple(
+        QueueStatus(name, "python", Counts(name, parked=number), 1, 0) for name, number in (("mail", 0), ("orders", 2))
+    )
+    snapshot = Snapshot(0.0, queues, redis=RedisStatus(aof=True, maxmemory_policy="noeviction"))
+    line = "concurrency: 2 of orders wait for a free slot of their task"
+    assert line in report(snapshot)
+    assert line in screen(snapshot, Change(), Trail()).lines()
+    assert [queue["parked"] for queue in as_json(snapshot)["queues"]] == [0, 2]
+    assert warnings_of(snapshot) == ["2 due jobs wait for a free slot of their task (orders)."]

@@ -1,0 +1,116 @@
+"""Limits of concurrency for pulled jobs: each job that is handed out takes a slot until it is settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq import Queue, task
+from django_delayq.core import permits
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.job import NewJob
+from django_delayq.core.operations import fsck
+from django_delayq.core.task import Task, registry
+from django_delayq.settings.sections import QueueConf
+
+
+@pytest.fixture(autouse=True)
+def _queues(delayq: Broker, settings: Any) -> None:
+    kinds = {"feed": {"kind": "pull", "shards": 2, "concurrency": 2}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": kinds}
+
+
+@pytest.fixture
+def limited() -> Iterator[Task]:
+    """A task of which one job may run at a time."""
+
+    @task(name="limited", queue="work", concurrency=1)
+    def handler(number: int = 0) -> None: ...
+
+    made = registry.get("limited")
+    assert made is not None
+    yield made
+    registry.remove(made)
+
+
+def used(broker: Broker, limit: str) -> int:
+    return sum(permits.read(broker, limit).values())
+
+
+def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_slots(delayq: Broker) -> None:
+    queue = Queue("feed")
+    for number in range(5):
+        queue.put(b"%d" % number)
+    held = queue.reserve(5)
+    held += queue.reserve(5)
+    assert len(held) == 2
+    assert queue.reserve(1) == []
+    assert held[0].ack()
+    assert len(queue.reserve(5)) == 1
+    assert used(delayq, "queue:feed") == 2
+    fsck.assert_invariants(delayq)
+
+
+def test_a_caller_that_waits_gets_the_slot_that_is_freed(delayq: Broker) -> None:
+    queue = Queue("feed")
+    for number in range(3):
+        queue.put(b"%d" % number, id=f"job-{number}")
+    held = queue.reserve(5) + queue.reserve(5)
+    timer = threading.Timer(0.3, held[0].release, kwargs={"delay": 60})
+    timer.start()
+    began = time.monotonic()
+    assert len(queue.reserve(1, wait=20)) == 1
+    assert time.monotonic() - began < 4
+    timer.join()
+
+
+@pytest.mark.parametrize("end", ["ack", "fail", "release", "bury"])
+def test_every_end_of_a_pulled_job_frees_its_slot(delayq: Broker, limited: Task, end: str) -> None:
+    core = delayq.queue("work")
+    for number in range(2):
+        core.schedule(NewJob(f"job-{number}", "limited"))
+    (held,) = Queue("work").reserve(5)
+    assert Queue("work").reserve(5) == []
+    assert delayq.inspector.counts("work").parked == 1
+    assert getattr(held, end)()
+    assert used(delayq, "task:limited") == 0
+    assert len(Queue("work").reserve(5)) == 1
+
+
+def test_a_slot_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Broker, limited: Task) -> None:
+    delayq.queue("work").schedule(NewJob("a", "limited"))
+    delayq.queue("work").schedule(NewJob("b", "limited"))
+    (held,) = Queue("work").reserve(1, ttr=1)
+    assert held.touch(30)
+    time.sleep(1.3)
+    assert Queue("work").reserve(1) == []
+    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is None, "the limit holds for a wanted job as well"
+    held.ack()
+    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is not None
+
+
+def test_a_limit_of_each_process_is_refused_for_a_pull_queue() -> None:
+    with pytest.raises(Misconfigured, match='a queue of kind "pull" has only a "total"'):
+        QueueConf.read("feed", {"kind": "pull", "concurrency": {"local": 2}})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "concurrency must be"),
+        ("3", "concurrency must be"),
+        ({}, "concurrency is empty"),
+        ({"totl": 3}, "did you mean|Did you mean"),
+        ({"local": 0}, "concurrency: local must be"),
+    ],
+)
+def test_a_wrong_limit_is_refused_at_once(value: object, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+
+        @task(name="wrong", concurrency=value)
+        def wrong() -> None: ...

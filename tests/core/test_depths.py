@@ -1,0 +1,115 @@
+"""Depth of queues over time: a sample a minute for a day."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from django_delayq.core import depths
+from django_delayq.core.broker import Broker
+from django_delayq.core.depths import MINUTES, DepthPoint, DepthSample
+from django_delayq.core.job import NewJob
+from django_delayq.core.operations.fsck import check
+from django_delayq.core.records.keys import depth_key
+
+MINUTE = 60_000
+NOON = 1_700_000_000_000 // MINUTE * MINUTE
+
+
+def put(broker: Broker, minute: int, **values: float) -> None:
+    depths.record(broker, {"orders": DepthSample(**values)}, NOON + minute * MINUTE + 1_234)  # type: ignore[arg-type]
+
+
+def read(broker: Broker, minute: int, minutes: int = 60) -> list[DepthPoint]:
+    return depths.read(broker, ["orders"], NOON + minute * MINUTE + 30_000, minutes)["orders"]
+
+
+def test_points_have_the_counts_of_their_minute_and_rates_since_the_one_before(broker: Broker) -> None:
+    put(broker, 0, ready=5, scheduled=100, done=10)
+    put(
+        broker, 1, ready=3, reserved=1, failed=1, morgue=2, lag_seconds=1.5, scheduled=160, done=40, failing=6, p99_ms=8
+    )
+    first, second = read(broker, 1)
+    assert (first.at_ms, first.ready, first.done, first.p99_ms) == (NOON, 5, None, None)
+    assert second == DepthPoint(NOON + MINUTE, 0, 3, 1, 1, 2, 1.5, 1.0, 0.5, 0.1, None, 8.0)
+
+
+def test_only_the_requested_minutes_are_read_and_the_first_has_a_rate(broker: Broker) -> None:
+    for minute in range(5):
+        put(broker, minute, done=60 * minute)
+    assert [(point.at_ms, point.done) for point in read(broker, 4, 2)] == [
+        (NOON + 3 * MINUTE, 1.0),
+        (NOON + 4 * MINUTE, 1.0),
+    ]
+
+
+def test_two_samples_of_one_minute_are_one(broker: Broker) -> None:
+    put(broker, 0, ready=1)
+    put(broker, 0, ready=2)
+    assert [point.ready for point in read(broker, 0)] == [2]
+
+
+def test_a_minute_without_a_sample_has_no_point_and_the_next_rate_covers_it(broker: Broker) -> None:
+    put(broker, 0, done=0)
+    put(broker, 3, done=180)
+    assert [(point.at_ms, point.done) for point in read(broker, 3)] == [(NOON, None), (NOON + 3 * MINUTE, 1.0)]
+
+
+def test_a_series_has_a_day_and_never_grows_beyond_it(broker: Broker) -> None:
+    for minute in range(0, 3 * MINUTES, 7):
+        put(broker, minute, ready=minute)
+    last = range(0, 3 * MINUTES, 7)[-1]
+    assert [point.ready for point in read(broker, last, MINUTES)] == [
+        minute for minute in range(0, 3 * MINUTES, 7) if minute > last - MINUTES
+    ][-MINUTES // 7 :]
+    assert broker.client.strlen(depth_key(broker.prefix, "orders")) <= MINUTES * 48
+    assert 0 < broker.client.ttl(depth_key(broker.prefix, "orders")) <= 86_400
+
+
+def test_a_counter_that_wrapped_counts_on_and_one_that_was_lost_does_not(broker: Broker) -> None:
+    put(broker, 0, done=2**32 - 30, failing=500)
+    put(broker, 1, done=2**32 + 30, failing=0)
+    assert [(point.done, point.failing) for point in read(broker, 1)][1] == (1.0, 0.0)
+
+
+def test_several_queues_are_read_together_and_unknown_ones_are_empty(broker: Broker) -> None:
+    depths.record(broker, {"": DepthSample(ready=3), "orders": DepthSample(ready=1)}, NOON)
+    found = depths.read(broker, ["", "orders", "none"], NOON)
+    assert {name: [point.ready for point in points] for name, points in found.items()} == {
+        "": [3],
+        "orders": [1],
+        "none": [],
+    }
+    assert depths.read(broker, [], NOON) == {}
+
+
+def test_one_worker_takes_the_samples_of_a_minute(broker: Broker) -> None:
+    assert depths.claim(broker, "w1")
+    assert not depths.claim(broker, "w2")
+
+
+def test_the_depths_of_a_queue_are_deleted_with_it(broker: Broker) -> None:
+    broker.queue("orders").schedule(NewJob("1", "task"))
+    put(broker, 0, ready=1)
+    assert broker.delete_queue("orders", force=True)
+    assert read(broker, 0) == []
+
+
+def test_damaged_depths_are_reported(broker: Broker) -> None:
+    broker.queue("orders")
+    put(broker, 0)
+    key = depth_key(broker.prefix, "orders")
+    assert check(broker).violations == []
+    broker.client.append(key, b"x")
+    (violation,) = check(broker).violations
+    assert "of depths are not at most 1440 samples" in violation
+    assert len(read(broker, 0)) == 1
+    broker.client.delete(key)
+
+
+@pytest.mark.parametrize("value", [math.nan, 0.0, 1e9])
+def test_lateness_is_kept_as_it_is(broker: Broker, value: float) -> None:
+    put(broker, 0, p50_ms=value)
+    (point,) = read(broker, 0)
+    assert point.p50_ms == (None if math.isnan(value) else value)

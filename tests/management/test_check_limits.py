@@ -1,0 +1,57 @@
+"""delayq_check on limits: of a morgue, and of the time that a handler may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq import task
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.job import NewJob
+from django_delayq.core.settlement import bury
+from django_delayq.core.task import registry
+from django_delayq.management import diagnosis
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[..., None]]:
+    """``registered("name", timeout=5)``: a task until the test ends."""
+    made: list[Any] = []
+
+    def register(name: str, **options: Any) -> None:
+        def handle() -> None: ...
+
+        made.append(task(name=name, **options)(handle))
+
+    yield register
+    for one in made:
+        registry.remove(one)
+
+
+def test_a_large_morgue_without_a_limit_is_a_warning(delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "LARGE_MORGUE", 2)
+    for name in ("small", "large", "limited"):
+        queue = delayq.queue(name)
+        queue.schedule_many([NewJob(str(n), "gone") for n in range(2 if name == "small" else 3)])
+        jobs = [job for number in queue.numbers for job in queue.reserve(number, 9, worker="w").jobs]
+        assert all(queue.settle([bury(job, 1, 2, reason="why") for job in jobs]))
+    delayq.limit("limited", morgue_max=10)
+    (finding,) = diagnosis.morgue(delayq)
+    assert (finding.level, finding.text.partition(":")[0]) == ("WARN", "queue large")
+    assert "3 jobs in a morgue without a limit: set morgue_max or morgue_ttl" in finding.text
+
+
+def test_a_morgue_below_the_limit_is_fine(delayq: DjangoBroker) -> None:
+    (finding,) = diagnosis.morgue(delayq)
+    assert (finding.level, finding.text) == ("OK", "no morgue without a limit has more than 100,000 jobs")
+
+
+def test_tasks_without_a_time_limit_are_named(delayq: DjangoBroker, registered: Callable[..., None]) -> None:
+    registered("a.hangs")
+    registered("a.times_out", timeout=5)
+    registered("a.loses_its_lease", max_lease=60)
+    (finding,) = diagnosis.limits(delayq)
+    assert finding.level == "OK" and "neither timeout= nor max_lease=" in finding.text
+    assert "a.hangs" in finding.text and "a.times_out" not in finding.text and "a.loses" not in finding.text

@@ -1,0 +1,48 @@
+"""Arrow columns under the option ``codec``: byte by byte what ``schedule()`` stores with the same codec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+import pytest
+
+from django_delayq.core import codecs
+from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.errors import Misconfigured
+from django_delayq.pipeline.write_options import WriteOptions
+from tests.app.test_codec import broken_codec, reversed_codec
+from tests.pipeline.test_columns import packed
+
+REVERSED = "tests.app.test_codec.reversed_codec"
+BROKEN = "tests.app.test_codec.broken_codec"
+
+
+@pytest.fixture(autouse=True)
+def json_afterwards() -> Iterator[None]:
+    yield
+    codecs.use(None)
+
+
+def test_arguments_are_those_of_schedule_with_the_same_codec() -> None:
+    made = packed({"id": ["a", "b"], "args": [[1, 2], [3]]}, codec=REVERSED)
+    codecs.use(reversed_codec)
+    assert made.rows.bodies == [encode_args((1, 2), {}), encode_args((3,), {})]
+
+
+def test_payloads_are_those_of_schedule_with_the_same_codec() -> None:
+    made = packed({"id": ["a"], "payload": [{"day": date(2030, 1, 1), "b": 1}]}, codec=REVERSED)
+    codecs.use(reversed_codec)
+    (entry,) = made.rows.entries()
+    assert entry[3].endswith(encode({"b": 1, "day": date(2030, 1, 1)}))
+
+
+def test_a_row_that_the_codec_cannot_store_is_invalid() -> None:
+    assert broken_codec.number == reversed_codec.number
+    made = packed({"id": ["a", "b"], "args": [[1], [2]]}, codec=BROKEN)
+    assert sorted(made.bad) == [0, 1] and "codec 'reversed' cannot store the value" in made.bad[0]
+
+
+def test_a_codec_that_cannot_be_imported_is_refused_with_the_option() -> None:
+    with pytest.raises(Misconfigured, match=r"option codec: no\.such\.codec cannot be imported"):
+        WriteOptions.parse({"codec": "no.such.codec"})

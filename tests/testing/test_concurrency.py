@@ -1,0 +1,37 @@
+"""The real broker on a Redis in memory knows limits of concurrency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from django_delayq import Queue, run_now, schedule, task
+from django_delayq.core.operations import fsck
+from django_delayq.core.task import Task, registry
+from django_delayq.testing import Fake, run_due
+
+
+@pytest.fixture
+def limited() -> Iterator[Task]:
+    @task(name="limited", queue="limited", concurrency=1)
+    def handler() -> None: ...
+
+    made = registry.get("limited")
+    assert made is not None
+    yield made
+    registry.remove(made)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_jobs_behind_a_limit_wait_for_its_slot_and_run(delayq_fake: Fake, limited: Task) -> None:
+    for number in range(3):
+        schedule(limited, id=str(number))
+    (held,) = Queue("limited").reserve(5)
+    assert Queue("limited").reserve(5) == []
+    assert delayq_fake.broker.inspector.counts("limited").parked == 2
+    assert run_now(limited, id="1")
+    fsck.assert_invariants(delayq_fake.broker)
+    assert held.ack()
+    assert len(Queue("limited").reserve(5)) == 1
+    run_due()

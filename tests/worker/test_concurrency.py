@@ -1,0 +1,226 @@
+"""Limits of concurrency: never exceeded, reached under load, and nobody else waits because of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from django_delayq.core import permits
+from django_delayq.core.broker import Broker
+from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.operations import fsck
+from django_delayq.core.permits import Holding
+from django_delayq.core.task import Registry, Task, TaskOptions
+
+from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
+
+
+class Running:
+    """Handler that notes how many of its attempts run at the same time."""
+
+    def __init__(self, seconds: float = 0.005) -> None:
+        self.seconds = seconds
+        self.now = self.most = self.ended = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self.seconds)
+        with self._lock:
+            self.now -= 1
+            self.ended += 1
+
+
+def registry_with(handler: Callable[..., Any], **options: Any) -> Registry:
+    registry = Registry()
+
+    def limited() -> None:
+        handler()
+
+    registry.add(Task(limited, name="limited", options=TaskOptions(**options)))
+    return registry
+
+
+def permits_of(broker: Broker, limit: str) -> int:
+    return sum(permits.read(broker, limit).values())
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, shards: int) -> None:
+    queue = broker.queue("default", shards=shards)
+    running = Running()
+    for _ in range(150):
+        put(broker, "limited")
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(working(broker, registry_with(running, concurrency=3), config(threads=4)))
+        eventually(lambda: running.ended == 150)
+        eventually(lambda: permits_of(broker, "task:limited") == 0, "all permits are returned")
+    assert running.most == 3
+    assert sum(len(queue.leases(number)) for number in queue.numbers) == 0
+    fsck.assert_invariants(broker)
+
+
+def test_a_limit_of_each_process_lets_every_process_run_as_many(broker: Broker) -> None:
+    one, two = Running(), Running()
+    for _ in range(60):
+        put(broker, "limited")
+    with (
+        working(broker, registry_with(one, concurrency={"local": 2}), config(threads=4)),
+        working(broker, registry_with(two, concurrency={"local": 2}), config(threads=4)),
+    ):
+        eventually(lambda: one.ended + two.ended == 60)
+    assert one.most == two.most == 2
+
+
+def test_both_limits_hold_together(broker: Broker) -> None:
+    one, two, both = Running(), Running(), Running(0)
+    for _ in range(60):
+        put(broker, "limited")
+
+    def counted(running: Running) -> Callable[[], None]:
+        def handler() -> None:
+            with both._lock:
+                both.now += 1
+                both.most = max(both.most, both.now)
+            running()
+            with both._lock:
+                both.now -= 1
+
+        return handler
+
+    limit = {"total": 3, "local": 2}
+    with (
+        working(broker, registry_with(counted(one), concurrency=limit), config(threads=4)),
+        working(broker, registry_with(counted(two), concurrency=limit), config(threads=4)),
+    ):
+        eventually(lambda: one.ended + two.ended == 60)
+    assert max(one.most, two.most) <= 2
+    assert both.most <= 3
+
+
+@pytest.mark.parametrize("limit", [Concurrency(total=2), Concurrency(local=2), Concurrency(total=2, local=1)])
+def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit: Concurrency) -> None:
+    broker.queue("default", shards=3)
+    running = Running()
+    for _ in range(60):
+        put(broker, "limited")
+    settings = config(threads=4, concurrency={"default": limit})
+    with working(broker, registry_with(running), settings):
+        eventually(lambda: running.ended == 60)
+        eventually(lambda: permits_of(broker, "queue:default") == 0, "all permits are returned")
+    assert running.most == (limit.local or limit.total)
+
+
+def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
+    began, release = threading.Event(), threading.Event()
+
+    def limited() -> None:
+        began.set()
+        release.wait(DEADLINE)
+
+    free = Running(0)
+
+    def other() -> None:
+        free()
+
+    registry = registry_of(other)
+    registry.add(Task(limited, name="limited", options=TaskOptions(concurrency=1)))
+    for _ in range(2000):
+        put(broker, "limited", priority=0)
+    with working(broker, registry, config(threads=3)) as worker:
+        assert began.wait(DEADLINE)
+        for _ in range(50):
+            put(broker, "other")
+        eventually(lambda: free.ended == 50)
+        assert worker.consumer is not None and len(worker.consumer.held) == 1
+        counts = broker.inspector.counts("default")
+        assert (counts.parked, counts.ready, counts.reserved) == (1999, 1999, 1)
+        release.set()
+        worker.drain()
+
+
+def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Broker) -> None:
+    taken = permits.change(broker, "task:limited", 1, [Holding("dead", 0, 1, 700)])
+    assert taken.granted == (1,)
+    running = Running()
+    put(broker, "limited")
+    began = time.monotonic()
+    with working(broker, registry_with(running, concurrency=1)):
+        eventually(lambda: running.ended == 1)
+    assert time.monotonic() - began >= 0.5
+
+
+def test_a_place_that_waits_is_returned_to_the_holder_that_frees_a_permit(broker: Broker) -> None:
+    first = permits.change(broker, "x", 2, [Holding("a", 0, 5, 60_000)], ("q", 3))
+    assert (first.granted, first.retry_ms, first.places) == ((2,), None, ())
+    second = permits.change(broker, "x", 2, [Holding("b", 0, 1, 60_000)], ("q:1", 7))
+    assert second.granted == (0,) and second.retry_ms is not None and second.retry_ms > 50_000
+    freed = permits.change(broker, "x", 2, [Holding("a", 1, 1, 60_000)])
+    assert freed.granted == (1,) and len(freed.places) == 1
+    # The holder of a job keeps its permit, even if the limit was lowered meanwhile.
+    assert permits.change(broker, "x", 1, [Holding("b", 0, 1, 60_000)]).granted == (0,)
+    assert permits.change(broker, "x", 1, [Holding("a", 3, 3, 60_000)]).granted == (3,)
+
+
+def test_a_worker_that_stops_returns_its_permits(broker: Broker) -> None:
+    running = Running(0.05)
+    for _ in range(50):
+        put(broker, "limited")
+    with working(broker, registry_with(running, concurrency=2)):
+        eventually(lambda: running.ended >= 2)
+    assert permits_of(broker, "task:limited") == 0
+    fsck.assert_invariants(broker)
+
+
+def test_a_worker_without_the_limit_takes_what_was_parked(broker: Broker) -> None:
+    registry = registry_with(lambda: time.sleep(0.2), concurrency=1)
+    for _ in range(6):
+        put(broker, "limited")
+    with working(broker, registry):
+        eventually(lambda: broker.inspector.counts("default").parked)
+    running = Running()
+    with working(broker, registry_with(running)):
+        eventually(lambda: broker.inspector.counts("default").live == 0)
+
+
+def test_an_idle_worker_costs_no_more_with_parked_jobs(broker: Broker) -> None:
+    broker_holding = [Holding("elsewhere", 0, 1, 600_000)]
+    permits.change(broker, "task:limited", 1, broker_holding)
+    calls: list[str] = []
+    for _ in range(1000):
+        put(broker, "limited")
+    with working(broker, registry_with(Running(), concurrency=1), config(dispatcher=True)):
+        eventually(lambda: broker.inspector.counts("default").parked == 1000)
+        time.sleep(0.5)
+        broker.observe(lambda verb, seconds, failed: calls.append(verb))
+        time.sleep(3.0)
+        broker.observe(None)
+    assert len(calls) <= 6, calls
+
+
+def test_a_worker_that_runs_dry_runs_what_waits_behind_its_own_limits(broker: Broker) -> None:
+    running = Running()
+    for _ in range(30):
+        put(broker, "limited")
+    run_dry(broker, registry_with(running, concurrency={"total": 2, "local": 1}))
+    assert (running.ended, running.most) == (30, 1)
+
+
+def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
+    """More jobs are reserved than slots run them, and the worker stops: the rest of them holds nothing."""
+    running = Running(0.02)
+    for _ in range(200):
+        put(broker, "limited")
+    with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)) as worker:
+        eventually(lambda: running.ended >= 10)
+    assert worker.consumer is not None
+    assert permits_of(broker, "task:limited") == 0
+    assert broker.inspector.counts("default").reserved == 0

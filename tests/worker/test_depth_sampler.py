@@ -1,0 +1,100 @@
+"""The dispatcher samples the depth of all queues once a minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_delayq.core import depths
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
+from django_delayq.core.settlement import ack, bury
+from django_delayq.worker import depth_sampler
+from django_delayq.worker.depth_sampler import PERIOD, DepthSampler
+
+
+def sample(broker: Broker, name: str = "w1") -> DepthSampler:
+    sampler = DepthSampler(broker, name)
+    assert sampler.run() == PERIOD
+    sampler.run()
+    return sampler
+
+
+def stock(broker: Broker) -> None:
+    """Two jobs that wait, one that runs and one in the morgue in "orders"; one done in "mail"."""
+    orders, mail = broker.queue("orders", shards=3), broker.queue("mail")
+    orders.schedule(NewJob("later", "t", delay_ms=600_000))
+    orders.schedule(NewJob("now", "t"))
+    for name in ("dead", "held"):
+        orders.schedule(NewJob(name, "t"))
+        (job,) = orders.reserve_id(name, worker="w", ttr_ms=60_000).jobs
+        if name == "dead":
+            orders.settle([bury(job, 0, 1, reason="buried")])
+    mail.schedule(NewJob("one", "t"))
+    (job,) = mail.reserve_id("one", worker="w", ttr_ms=60_000).jobs
+    mail.settle([ack(job, 1, 2)])
+
+
+def points(broker: Broker, *queues: str) -> list[Any]:
+    found = depths.read(broker, queues, broker.now_ms())
+    return [found[queue][-1] for queue in queues if found[queue]]
+
+
+def test_t86_a_sample_has_each_queue_and_all_together(broker: Broker) -> None:
+    stock(broker)
+    sample(broker)
+    assert [
+        (one.delayed, one.ready, one.reserved, one.failed, one.morgue) for one in points(broker, "orders", "mail", "")
+    ] == [(1, 1, 1, 0, 1), (0, 0, 0, 0, 0), (1, 1, 1, 0, 1)]
+
+
+def test_a_process_that_ends_within_a_minute_sends_nothing(broker: Broker) -> None:
+    stock(broker)
+    assert DepthSampler(broker, "w1").run() == PERIOD
+    assert points(broker, "orders") == []
+
+
+def test_of_several_dispatchers_one_takes_the_sample(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock(broker)
+    sample(broker)
+    monkeypatch.setattr(broker.inspector, "all_counts", lambda: pytest.fail("the second one counted, too"))
+    sample(broker, "w2")
+
+
+def test_a_sample_takes_one_command_for_all_queues_beside_the_counts(broker: Broker) -> None:
+    stock(broker)
+    calls: list[str] = []
+    broker.observe(lambda verb, seconds, failed: calls.append(verb))
+    sample(broker)
+    broker.observe(None)
+    assert calls == ["depth"]
+
+
+def test_the_queues_that_did_most_have_series_and_all_are_in_the_total(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depth_sampler, "MOST_QUEUES", 1)
+    stock(broker)
+    sample(broker)
+    assert [bool(points(broker, name)) for name in ("orders", "mail", "")] == [True, False, True]
+
+
+def test_lateness_is_that_of_the_attempts_since_the_last_sample(broker: Broker) -> None:
+    stock(broker)
+    sampler = sample(broker)
+    (before,) = points(broker, "")
+    assert before.p50_ms is None
+    broker.queue("mail").schedule(NewJob("two", "t"))
+    (job,) = broker.queue("mail").reserve_id("two", worker="w", ttr_ms=60_000).jobs
+    broker.tally.ended("mail", [ack(job, job.due_ms + 400, 1)])
+    broker.tally.flush()
+    broker.client.delete(f"{{{broker.prefix}}}:sampler")
+    sampler.run()
+    (after,) = points(broker, "mail")
+    assert 250 < after.p50_ms <= 500
+
+
+def test_without_queues_nothing_is_stored(broker: Broker) -> None:
+    sample(broker)
+    assert points(broker, "") == []
