@@ -23,7 +23,7 @@ from ..runtime import tasks_setting
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf
 from ..settings.loading import load_function, load_plain_function
-from ..settings.sections import SPLITTERS
+from ..settings.sections import SCHEDULERS, SPLITTERS
 from .caches import check_caches
 from .databases import check_databases, is_sqlite
 from .redis import check_password, check_redis
@@ -136,6 +136,10 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
     if config.worker.splitter not in SPLITTERS:
         yield from _check_loads(
             load_function, f"{SETTING}['WORKER']['splitter']", config.worker.splitter, ident="delayq.E012"
+        )
+    if config.worker.scheduler not in SCHEDULERS:
+        yield from _check_loads(
+            load_plain_function, f"{SETTING}['WORKER']['scheduler']", config.worker.scheduler, ident="delayq.E012"
         )
     for path in config.api.authentication or ():
         yield from _check_loads(load_function, f"{SETTING}['API']['authentication']", path, ident="delayq.E016")

@@ -7,9 +7,11 @@ import os
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from .methods import Pages
 from .wire import Answer, Request, Steps, Wire
@@ -74,6 +76,9 @@ class Base:
             context = ssl.create_default_context() if self._wire.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._connect(context)
         self._worker_name = worker
+        #: reserved jobs whose objects exist
+        self._held: WeakSet[Any] = WeakSet()
+        self._held_guard = threading.Lock()
 
     def _connect(self, context: ssl.SSLContext) -> None:
         """Create the transport."""

@@ -27,7 +27,13 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve(
-        self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds | None = None, worker: str = ""
+        self,
+        *queues: str,
+        max: int = 1,
+        wait: Seconds = 0,
+        ttr: Seconds | None = None,
+        worker: str = "",
+        deadline_margin: Seconds | None = None,
     ) -> Steps[list[HeldT]]:
         """Reserve up to ``max`` due jobs of a queue, or of several queues that are served in turn.
 
@@ -38,18 +44,24 @@ class ConsumerVerbs(Base, Generic[HeldT]):
             ttr: seconds until the leases of the jobs expire, unless they are touched; None = the ``ttr`` that each job
                 was scheduled with, else 60.
             worker: name of the holder; default: the client's.
+            deadline_margin: end the wait so many seconds before the lease of a job ends that this client reserved
+                before; :meth:`soon_ending` returns it. Due jobs are returned nevertheless.
 
         Returns:
             The jobs; an empty list if there was none in time.
 
         Raises:
             ApiError: the request was refused, or there was no response.
+            ValueError: no queue, or ``deadline_margin`` is not more than 0.
         """
         if not queues:
             raise ValueError('which queue? client.reserve("mail"), or several: client.reserve("mail", "sms")')
+        margin = None if deadline_margin is None else seconds(deadline_margin)
+        if margin is not None and not margin > 0:
+            raise ValueError(f"deadline_margin is {margin:g}; give more than 0 seconds, as many as a touch may take")
         end = time.monotonic() + seconds(wait)
         while True:
-            left = end - time.monotonic()
+            left = self._wait_left(end, margin)
             jobs, pause = yield from self._reserve_once(
                 queues,
                 max,
@@ -57,11 +69,21 @@ class ConsumerVerbs(Base, Generic[HeldT]):
                 None if ttr is None else seconds(ttr),
                 worker or self._worker,
             )
-            left = end - time.monotonic()
+            left = self._wait_left(end, margin)
             if jobs or left <= 0:
                 return jobs
             # A server that cannot hold the request returns the time for the next one.
             yield Pause(min(pause, left))
+
+    @verb
+    def soon_ending(self, margin: Seconds = 1.0) -> Steps[list[HeldT]]:
+        """Return the jobs reserved by this client whose leases end within ``margin``, or are over, the nearest first.
+
+        It sends no request. Jobs that were ended, are known to be lost, or whose objects are gone are not included.
+        """
+        yield from ()
+        most = seconds(margin)
+        return sorted((job for job in self._in_hand() if job.seconds_left <= most), key=lambda job: job._ends_at)
 
     @verb
     def reserve_id(
@@ -139,6 +161,23 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
         return self._touch(jobs, ttr)
 
+    def _wait_left(self, end: float, margin: float | None) -> float:
+        """Return the seconds until a wait ends: at ``end``, or before the first end of a lease."""
+        left = end - time.monotonic()
+        if margin is None:
+            return left
+        return min([left, *(most - margin for job in self._in_hand() if (most := job.seconds_left) > 0)])
+
+    def _in_hand(self) -> list[HeldT]:
+        with self._held_guard:
+            return [job for job in self._held if job.in_hand]
+
+    def _keep(self, found: Sequence[Mapping[str, Any]], ttr: float | None, began: float) -> list[HeldT]:
+        jobs = [held_of(self._held_class, one, self, ttr, began) for one in found]
+        with self._held_guard:
+            self._held.update(jobs)
+        return jobs
+
     def _reserve_once(
         self, queues: Sequence[str], most: int, wait: float, ttr: float | None, worker: str
     ) -> Steps[tuple[list[HeldT], float]]:
@@ -146,8 +185,10 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         path = ("queues", queues[0], "reserve") if len(queues) == 1 else ("reserve",)
         if len(queues) > 1:
             body["queues"] = list(queues)
+        sent_at = time.monotonic()
         answer = yield from self._exchange("POST", *path, body=body, extra=wait)
-        jobs = [held_of(self._held_class, one, self, ttr) for one in answer.data["jobs"]]
+        # The leases begin when the jobs are found: at any time of a wait, but most often at its end.
+        jobs = self._keep(answer.data["jobs"], ttr, time.monotonic() if wait else sent_at)
         return jobs, answer.retry_after or 0.0
 
     def _reserve_one(
@@ -162,8 +203,9 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         """Reserve one job; return it in a list, and the cursor if jobs are left to examine."""
         length = None if ttr is None else seconds(ttr)
         options = members(early=early, ttr=length, worker=worker or self._worker, cursor=cursor)
+        sent_at = time.monotonic()
         data = yield from self._post("queues", queue, "reserve", body={**which, **options})
-        return [held_of(self._held_class, one, self, length) for one in data["jobs"]], data.get("cursor")
+        return self._keep(data["jobs"], length, sent_at), data.get("cursor")
 
     def _fail(
         self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None
@@ -174,10 +216,13 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         return self._settle("bury", jobs, reason=_text(reason[:_REASON_CHARS]) or None)
 
     def _touch(self, jobs: Sequence[Held], ttr: Seconds | None) -> Steps[list[bool]]:
+        sent_at = time.monotonic()
+
         def read(job: Held, answer: Mapping[str, Any]) -> bool:
             job.lost, job.should_stop = not answer["held"], answer["stopping"]
             if not job.lost:
                 job.lease_ends = moment(answer["lease_ends"])
+                job._hold(job.ttr if ttr is None else seconds(ttr), sent_at)
             return not job.lost
 
         def entry(job: Held) -> dict[str, Any]:

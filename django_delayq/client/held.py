@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -27,7 +29,7 @@ HeldT = TypeVar("HeldT", bound="Held")
 logger: Final = logging.getLogger("django_delayq.client")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Held:
     """Job that this program holds until ``lease_ends``. Only :meth:`touch` extends the lease.
 
@@ -67,7 +69,28 @@ class Held:
     should_stop: bool = field(default=False, init=False)
     lost: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
+    #: end of the lease on this machine's clock (monotonic)
+    _ends_at: float = field(default=math.inf, init=False, repr=False)
     _client: ConsumerVerbs[Any] = field(repr=False)
+
+    @property
+    def in_hand(self) -> bool:
+        """True if the job was not ended here and its lease is not known to be lost."""
+        return not (self.ended or self.lost)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the lease ends, less the time of a response; 0 = it may be over, or the job was ended."""
+        return max(0.0, self._ends_at - time.monotonic()) if self.in_hand else 0.0
+
+    def _hold(self, ttr: float | None, began: float) -> None:
+        """Note the end of a lease that began at ``began`` (monotonic).
+
+        Where its length is not known, the clock of this machine tells when it ends.
+        """
+        if ttr is None and self.lease_ends is not None:
+            began, ttr = time.monotonic(), (self.lease_ends - datetime.now(UTC)).total_seconds()
+        self._ends_at = began + (ttr or 0.0)
 
     @verb
     def ack(self) -> Steps[bool]:
@@ -162,6 +185,10 @@ class AsyncHeldJob(Held, Asynchronous):
         await self._run(self._end(error))
 
 
-def held_of(kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float | None) -> HeldT:
-    """Return a held job from JSON."""
-    return made(kind, data, body=body_of(data), ttr=ttr, _client=client)
+def held_of(
+    kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float | None, began: float
+) -> HeldT:
+    """Return a held job from JSON; its lease began at ``began`` (monotonic)."""
+    job = made(kind, data, body=body_of(data), ttr=ttr, _client=client)
+    job._hold(ttr, began)
+    return job

@@ -64,7 +64,13 @@ class Queue:
     # -- reserve -----------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta | None = None, by: str = ""
+        self,
+        max: int = 1,
+        wait: Wait = 0,
+        *,
+        ttr: float | timedelta | None = None,
+        by: str = "",
+        deadline_margin: Wait = None,
     ) -> list[HeldJob]:
         """Reserve up to ``max`` due jobs. Each call starts with another queue and another shard.
 
@@ -76,6 +82,8 @@ class Queue:
                 ``ttr`` that each job was scheduled with, else 60. An expired lease counts as a crash of its holder; see
                 ``crash_limit``.
             by: name of the holder in ``delayq_status`` and events; default: this host and process.
+            deadline_margin: end the wait so many seconds before the lease of a job ends that was reserved by this
+                object before the call; :meth:`soon_ending` returns it. Due jobs are returned nevertheless.
 
         Returns:
             The jobs; an empty list if there was none in time.
@@ -85,8 +93,19 @@ class Queue:
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
         terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
-        patience = NEVER if wait is None else span_ms_of("wait", wait) / 1000
-        return self._keep(Search(coordinator_of(), self.names, terms).run(time.monotonic() + patience))
+        end = time.monotonic() + (NEVER if wait is None else span_ms_of("wait", wait) / 1000)
+        margin = None if deadline_margin is None else _margin(deadline_margin)
+        while True:
+            jobs = Search(coordinator_of(), self.names, terms).run(self._give_up(end, margin))
+            if jobs or self._give_up(end, margin) <= time.monotonic():  # later if a job was touched or ended meanwhile
+                return self._keep(jobs)
+
+    def _give_up(self, end: float, margin: float | None) -> float:
+        """Return when a wait ends: at ``end``, or before the first end of a lease."""
+        if margin is None:
+            return end
+        now, lefts = time.monotonic(), [job.seconds_left for job in self._in_hand()]
+        return min([end, *(now + left - margin for left in lefts if left > 0)])
 
     def reserve_id(
         self, id: str | int, early: bool = False, *, ttr: float | timedelta | None = None, by: str = ""
@@ -143,9 +162,11 @@ class Queue:
         are jobs whose handles were garbage-collected.
         """
         most = span_ms_of("margin", margin) / 1000
+        return sorted((job for job in self._in_hand() if job.seconds_left <= most), key=lambda job: job.deadline)
+
+    def _in_hand(self) -> list[HeldJob]:
         with self._lock:
-            held = [job for job in self._held if job.in_hand]
-        return sorted((job for job in held if job.seconds_left <= most), key=lambda job: job.deadline)
+            return [job for job in self._held if job.in_hand]
 
     def _keep(self, jobs: list[HeldJob]) -> list[HeldJob]:
         with self._lock:
@@ -214,6 +235,13 @@ class Queue:
         if len(self.names) > 1:
             raise InvalidJob(f"{self!r} are several queues; {verb} is for one: Queue({self.names[0]!r}).{verb}(…)")
         return self.names[0]
+
+
+def _margin(deadline_margin: float | timedelta) -> float:
+    ms = span_ms_of("deadline_margin", deadline_margin)
+    if ms == 0:
+        raise InvalidJob("deadline_margin is 0, so the lease would be over; give the seconds that its touch may take")
+    return ms / 1000
 
 
 def _ttr_ms(ttr: float | timedelta | None) -> int | None:

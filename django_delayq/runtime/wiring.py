@@ -22,9 +22,8 @@ from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf
 from ..settings.loading import load_function
-from ..settings.sections import SPLITTERS
 from ..worker import Changes, ChildSpec, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
-from . import bookkeeping, tasks_setting
+from . import bookkeeping, shard_order, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
 
@@ -110,8 +109,8 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "heartbeat": defaults.heartbeat,
         "max_jobs": defaults.max_jobs,
         "max_rss": defaults.max_rss,
-        "scheduler": defaults.scheduler,
-        "splitter": _splitter(defaults.splitter),
+        "scheduler": shard_order.scheduler(defaults.scheduler),
+        "splitter": shard_order.splitter(defaults.splitter),
         "nodes": defaults.nodes,
         "node": defaults.node,
         "timezone": django_settings.TIME_ZONE or "UTC",
@@ -175,12 +174,6 @@ def pulled_queues(names: Sequence[str], settings: Conf) -> list[str]:
         for name in names
         if settings.queue(name).kind == "pull" or getattr(connections.existing_queue(name), "kind", "") == "pull"
     ]
-
-
-def _splitter(name: str) -> Any:
-    if name in SPLITTERS:
-        return name
-    return load_function(f"{SETTING}['WORKER']['splitter']", name)
 
 
 def make_middlewares(settings: Conf) -> list[Middleware]:

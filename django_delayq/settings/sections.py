@@ -27,6 +27,7 @@ from ..masking import SENSITIVE
 from .section import Section, key
 
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
+SCHEDULERS: Final = ("weighted", "seq", "lag")
 #: actions of HTTP API routes that can be throttled: the permission that a route requires
 THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
 _RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
@@ -36,10 +37,10 @@ def _queue_names(name: str, value: object) -> tuple[str, ...]:
     return tuple(check_queue_name(queue) for queue in check_texts(name, value))
 
 
-def _splitter(name: str, value: object) -> str:
-    if isinstance(value, str) and (value in SPLITTERS or "." in value):
+def _name_or_path(name: str, value: object, names: tuple[str, ...]) -> str:
+    if isinstance(value, str) and (value in names or "." in value):
         return value
-    raise InvalidJob(f"{name} must be {', '.join(SPLITTERS)} or the dotted path of a function, got {short(value)}")
+    raise InvalidJob(f"{name} must be {', '.join(names)} or the dotted path of a function, got {short(value)}")
 
 
 def _databases(name: str, value: object) -> tuple[str, ...]:
@@ -125,10 +126,11 @@ class WorkerConf(Section):
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
     #: seconds between two renewals of the leases; at least three of them must fit into LEASE
     heartbeat: float = key(5.0, check_number, 0.01)
-    #: order of several queues with due work: "weighted", "seq" (in turn) or "lag" (longest overdue)
-    scheduler: str = key("weighted", check_choice, ("weighted", "seq", "lag"))
+    #: order of several queues with due work: "weighted", "seq" (in turn), "lag" (longest overdue) or the dotted path of
+    #: a function, a callable object or its class
+    scheduler: str = key("weighted", _name_or_path, SCHEDULERS)
     #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
-    splitter: str = key("default", _splitter)
+    splitter: str = key("default", _name_or_path, SPLITTERS)
     #: splitter "by_node": number of machines that share the work
     nodes: int = key(1, check_int, 1)
     #: splitter "by_node": number of this machine, counted from 0
@@ -164,8 +166,8 @@ class HooksConf(Section):
     #: called without arguments in each worker process, after Django is set up and before its first job; an error ends
     #: the process
     worker_init: str | None = key(None, check_dotted_path)
-    #: called without arguments before a process ends although jobs still run in it (flush logs); there is little time
-    #: left
+    #: called with the error before a process ends by a fatal error, or although jobs still run in it (flush logs);
+    #: there is little time left. It may take no argument
     last_words: str | None = key(None, check_dotted_path)
     #: called with the exception of a failed attempt; returns the error to store. A text replaces its message, a dict
     #: adds fields, bytes are stored as they are. If it fails itself, that is logged and the usual form is stored

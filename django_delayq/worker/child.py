@@ -30,6 +30,8 @@ EXIT_RECYCLE: Final = 81
 EXIT_STUCK: Final = 82
 #: a quarantine child ended because no job has waited for quarantine for a while
 EXIT_DRY: Final = 83
+#: one of the process's own threads died by an error
+EXIT_FATAL: Final = 84
 
 _PR_SET_PDEATHSIG: Final = 1
 

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from ..core.concurrency import Concurrency
 from ..core.errors import Misconfigured
+from .scheduler import Scheduler
 
 #: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
 #: that it omits are appended
@@ -67,8 +68,9 @@ class WorkerConfig:
     #: values cost speed only: every process visits every shard in the end
     nodes: int = 1
     node: int = 0
-    #: which of several shards with due work is next: "weighted", "seq" (all weights 1) or "lag" (longest overdue)
-    scheduler: str = "weighted"
+    #: which of several shards with due work is next: "weighted", "seq" (all weights 1), "lag" (longest overdue)
+    #: or a function
+    scheduler: str | Scheduler = "weighted"
     #: time zone of cron expressions that name none
     timezone: str = "UTC"
 
@@ -87,8 +89,10 @@ class WorkerConfig:
                 _number(name, value, least)
         for queue, weight in self.weights.items():
             _number(f"weight of queue {queue!r}", weight, 0.001)
-        if self.scheduler not in SCHEDULERS:
-            raise Misconfigured(f"scheduler must be one of {', '.join(SCHEDULERS)}; got {self.scheduler!r}")
+        if not callable(self.scheduler) and self.scheduler not in SCHEDULERS:
+            raise Misconfigured(
+                f"scheduler must be one of {', '.join(SCHEDULERS)} or a function; got {self.scheduler!r}"
+            )
         if not callable(self.splitter) and self.splitter not in SPLITTERS:
             raise Misconfigured(f"splitter must be one of {', '.join(SPLITTERS)} or a function; got {self.splitter!r}")
         if not (self.consumer or self.dispatcher):

@@ -159,8 +159,10 @@ class Consumer:
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of the loop. Return False after ``timeout`` seconds."""
-        return self.finished.wait(timeout)
+        """Wait for the end of the loop. Return False after ``timeout`` seconds, or if an error ended its thread."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return self.finished.is_set()
 
     # --- the loop
 
@@ -171,11 +173,9 @@ class Consumer:
                 self._turn()
                 pause.reset()
             except Exception as error:
-                # Calls to Redis are retried by the settler. An error that arrives here is a bug, and the loop
-                # continues.
+                # The settler retries calls to Redis: an error that arrives here is a bug, and the loop continues.
                 time.sleep(pause.next(self._health.failed("fetch loop", error)))
-        if self._orphaned:
-            self._orphaned.give_back()
+        self._orphaned.give_back()
         self.limits.close()
         self.finished.set()
 

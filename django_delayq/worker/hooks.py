@@ -62,5 +62,6 @@ class Hooks:
     #: back-off.
     #: Not called for errors that the task's own ``retry_for`` names
     retry_delay: Callable[[BaseException, int], float | None] | None = None
-    #: called last, before the process ends although jobs still run (flush logs); there is little time left
-    last_words: Callable[[], None] = _do_nothing
+    #: called once, before the process ends although jobs still run, or by a fatal error (flush logs), with the error or
+    #: without an argument; there is little time left
+    last_words: Callable[..., object] = _do_nothing

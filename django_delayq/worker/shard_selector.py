@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .attempt import NEVER
 from .pace import Pace
+from .scheduler import OwnScheduler, Scheduler
 from .shard_state import ShardState
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ShardSelector:
         self,
         sources: Sequence[Source],
         *,
-        scheduler: str = "weighted",
+        scheduler: str | Scheduler = "weighted",
         on_unknown: Callable[[], None] = lambda: None,
     ) -> None:
         self.sources = list(sources)
@@ -62,6 +63,7 @@ class ShardSelector:
         self._on_unknown = on_unknown
         self._welcome: Callable[[Source], None] = lambda _: None
         self._lag = scheduler == "lag"
+        self._own = None if isinstance(scheduler, str) else OwnScheduler(scheduler)
         self._virtual = 0.0
 
     def on_new_source(self, call: Callable[[Source], None]) -> None:
@@ -84,12 +86,15 @@ class ShardSelector:
     def due(self, now: float) -> Source | None:
         """Return the shard to reserve from next, or None if no shard has due work."""
         best: Source | None = None
-        rank = 0.0
-        for source in self.sources:
-            if source.due_at <= now:
-                mine = source.due_at if self._lag else source.passed
-                if best is None or mine < rank:
-                    best, rank = source, mine
+        if self._own is not None:
+            best = self._own.choose([source for source in self.sources if source.due_at <= now], now)
+        if best is None:
+            rank = 0.0
+            for source in self.sources:
+                if source.due_at <= now:
+                    mine = source.due_at if self._lag else source.passed
+                    if best is None or mine < rank:
+                        best, rank = source, mine
         if best is not None:
             # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
             self._virtual = max(self._virtual, best.passed)
@@ -150,6 +155,11 @@ class ShardSelector:
         """End the rest for another reason: an attempt ended, or the worker should stop."""
         with self.condition:
             self._end_rest()
+
+    def attempt_ended(self) -> None:
+        """End the rest because a slot is free."""
+        if self.resting:
+            self.nudge()
 
     def rest(self, until: float) -> None:
         """Wait until ``until`` or a nudge. The caller must set ``resting`` before its last check for work."""

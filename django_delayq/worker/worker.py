@@ -22,6 +22,7 @@ from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
 from .duties import dispatcher_duties
+from .end_hooks import EndHooks
 from .eventloop import EventLoop
 from .execution import Execution
 from .heartbeat import Heartbeat
@@ -87,6 +88,7 @@ class Worker:
         self._broker = broker
         self._registry = registry
         self._hooks = hooks or Hooks()
+        self._end_hooks = EndHooks(self._hooks)
         self._middlewares = middlewares
         self._extra = duties or {}
         self._always = always or {}
@@ -123,7 +125,7 @@ class Worker:
                 :func:`leave`.
         """
         ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
-        with Signals(ignore=ignore) as signals:
+        with Signals(ignore=ignore) as signals, self._end_hooks.at_fatal_errors(self._fail):
             self._signals = signals
             try:
                 self.start()
@@ -136,6 +138,11 @@ class Worker:
             finally:
                 self._signals = None
         return self._exit_code
+
+    def _fail(self, code: int) -> None:
+        """End the process with this code, because one of its own threads died."""
+        self._exit_code = code
+        self._finish()
 
     def _handle_signal(self, number: int) -> None:
         if number == DUMP:
@@ -256,12 +263,7 @@ class Worker:
         config = self.config
         execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
         execution.unknown = UnknownTasks(self._broker.knows_task)
-
-        def ended() -> None:
-            if selector.resting:
-                selector.nudge()
-
-        self._slots = Slots(config.threads, execution, self._hooks, ended)
+        self._slots = Slots(config.threads, execution, self._hooks, selector.attempt_ended)
         self._timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
             self._slots.running, self._board, self._overran, self._beat, reaction_seconds=self._reaction_seconds
         )
@@ -435,13 +437,10 @@ class Worker:
             self._broker.tally.flush()
         except Exception as error:
             logger.info("worker %s could not take itself off the registry: %s", self.name, error)
-        try:
-            (self._hooks.process_stop if clean else self._hooks.last_words)()
-        except Exception:
-            logger.exception("the last hook of the process failed")
+        left = len(self.consumer.held) if self.consumer is not None else 0
+        self._end_hooks.call(clean, left)
         if self._board is not None:
             self._board.set_leaving()
-        left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
 

@@ -77,6 +77,7 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
             "not callable",
         ),
         ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
+        ({"REDIS": URL, "WORKER": {"scheduler": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"allow": "no.such"}}, {}, "delayq.E016", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"authentication": ["os.sep"]}}, {}, "delayq.E016", "os.sep is not callable"),
         ({"REDIS": URL, "WORKER": {"queues": ["ordres", "delayq"]}}, {}, "delayq.W002", "'ordres', a queue of no task"),
