@@ -66,11 +66,12 @@ def test_a_worker_that_still_waits_for_redis_stops_at_once(
     worker = Worker(Broker(connection), registry_of(print), config(grace=60.0))
     tried = threading.Event()
 
-    def refresh() -> None:
+    def refresh(choices: object) -> None:
         if worker.health.lasting():
             tried.set()
         raise QueueUnavailable("gone") if refusal == "away" else AuthenticationError("NOAUTH")
 
+    monkeypatch.setattr("django_delayq.worker.worker.choices_of", lambda broker, program: {})
     monkeypatch.setattr(worker._scope, "refresh", refresh)
     monkeypatch.setattr(Backoff, "next", lambda self, fault: DEADLINE if tried.is_set() else 0.01)
 
