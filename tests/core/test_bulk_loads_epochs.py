@@ -168,7 +168,7 @@ def test_a_change_that_its_author_left_half_done_is_finished(
     queue = broker.queue("q", shards=2)
     load = bulk_loads.open_load(broker, "a", "q")
     broken = other(broker)
-    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         broken.reshard("q", 3)  # the old shards are closed, the new ones not yet published
     assert write(broker, load, rows(100)).counts == {"created": 100}
@@ -212,7 +212,7 @@ def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
 
     monkeypatch.setattr(late.epochs, "refresh", close_first)
     broken = other(broker)
-    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         broken.reshard("q", 3)
     shape, entry = entry_of(with_keys("a", row(1)))
