@@ -30,7 +30,7 @@ from tests.support.tcp_proxy import TcpProxy
         b"",
         b"\xff" * 5,
         b"\xff" * 100,
-        b"\xe4\x01\x00" + b"k" * 30,
+        b"\x04\x01\x00" + b"k" * 30,
         b"\x24\xff\xff" + b"k" * 30,
         b"\x34\x01\x00" + b"k" * 16 + b"\xff\xff",
         b"\x2c\x01\x00" + b"k" * 16,

@@ -34,6 +34,8 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/change/": ("get", {"view_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/pause/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/worker/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/producers/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
     f"{BASE}/queueentry/workers/w/stop/": ("post", {"view_queueentry", "stop_queueentry"}),

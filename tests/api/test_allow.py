@@ -13,11 +13,12 @@ from django.core import checks
 
 from django_delayq.settings.conf import SETTING
 
+from . import routes
 from .conftest import ROOT, Caller
 from .routes import Route, all_routes, calls, ids_of
 
 #: bodies of requests that get as far as an answer that is kept
-BODIES = {"reserve-from-many": {"queues": ["mail"]}, "queues": {"name": "mail", "kind": "pull"}}
+BODIES = {**routes.BODIES, "queues": {"name": "mail", "kind": "pull"}}
 STORED = [call for call in calls() if call[0] == "POST"]
 KEY = {"Idempotency-Key": "k1"}
 
