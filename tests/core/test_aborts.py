@@ -29,11 +29,13 @@ Jobs = dict[str, Job]
 Act = Callable[[Stage, Jobs], Any]
 
 PRELUDE = """
+local counted_call
+do
 local writes, abort_at = 0, %d
 local not_writing = { GET=1, HGET=1, HMGET=1, HGETALL=1, HLEN=1, HEXISTS=1, HKEYS=1, ZSCORE=1, ZRANGE=1, ZCARD=1,
   ZCOUNT=1, ZRANGEBYSCORE=1, ZRANGEBYLEX=1, ZREVRANGEBYLEX=1, ZLEXCOUNT=1, LINDEX=1, LLEN=1, LPOS=1, TIME=1,
   INFO=1, ZMSCORE=1 }
-local function counted_call(command, ...)
+counted_call = function(command, ...)
   if not not_writing[command] then
     writes = writes + 1
     if writes == abort_at then
@@ -42,6 +44,7 @@ local function counted_call(command, ...)
   end
   return redis.call(command, ...)
 end
+end -- of the block: a script has at most 200 local names
 """
 
 
