@@ -50,7 +50,7 @@ def test_traffic_places_orders_and_pays_the_first_but_not_the_second(shop: None,
     call_command("shop_seed", stdout=StringIO())
 
     out = StringIO()
-    call_command("shop_traffic", rate=50, pay=0.5, seconds=1, seed="1", stdout=out)
+    call_command("shop_traffic", rate=50, pay=0.5, seconds=3, seed="1", stdout=out)
 
     first, second, *more = Order.objects.order_by("pk")
     assert (first.status, second.status) == (Order.Status.PAYING, Order.Status.PLACED)
