@@ -87,7 +87,7 @@ def test_a_fraction_of_a_millisecond_is_rounded_up() -> None:
         ("pushdown", "true", "'pushdown' is no option here"),
         ("ids", " , ", "option ids is empty"),
         ("ids", '["a"', "ids must be JSON like"),
-        ("ids", '["a", null]', "id must be a str"),
+        ("ids", '["a", null]', "id must be a UUID, a str"),
         ("ids", '["a\\u0000"]', "control characters"),
         ("missingQueue", "ignore", "one of fail, empty"),
         ("dueform", "1", "Did you mean 'dueFrom'"),
