@@ -224,7 +224,7 @@ def store_positions(broker: Broker, options: EventsOptions, positions: Mapping[P
     queues: dict[str, dict[int, str]] = {}
     for (queue, number), position in positions.items():
         queues.setdefault(queue, {})[number] = position
-    events.advance_all(broker, options.consumer, queues, options.follows)
+    events.advance_all(broker, options.consumer, queues, options.follows, keep=options.keep)
 
 
 def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]]) -> None:

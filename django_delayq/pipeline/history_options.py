@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..core.events import KEEP
 from ..core.inputs import short
 from .errors import PipelineError
 from .quality import EXPECTATIONS, Expectation
@@ -31,6 +32,8 @@ class HistoryOptions:
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
     #: events per batch
     max_rows: int = 500_000
+    #: newest events of a shard that stay in Redis although they were read
+    keep_recent: int = KEEP
     #: days; None = keep forever
     keep_events_days: float | None = 30.0
     keep_attempts_days: float | None = 180.0
@@ -64,6 +67,7 @@ def source_options(options: HistoryOptions) -> dict[str, str]:
         "consumer": options.consumer,
         "maxRowsPerTrigger": str(options.max_rows),
         "trim": "true",
+        "keep": str(options.keep_recent),
         "failOnDataLoss": str(options.fail_on_loss).lower(),
     }
     if options.redis_env:

@@ -147,8 +147,10 @@ class WorkerConf(Section):
 class EventsConf(Section):
     """``DELAYQ["EVENTS"]``: the stream of finished attempts."""
 
-    #: entries kept per shard
+    #: events kept in the stream of each shard
     cap: int = key(10_000, check_int, 0)
+    #: the newest of them, which stay although every registered consumer has read them, for people
+    keep: int = key(1000, check_int, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
