@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from ..core.codecs import as_json
 from ..core.errors import DelayQError
-from ..core.job import RAW, Undecodable
+from ..core.job import RAW, Undecodable, created_ms
 from ..core.moments import iso_of
 from ..pull.held import HeldJob
 from .leases import lease_of
@@ -52,9 +52,11 @@ def render_held_job(job: HeldJob) -> dict[str, Any]:
         "task": job.task,
         **content_of(job),
         "due": iso_of(record.due_ms),
+        "created": iso_of(created_ms(record.key)),
         "attempt": job.attempt,
         "failures": job.failures,
         "noe": job.noe,
+        "releases": job.releases,
         "lives": job.lives,
         "context": plain(job.context),
         "lease_ends": iso_of(job.deadline.timestamp() * 1000),

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ..core import flusher
-from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
-from ..core.job import PRIORITIES, RAW, Job, Undecodable
+from ..core.job import PRIORITIES, Job, Undecodable
 from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
@@ -25,6 +23,7 @@ from ..settings.conf import conf
 from ..worker import decision
 from ..worker.policy import policy_of
 from . import ends, slots
+from .held_content import HeldContent
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.pull")
 
 
-class HeldJob:
+class HeldJob(HeldContent):
     """Job that this process holds until its ``deadline``. Only :meth:`touch` renews the lease.
 
     The job ends with one call of :meth:`ack`, :meth:`fail`, :meth:`release` or :meth:`bury`. The call returns True if
@@ -55,13 +54,11 @@ class HeldJob:
 
     def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int | None) -> None:
         ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
-        self.id = job.id
+        super().__init__(job)
         self.queue = queue.name
-        self.task = job.task
         self.should_stop = False
         self.lost = False
         self._core_queue = queue
-        self._job = job
         self._ttr_ms = ttr_ms
         self._taken_ms = batch.now_ms
         self._began = time.monotonic()
@@ -79,84 +76,9 @@ class HeldJob:
     # -- properties --------------------------------------------------------------------------------------------------
 
     @property
-    def record(self) -> Job:
-        """Job as Redis returned it."""
-        return self._job
-
-    @property
-    def body(self) -> bytes:
-        """Bytes as they were put (for a task's job: its encoded arguments)."""
-        return self._job.args
-
-    @cached_property
-    def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        if self._job.merged:
-            return [{self.id: list(self.payloads)}], {}
-        return ([], {}) if self.task == RAW or not self._job.args else decode_args(self._job.args)
-
-    @property
-    def args(self) -> Sequence[Any]:
-        """Positional arguments of the task; for a merged job ``[{id: [payload, …]}]``; empty for raw bytes.
-
-        Raises:
-            Undecodable: the stored arguments cannot be decoded. A ``with`` block buries the job then.
-        """
-        return self._arguments[0]
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """Keyword arguments of the task; see :attr:`args`."""
-        return self._arguments[1]
-
-    @cached_property
-    def payloads(self) -> tuple[Any, ...]:
-        """Payloads of a merged job in the order of their scores; empty for other jobs."""
-        return tuple([decode(payload.data) for payload in self._job.payloads])
-
-    @property
-    def attempt(self) -> int:
-        """Number of this counted attempt; the first is 1."""
-        return self._job.attempt
-
-    @property
-    def failures(self) -> int:
-        """Number of failed attempts that were counted."""
-        return self._job.failures
-
-    @property
-    def noe(self) -> int:
-        """Number of earlier reservations of the job, including those that were not counted as failures."""
-        return self._job.reserves - 1
-
-    @property
-    def releases(self) -> int:
-        """Number of times that the job was put back uncounted before this attempt."""
-        return self._job.releases
-
-    @property
     def lives(self) -> int:
         """Number of attempts left, including this one."""
         return self._policy.max_attempts - self._job.failures
-
-    @property
-    def due(self) -> datetime:
-        """Due time of the job (UTC)."""
-        return datetime_of(self._job.due_ms)
-
-    @property
-    def key(self) -> str:
-        """Key of this generation of the id (32 hex digits), the same in every attempt."""
-        return self._job.key.hex()
-
-    @property
-    def token(self) -> int:
-        """Fencing token: larger than that of every earlier holder of the job."""
-        return self._job.token
-
-    @cached_property
-    def context(self) -> Mapping[str, Any]:
-        """Value of ``context`` in the schedule call."""
-        return self._job.context
 
     @property
     def deadline(self) -> datetime:
