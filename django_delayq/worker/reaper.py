@@ -40,7 +40,7 @@ class LeaseReaper:
 
     Called by the shard poller; also a duty with a thread of its own.
 
-    A job whose task is not registered here is left to a dispatcher that knows its policy. If there is none for ten
+    A job whose task is not registered here is left to a dispatcher that has its policy. If there is none for ten
     minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
 
     The shard poller has to be quick, so what somebody listens to is settled in the other thread.
@@ -92,7 +92,7 @@ class LeaseReaper:
         if job.task not in self._unknown:
             self._unknown.add(job.task)
             logger.warning(
-                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that knows it",
+                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that has it",
                 job.id,
                 job.task,
             )

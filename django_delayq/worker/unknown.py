@@ -67,5 +67,5 @@ class UnknownTasks:
             if len(self._logged) >= _MOST_TASKS:
                 self._logged.clear()
             self._logged[task] = now + LOG_SECONDS
-        what = "are left to a worker that knows it" if elsewhere else "wait for a worker that knows it"
+        what = "are left to a worker that has it" if elsewhere else "wait for a worker that has it"
         logger.warning("no task named %s in this process; its jobs %s", task, what)

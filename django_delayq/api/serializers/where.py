@@ -79,7 +79,7 @@ class WhereSerializer(Resource):
     due_from = MomentField(required=False, help_text="due at this moment or later")
     due_before = MomentField(required=False, help_text="due before this moment")
     failures = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at least so often")
-    never_started = FlagField(required=False, help_text="true: only jobs that nobody has reserved yet")
+    never_started = FlagField(required=False, help_text="true: only jobs that were never reserved")
     requests: ClassVar = {}
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -112,7 +112,7 @@ class WhereQuery(Resource):
     due_from = QueryMomentField(default=None, help_text="jobs due at this moment or later (as min)")
     due_before = QueryMomentField(default=None, help_text="jobs due before this moment")
     failures = _FailuresQueryField(default=0, help_text="jobs that failed at least so often")
-    never_started = serializers.BooleanField(default=False, help_text="true: only jobs that nobody has reserved yet")
+    never_started = serializers.BooleanField(default=False, help_text="true: only jobs that were never reserved")
 
 
 @extend_schema_field({"type": "string", "maxLength": 1000})
