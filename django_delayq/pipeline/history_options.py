@@ -60,7 +60,7 @@ class HistoryOptions:
 
 def source_options(options: HistoryOptions) -> dict[str, str]:
     """Return the options of the format ``delayq.events`` for a history."""
-    found = {
+    settings = {
         "prefix": options.prefix,
         "queue": ",".join(options.queues) or "*",
         "follow": "*",  # otherwise old epochs of the other queues would be retired unread
@@ -71,7 +71,7 @@ def source_options(options: HistoryOptions) -> dict[str, str]:
         "failOnDataLoss": str(options.fail_on_loss).lower(),
     }
     if options.redis_env:
-        found["redisEnv"] = options.redis_env
+        settings["redisEnv"] = options.redis_env
     if options.redis:
-        found["redis"] = options.redis
-    return found
+        settings["redis"] = options.redis
+    return settings
