@@ -238,13 +238,13 @@ def forget(broker: Broker, consumer: str) -> bool:
     """
     check_consumer(consumer)
     with clear_errors():
-        known = broker.client.hdel(cursors_key(broker), consumer)
+        removed = broker.client.hdel(cursors_key(broker), consumer)
     for chunk in chunks([(queue.name, number) for queue in broker.queues() for number in queue.numbers]):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for queue, number in chunk:
                 pipe.hdel(broker.shard(queue, number).names["meta"], f"cursor:{consumer}")
-            known += sum(pipe.execute())
-    return bool(known)
+            removed += sum(pipe.execute())
+    return bool(removed)
 
 
 def lag(broker: Broker, consumer: str) -> list[Lag]:

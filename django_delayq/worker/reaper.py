@@ -82,8 +82,8 @@ class LeaseReaper:
         workers = queue.broker.workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
         lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
-        known = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
-        self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in known])
+        settled_here = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
+        self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in settled_here])
 
     def _is_ours(self, queue: Queue, job: Job) -> bool:
         # The jobs of a pull queue need no task, and a body that cannot be read names none.

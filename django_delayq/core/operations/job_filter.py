@@ -79,8 +79,8 @@ class JobFilter:
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
         """Return the order of a place whose index excludes most jobs; the first one if none does."""
-        wanted = {"due": self._has_due, "failures": self.failures > 0, "id": bool(self.prefix)}
-        return next((by for by in orders if wanted.get(by)), orders[0])
+        restricted = {"due": self._has_due, "failures": self.failures > 0, "id": bool(self.prefix)}
+        return next((by for by in orders if restricted.get(by)), orders[0])
 
     def bounds(self, by: str) -> tuple[Bound, Bound]:
         """Return the ends of the range in an order that holds all jobs which meet the conditions."""
