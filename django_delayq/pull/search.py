@@ -135,24 +135,24 @@ class Search:
         return sorted(places, key=lambda place: place is not lost)
 
     def _collect(self, calls: Iterator[ReserveCall]) -> list[HeldJob]:
-        found: list[HeldJob] = []
+        collected: list[HeldJob] = []
         limit, size = self._terms.limit, 0
         try:
             for call in calls:
-                jobs = self._carry_out(call, limit - len(found))
-                found += jobs
+                jobs = self._carry_out(call, limit - len(collected))
+                collected += jobs
                 size += sum(map(_size, jobs))
-                if len(found) >= limit or size >= MOST_BYTES:
+                if len(collected) >= limit or size >= MOST_BYTES:
                     break
         except QueueUnavailable:
-            if not found:  # jobs that are already reserved are returned to the caller
+            if not collected:  # jobs that are already reserved are returned to the caller
                 raise
         except BaseException:
             with contextlib.suppress(DelayQError):
-                for job in found:
+                for job in collected:
                     job.release()
             raise
-        return found
+        return collected
 
     def _carry_out(self, call: ReserveCall, room: int) -> list[HeldJob]:
         place, ttr_ms = call.place, self._terms.ttr_ms

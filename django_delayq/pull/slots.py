@@ -51,10 +51,10 @@ def _limited_tasks() -> dict[str, tuple[int, tuple[str, ...]]]:
 
 def _limits_of(queue: str, task: str) -> Iterator[tuple[str, int]]:
     """Yield the limits of a job: name and number of permits."""
-    known = registry.limited.get(task)
+    limited = registry.limited.get(task)
     for name, concurrency in (
         (f"queue:{queue}", conf().queue(queue).concurrency),
-        (f"task:{known.name}" if known else "", known.options.concurrency if known else None),
+        (f"task:{limited.name}" if limited else "", limited.options.concurrency if limited else None),
     ):
         if (total := _total_of(concurrency)) is not None:
             yield name, total
