@@ -125,7 +125,7 @@ def error_of(status: int, problem: object, retry_after: float | None) -> ApiErro
     """Return the exception for an error response; ``problem`` is its JSON, of any form."""
     members: Mapping[str, Any] = problem if isinstance(problem, Mapping) else {}
     code = str(members.get("code") or f"http_{status}")
-    detail = str(members.get("detail") or f"the server answered {status} without saying why")
+    detail = str(members.get("detail") or f"the server answered {status} without an explanation")
     # A proxy may send members of the same names in another form.
     listed = members.get("errors")
     errors = [

@@ -82,7 +82,7 @@ class HeldJob(HeldContent):
 
     @property
     def deadline(self) -> datetime:
-        """End of the lease (UTC, on Redis's clock), as far as this process knows."""
+        """End of the lease (UTC, on Redis's clock), as last reported by Redis."""
         return datetime_of(self._deadline_ms)
 
     @property

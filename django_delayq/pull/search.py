@@ -128,7 +128,7 @@ class Search:
         return self.coordinator.rest(waiter, self._places, self.give_up)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
-        """Put the shard whose reply was lost first: it may have handed out as many jobs as the call requests."""
+        """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
         lost = self._lost and self._lost[0]
         if lost not in places:  # its epoch has ended, so it holds nothing
             self._lost = None

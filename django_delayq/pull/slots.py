@@ -1,4 +1,4 @@
-"""Slots of limited tasks and queues for pulled jobs: each job that is handed out holds a permit as long as its lease.
+"""Slots of limited tasks and queues for pulled jobs: each reserved job holds a permit as long as its lease.
 
 The permit is named after the job and its token, so that every process that settles or touches the job finds it. Pulled
 jobs are not counted in limits of each process.
