@@ -45,15 +45,15 @@ class JobRules:
     can_confirm: Callable[[], bool] = lambda: True
 
     def confirmed(self, value: object) -> bool:
-        """Return the checked option ``confirmed``.
+        """Return the checked option ``wait_for_confirmation``.
 
         Raises:
             InvalidJob: it is no flag, or the deployment has nothing that confirms writes.
         """
-        if check_flag("confirmed", value) and not self.can_confirm():
+        if check_flag("wait_for_confirmation", value) and not self.can_confirm():
             raise InvalidJob(
-                "confirmed=True needs something that confirms: give the setting REDIS as a dict with WAIT_REPLICAS or "
-                "WAIT_AOF, or leave the option out"
+                "wait_for_confirmation=True needs something that confirms: give the setting REDIS as a dict with "
+                "WAIT_REPLICAS or WAIT_AOF, or leave the option out"
             )
         return bool(value)
 
@@ -102,7 +102,9 @@ class JobBuilder:
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = policy.id is not None or policy.score is not None
         self._fewest, self._most = task.arity
-        self._confirmed = None if policy.confirmed is None else rules.confirmed(policy.confirmed)
+        self._confirmed = (
+            None if policy.wait_for_confirmation is None else rules.confirmed(policy.wait_for_confirmation)
+        )
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """Return one record.

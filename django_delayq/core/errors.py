@@ -35,7 +35,12 @@ class QueuePaused(QueueUnavailable):
 
 
 class NotConfirmed(QueueUnavailable):
-    """Missing confirmation of a write by replicas or disks. Redis has the job; the same call under its id is safe."""
+    """Missing confirmation of a write by replicas or disks. Redis has the job; the same call under its id is safe.
+
+    ``id`` is the id of the job, if the call was for one job.
+    """
+
+    id: str = ""
 
 
 class Misconfigured(DelayQError):

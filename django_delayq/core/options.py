@@ -122,7 +122,7 @@ class TaskOptions:
     #: its jobs are also kept in the database until they are done; None = the queue's own setting
     durable: bool | None = None
     #: its schedule calls return when replicas or disks confirm the job (``REDIS``: ``WAIT_…``); None = ``WAIT_DEFAULT``
-    confirmed: bool | None = None
+    wait_for_confirmation: bool | None = None
     #: it may be scheduled over HTTP
     api: bool = False
     #: former names; jobs stored under them still resolve to the task
@@ -142,7 +142,7 @@ class TaskOptions:
                 check_choice(name, getattr(self, name), known)
         if self.shards is not None:
             check_int("shards", self.shards, 1, MAX_SHARDS)
-        for name in ("durable", "confirmed"):
+        for name in ("durable", "wait_for_confirmation"):
             if getattr(self, name) is not None:
                 check_flag(name, getattr(self, name))
         check_flag("api", self.api)

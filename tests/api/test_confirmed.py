@@ -33,9 +33,9 @@ def test_a_missing_confirmation_is_a_problem_of_its_own(api: Caller, alone: Any)
 
 
 def test_a_job_may_do_without(api: Caller, alone: Any) -> None:
-    assert api.post("v1/queues/images/jobs", {"body": "x", "confirmed": False})[0] == 201
-    assert api.post("v1/queues/images/jobs", {"jobs": [{"body": "x", "confirmed": False}]})[0] == 200
-    assert api.post("v1/queues/images/jobs", {"body": "x", "confirmed": "no"})[0] == 400
+    assert api.post("v1/queues/images/jobs", {"body": "x", "wait_for_confirmation": False})[0] == 201
+    assert api.post("v1/queues/images/jobs", {"jobs": [{"body": "x", "wait_for_confirmation": False}]})[0] == 200
+    assert api.post("v1/queues/images/jobs", {"body": "x", "wait_for_confirmation": "no"})[0] == 400
 
 
 def test_a_repeated_request_is_not_confirmed_either(api: Caller, alone: Any) -> None:
@@ -47,6 +47,6 @@ def test_a_repeated_request_is_not_confirmed_either(api: Caller, alone: Any) -> 
 
 def test_without_anything_that_confirms_the_wish_is_refused(api: Caller, delayq: Any) -> None:
     delayq.queue("images", kind="pull")
-    status, problem = api.post("v1/queues/images/jobs", {"body": "x", "confirmed": True})
-    assert (status, problem["errors"][0]["pointer"]) == (400, "/confirmed")
+    status, problem = api.post("v1/queues/images/jobs", {"body": "x", "wait_for_confirmation": True})
+    assert (status, problem["errors"][0]["pointer"]) == (400, "/wait_for_confirmation")
     assert "WAIT_REPLICAS" in problem["detail"]

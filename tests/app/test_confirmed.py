@@ -1,4 +1,4 @@
-"""``confirmed=`` and ``WAIT_…``: who waits for replicas, and what happens to jobs and rows if they are missing.
+"""``wait_for_confirmation=`` and ``WAIT_…``: who waits for replicas, and what happens to jobs and rows if they are missing.
 
 The test run's Redis has no replica, so a wait for one never succeeds.
 """
@@ -42,41 +42,41 @@ def waiting(broker: Any, queue: str = "default") -> list[str]:
 
 def test_every_job_waits_for_a_confirmation_unless_it_says_otherwise(demand: Demand) -> None:
     broker = demand(WAIT_REPLICAS=1)
-    for options in ({}, {"confirmed": True}, {"confirmed": None}):
+    for options in ({}, {"wait_for_confirmation": True}, {"wait_for_confirmation": None}):
         with pytest.raises(NotConfirmed, match="0 of 1 replicas"):
             schedule(note, "x", id="order-5", delay=60, **options)
     assert waiting(broker) == ["order-5"], "it is there, once"
-    assert schedule(note, "x", confirmed=False).outcome == "created"
+    assert schedule(note, "x", wait_for_confirmation=False).outcome == "created"
     with pytest.raises(NotConfirmed):
         schedule_many(note, [{"args": ["x"]}])
-    assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"]}], confirmed=False) == {"created": 2}
-    assert schedule_many(note, [{"args": ["x"], "confirmed": False}]) == {"created": 1}
+    assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"]}], wait_for_confirmation=False) == {"created": 2}
+    assert schedule_many(note, [{"args": ["x"], "wait_for_confirmation": False}]) == {"created": 1}
 
 
 def test_a_deployment_may_leave_it_to_calls_and_tasks(demand: Demand) -> None:
     demand(WAIT_REPLICAS=1, WAIT_DEFAULT=False)
     assert schedule(note, "x").outcome == "created"
     with pytest.raises(NotConfirmed):
-        schedule(note, "x", confirmed=True)
-    task = Task(print, name="tests.careful", options=TaskOptions(confirmed=True))
+        schedule(note, "x", wait_for_confirmation=True)
+    task = Task(print, name="tests.careful", options=TaskOptions(wait_for_confirmation=True))
     assert builder_of(task).build(("x",), {}, {}).confirmed is True
-    assert builder_of(task).build(("x",), {}, {"confirmed": False}).confirmed is False
-    with pytest.raises(InvalidJob, match="confirmed must be True or False"):
-        TaskOptions(confirmed="yes")
+    assert builder_of(task).build(("x",), {}, {"wait_for_confirmation": False}).confirmed is False
+    with pytest.raises(InvalidJob, match="wait_for_confirmation must be True or False"):
+        TaskOptions(wait_for_confirmation="yes")
 
 
 def test_without_anything_that_confirms_the_wish_is_refused_at_the_call(delayq: Any) -> None:
-    expected = r"confirmed=True needs something that confirms: .* WAIT_REPLICAS or WAIT_AOF, or leave the option out"
+    expected = r"wait_for_confirmation=True needs something that confirms: .* WAIT_REPLICAS or WAIT_AOF, or leave the option out"
     with pytest.raises(InvalidJob, match=expected):
-        schedule(note, "x", confirmed=True)
+        schedule(note, "x", wait_for_confirmation=True)
     with transaction.atomic(), pytest.raises(InvalidJob, match=expected):
-        schedule(note, "x", confirmed=True)
+        schedule(note, "x", wait_for_confirmation=True)
     rules = JobRules(can_confirm=lambda: False)
     with pytest.raises(InvalidJob, match=expected):
-        builder_of(Task(print, name="tests.careful", options=TaskOptions(confirmed=True)), rules)
-    with pytest.raises(InvalidJob, match="confirmed must be True or False"):
-        schedule(note, "x", confirmed="yes")
-    assert schedule(note, "x", confirmed=False).outcome == "created"
+        builder_of(Task(print, name="tests.careful", options=TaskOptions(wait_for_confirmation=True)), rules)
+    with pytest.raises(InvalidJob, match="wait_for_confirmation must be True or False"):
+        schedule(note, "x", wait_for_confirmation="yes")
+    assert schedule(note, "x", wait_for_confirmation=False).outcome == "created"
 
 
 def test_after_a_commit_a_missing_confirmation_is_signalled(demand: Demand) -> None:
@@ -131,7 +131,7 @@ def test_coroutines_wait_too(demand: Demand) -> None:
     async def main() -> None:
         with pytest.raises(NotConfirmed):
             await aschedule(note, "x", id="order-5", delay=60)
-        await aschedule(note, "x", id="order-6", delay=60, confirmed=False)
+        await aschedule(note, "x", id="order-6", delay=60, wait_for_confirmation=False)
 
     asyncio.run(main())
     assert waiting(broker) == ["order-5", "order-6"]
@@ -142,5 +142,5 @@ def test_raw_bytes_wait_too(demand: Demand) -> None:
     broker.queue("images", kind="pull")
     with pytest.raises(NotConfirmed):
         Queue("images").put(b"x", id="one")
-    assert Queue("images").put(b"x", id="two", confirmed=False).outcome == "created"
+    assert Queue("images").put(b"x", id="two", wait_for_confirmation=False).outcome == "created"
     assert waiting(broker, "images") == ["one", "two"]

@@ -1,4 +1,4 @@
-"""The kit has no replicas: ``confirmed=`` is accepted and ignored."""
+"""The kit has no replicas: ``wait_for_confirmation=`` is accepted and ignored."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ from .works import note
 @pytest.mark.parametrize("redis", ["redis://nowhere/0", {"URL": "redis://nowhere/0", "WAIT_REPLICAS": 1}])
 def test_confirmed_jobs_are_stored_without_a_wait(delayq_fake: Fake, settings: Any, redis: object) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
-    assert schedule(note, "x", confirmed=True).outcome == "created"
-    assert schedule_many(note, [{"args": ["x"]}], confirmed=True) == {"created": 1}
+    assert schedule(note, "x", wait_for_confirmation=True).outcome == "created"
+    assert schedule_many(note, [{"args": ["x"]}], wait_for_confirmation=True) == {"created": 1}
     assert len(scheduled_jobs()) == 2

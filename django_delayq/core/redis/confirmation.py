@@ -39,8 +39,8 @@ class Confirmation:
         replicas: number of replicas that have received it; with ``aof``, that have it on disk.
         aof: the server itself has it on disk.
         timeout: longest wait, in seconds.
-        by_default: all jobs are confirmed, except those with ``confirmed=False``; otherwise only those with
-            ``confirmed=True``, and durable ones.
+        by_default: all jobs are confirmed, except those with ``wait_for_confirmation=False``; otherwise only
+            those with ``wait_for_confirmation=True``, and durable ones.
     """
 
     replicas: int

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
-from ..errors import DelayQError, QueueUnavailable
+from ..errors import QueueUnavailable
 from ..job import NewJob
 from ..records.keys import number_of
 from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
@@ -171,13 +170,10 @@ class JobSender:
 
         Calls that wait one by one cannot overtake each other, over whatever connections they go.
         """
-        scripts, made = self._queue.broker.scripts, Future[Any]()
+        scripts = self._queue.broker.scripts
         call = scripts.call_confirmed if any(map(self._queue.is_confirmed, news)) else scripts.call
-        try:
-            made.set_result(call("schedule", keys, *args))
-        except DelayQError as error:
-            made.set_exception(error)
-        return lambda until=None: made.result()
+        answer = call("schedule", keys, *args)
+        return lambda until=None: answer
 
     def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""

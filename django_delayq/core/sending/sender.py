@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 from zlib import crc32
 
-from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
+from ..errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from ..job import NewJob, new_key
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
@@ -149,7 +149,11 @@ class Sender(Shards):
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
+        try:
+            letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
+        except NotConfirmed as error:
+            error.id = new.id
+            raise
         return OF_LETTER[letter or CLOSED_LETTER]
 
     # -- shards of an id ----------------------------------------------------------------------------------------------
