@@ -86,8 +86,8 @@ def schedule(
         wait_for_room: seconds (or a ``timedelta``) to wait, with growing pauses, while the queue or the id has no room,
             before QueueFull is raised. After a commit, and for a durable job, there is no wait.
         wait_for_confirmation: return only when replicas or disks confirm the job, as ``WAIT_REPLICAS`` and ``WAIT_AOF``
-            of the setting ``REDIS`` demand; False = do not wait. Default: the task's setting, else ``WAIT_DEFAULT``. Durable
-            jobs always wait, or are left to the relay.
+            of the setting ``REDIS`` demand; False = do not wait. Default: the task's setting, else ``WAIT_DEFAULT``.
+            Durable jobs always wait, or are left to the relay.
         durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
             the job against loss in Redis. Default: the task's setting, else the queue's.
         using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the

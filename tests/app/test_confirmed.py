@@ -1,4 +1,4 @@
-"""``wait_for_confirmation=`` and ``WAIT_…``: who waits for replicas, and what happens to jobs and rows if they are missing.
+"""``wait_for_confirmation`` and ``WAIT_…``: who waits for replicas, and what becomes of jobs and rows without them.
 
 The test run's Redis has no replica, so a wait for one never succeeds.
 """
@@ -66,7 +66,7 @@ def test_a_deployment_may_leave_it_to_calls_and_tasks(demand: Demand) -> None:
 
 
 def test_without_anything_that_confirms_the_wish_is_refused_at_the_call(delayq: Any) -> None:
-    expected = r"wait_for_confirmation=True needs something that confirms: .* WAIT_REPLICAS or WAIT_AOF, or leave the option out"
+    expected = r"wait_for_confirmation=True needs something that confirms: .* WAIT_AOF, or leave the option out"
     with pytest.raises(InvalidJob, match=expected):
         schedule(note, "x", wait_for_confirmation=True)
     with transaction.atomic(), pytest.raises(InvalidJob, match=expected):
