@@ -122,7 +122,7 @@ def test_a_durable_job_is_left_to_the_relay_until_it_is_confirmed(demand: Demand
     stage.age(61)
     assert stage.relay().turn() == {"sent": 1}
     assert stage.rows() == {"order-5": State.SENT}
-    assert waiting(broker) == ["order-5"]
+    assert waiting(stage.broker) == ["order-5"]
 
 
 def test_coroutines_wait_too(demand: Demand) -> None:
