@@ -51,6 +51,7 @@ NAMES: Final = (
     "lengths",
     "announce",
     "rule",
+    "quota",
     "sight",
     "end_failed",
     "run_all_now",
