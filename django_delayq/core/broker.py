@@ -182,10 +182,8 @@ class Broker(QueueRegistry):
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
         """
-        is_new = rules.limit(
-            self, name, max_length=max_length, morgue_max=morgue_max, morgue_ttl_ms=morgue_ttl_ms, weighted=weighted
-        )
-        if is_new and max_length:
+        limits = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
+        if rules.limit(self, name, **limits, weighted=weighted) and max_length:
             quotas.divide(self.queue(name))
 
     # -- workers -----------------------------------------------------------------------------------------------------
@@ -253,8 +251,7 @@ class Broker(QueueRegistry):
         """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         return workers.dump_of(self, name)
 
-    # -- counters of finished attempts
-    # -----------------------------------------------------------------------------------
+    # -- counters of finished attempts -------------------------------------------------------------------------------
 
     def figures(self) -> Figures:
         """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
