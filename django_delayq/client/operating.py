@@ -23,16 +23,22 @@ class Where(TypedDict, total=False):
     """Conditions; a job meets all of them.
 
     ``text`` is in the id, the task's name, the arguments or payloads (canonical JSON without masked values), the
-    context or the last error; ``prefix`` is the beginning of the id, ``failures`` the least number of failures.
+    context or the last error; ``prefix`` is the beginning of the id, ``id_from`` and ``id_to`` the first and
+    the last id, ``failures`` the least number of failures; ``buried_from`` and ``buried_before`` are met in the morgue
+    only.
     """
 
     text: str
     task: str
     prefix: str
+    id_from: str
+    id_to: str
     due_from: datetime | float
     due_before: datetime | float
     failures: int
     never_started: bool
+    buried_from: datetime | float
+    buried_before: datetime | float
 
 
 class Listing(Where, total=False):
