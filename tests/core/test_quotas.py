@@ -354,8 +354,20 @@ def test_producers_workers_and_operators_at_the_same_time_never_exceed_the_limit
         while time.monotonic() < until:
             run_some(broker.queue("q"), 2)
 
+    seen: list[int] = []
+
+    def look(broker: Broker) -> None:
+        bodies = [queue.shard(number).names["body"] for number in queue.numbers]
+        while time.monotonic() < until and not broker.connection.cluster:  # where no moment of all shards can be seen
+            with broker.client.pipeline(transaction=True) as pipe:
+                for body in bodies:
+                    pipe.hlen(body)
+                seen.append(sum(pipe.execute()))
+
     acts: list[Callable[[], None]] = [lambda place=place: produce(other(sound), place) for place in range(3)]
-    in_threads(*acts, lambda: operate(other(sound)), lambda: work(other(sound)))
+    in_threads(*acts, lambda: operate(other(sound)), lambda: work(other(sound)), lambda: look(other(sound)))
+    assert max(seen, default=0) <= most
+    assert len(seen) > 50 or sound.connection.cluster
     assert held(queue) <= most
     # Nobody moves anything any more: what was lost on the way is found by the first who needs it.
     sound.limit("q", max_length=most)
