@@ -23,9 +23,7 @@ class Where(TypedDict, total=False):
     """Conditions; a job meets all of them.
 
     ``text`` is in the id, the task's name, the arguments or payloads (canonical JSON without masked values), the
-    context or the last error; ``prefix`` is the beginning of the id, ``id_from`` and ``id_to`` the first and
-    the last id, ``failures`` the least number of failures; ``buried_from`` and ``buried_before`` are met in the morgue
-    only.
+    context or the last error; ``prefix`` begins the id, ``id_to`` is the last one, ``failures`` the least number.
     """
 
     text: str
@@ -44,9 +42,8 @@ class Where(TypedDict, total=False):
 class Listing(Where, total=False):
     """Filters of a list of jobs; by default all waiting jobs (or the whole morgue).
 
-    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of the orders of
-    the state, ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is the
-    size of one page; further pages are fetched as needed.
+    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of its orders,
+    ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is a page's size.
     """
 
     state: str
