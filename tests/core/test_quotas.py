@@ -376,6 +376,30 @@ def test_producers_workers_and_operators_at_the_same_time_never_exceed_the_limit
     assert [put(queue, next(idents)) for _ in range(missing + 1)] == [True] * missing + [False]
 
 
+def test_of_two_divisions_at_the_same_time_one_counts(sound: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, late = sound.queue("q", shards=2), other(sound).queue("q")
+    sound.limit("q", max_length=10)
+    original, stolen = quotas.gather, []
+
+    def slow(broker: Broker, script: str, calls: Any) -> Any:
+        act = calls[0][1][2]
+        if broker is late.broker and act == b"clear" and not stolen:
+            stolen.append(quotas.divide(queue))  # under the same number, after both have read the last one
+            put(queue, next(ids_of(queue, 0)))
+        return original(broker, script, calls)
+
+    monkeypatch.setattr(quotas, "gather", slow)
+    assert quotas.divide(late) is False
+    assert stolen == [True]
+    assert sum(quota or 0 for quota in given(queue)) == 10
+    # Places that were taken before a division are refused after it.
+    room = quotas.read_room(queue)[0]
+    assert queue.call("quota", 0, 10, room.division, b"take", 3, 0) == 3
+    assert quotas.divide(queue)
+    assert queue.call("quota", 1, 10, room.division, b"give", 3, 0) == -1
+    assert sum(quota or 0 for quota in given(queue)) == 10
+
+
 # -- fsck --------------------------------------------------------------------------------------------------------------
 
 
