@@ -1,7 +1,8 @@
 """Loader and caller of the Lua scripts. No other module handles their sources and hashes.
 
 A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are inserted there, in
-that order. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
+that order. A piece with a line ``-- exports a b`` becomes a block, whose other names end with it: Lua allows a script
+200 local names at a time. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ _ELSEWHERE: Final = (
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
+_EXPORTS: Final = re.compile(r"^-- exports (.+)$", re.MULTILINE)
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 
 
@@ -109,7 +111,7 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
         pieces = match[1].split()
         if test_clock:
             pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
-        return "\n".join((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8") for piece in pieces)
+        return "\n".join(_in_block((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
 
     source = _INCLUDE.sub(paste, source)
     if not flags and source.startswith("#!"):
@@ -118,6 +120,12 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
             # Before 7 a script may exceed the memory limit once it has written; this is a write that changes nothing.
             source = "redis.call('PERSIST', KEYS[1])\n" + source
     return source
+
+
+def _in_block(piece: str) -> str:
+    """Return a piece whose names, but for those that it exports, end with it."""
+    exports = " ".join(_EXPORTS.findall(piece)).split()
+    return f"local {', '.join(exports)}\ndo\n{piece}\nend" if exports else piece
 
 
 @contextmanager
