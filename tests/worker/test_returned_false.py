@@ -1,4 +1,4 @@
-"""What a handler's ``False`` means, and what a handler knows of its job's past."""
+"""Handlers that return ``False``, and the past of a job as its handler sees it."""
 
 from __future__ import annotations
 

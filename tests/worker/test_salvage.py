@@ -1,4 +1,4 @@
-"""What a supervisor settles for a dead child: in which order, and when Redis fails on the way."""
+"""Settlement of the jobs of a dead child by its supervisor: the order, and failures of Redis on the way."""
 
 from __future__ import annotations
 
