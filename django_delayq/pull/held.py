@@ -22,7 +22,7 @@ from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
-from ..worker import decision
+from ..worker import decision, unbegun
 from ..worker.policy import policy_of
 from . import ends, slots
 
@@ -239,7 +239,7 @@ class HeldJob:
 
     def refuse(self, error: Undecodable) -> bool:
         """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
-        return self._end(decision.undecodable(self._job, error), error)
+        return self._end(unbegun.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -280,7 +280,7 @@ class HeldJob:
             if self._ended or self.lost:
                 return None
             self._ended = True
-        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
+        return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.job import UNCLEAR, Job
 from ..core.redis.faults import Backoff
-from . import decision
+from . import unbegun
 from .attempt import NEVER, Attempt, trusted
 from .batch import Batcher
 from .changes import Changes
@@ -356,7 +356,7 @@ class Consumer:
         parts = list(attempt.parts)
         for part in parts:
             policy = policy_of(self._registry.get(part.job.task), part.job)
-            part.settlement = decision.give_back(part.job, policy, reason=reason)
+            part.settlement = unbegun.give_back(part.job, policy, reason=reason)
         self._batches -= bool(attempt.members)
         self._collected += len(parts)
         self.limits.ended(attempt.source.queue.name, parts)
