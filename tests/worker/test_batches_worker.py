@@ -44,10 +44,10 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
     consumer = Consumer(config(threads=5), "w", selector, slots, RedisHealth(), None, 15.0, registry)
     source.pace.size = 2
     slots.running[:4] = [make_attempt()] * 4
-    consumer._accepted = 4 * 250
-    assert consumer._room(source) == 1
+    consumer._workload._held = 4 * 250
+    assert consumer._workload.room(source) == 1
     slots.running[4] = make_attempt()
-    assert consumer._room(source) <= 0
+    assert consumer._workload.room(source) <= 0
 
 
 def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:
