@@ -150,12 +150,12 @@ def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker)
         eventually(lambda: sum(ran.values()) == 20)
         put_payload(broker, "work", "slow", 1)
         eventually(lambda: ran["slow"])
-        assert worker.consumer is not None and worker._slots is not None
+        assert worker._jobs is not None
         for n in range(12):
             put_payload(broker, "work", f"waits-{n}", n)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker._stop_by)
+        eventually(lambda: worker.ending.stop_by)
         gate.set()
         stopper.join(DEADLINE)
     assert places(broker) == {"ready": 12}

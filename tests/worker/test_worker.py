@@ -294,7 +294,7 @@ def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(br
     with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
         put(broker, "work")
         assert worker.done.wait(DEADLINE)
-        assert not worker.stop() and worker._exit_code == EXIT_STUCK
+        assert not worker.stop() and worker.ending.exit_code == EXIT_STUCK
         gate.set()
     assert others == [1]
     assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
@@ -315,7 +315,7 @@ def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: B
         assert begun.wait(DEADLINE)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker._stop_by)
+        eventually(lambda: worker.ending.stop_by)
         gate.set()
         stopper.join(DEADLINE)
     assert ended == [1] and places(broker) == {"ready": 3}
@@ -469,13 +469,13 @@ def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> 
     with working(broker, _registry("work", ran.append), config(max_jobs=3)) as worker:
         assert worker.done.wait(DEADLINE)
         worker.stop()
-        assert worker._exit_code == EXIT_RECYCLE
+        assert worker.ending.exit_code == EXIT_RECYCLE
     assert len(ran) == 3 and places(broker) == {"ready": 2}
 
 
 def test_a_worker_that_has_grown_ends_to_be_replaced(broker: Broker) -> None:
     with working(broker, Registry(), config(max_rss=1.0)) as worker:
-        assert worker.done.wait(DEADLINE) and worker._exit_code == EXIT_RECYCLE
+        assert worker.done.wait(DEADLINE) and worker.ending.exit_code == EXIT_RECYCLE
 
 
 def test_the_registry_of_workers_tells_who_works(broker: Broker) -> None:
