@@ -23,13 +23,13 @@ from .support import (
     config,
     eventually,
     make_attempt,
+    places,
     put,
     put_payload,
     registry_of,
     run_dry,
     working,
 )
-from .test_worker import places
 
 
 def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:

@@ -11,8 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Release
 from django_delayq.worker import current_job
 
-from .support import put, registry_of, run_dry
-from .test_worker import places
+from .support import places, put, registry_of, run_dry
 
 
 @pytest.mark.parametrize("value", [False, None, 0, ""])

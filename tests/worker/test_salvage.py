@@ -18,8 +18,7 @@ from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.salvage import Salvage
 from django_delayq.worker.scoreboard import Mark
 
-from .support import put, registry_of
-from .test_worker import places
+from .support import places, put, registry_of
 
 
 def work() -> None: ...
