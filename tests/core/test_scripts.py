@@ -16,7 +16,7 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import DUE_KEYS, SHARD_KEYS, make_shard
 from django_delayq.core.records.settle_frames import Mark
 from django_delayq.core.redis import scripts
-from django_delayq.core.redis.scripts import NAMES, compose
+from django_delayq.core.redis.composition import NAMES, compose
 from django_delayq.core.settlement import ack
 
 from .stage import Stage
