@@ -5,25 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..core import flusher
+from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
-from ..core.job import PRIORITIES, Job, Undecodable
+from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
-from ..worker import decision
+from ..worker import decision, unbegun
+from ..worker.job_view import JobView
 from ..worker.policy import policy_of
 from . import ends, slots
-from .held_content import HeldContent
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.pull")
 
 
-class HeldJob(HeldContent):
+class HeldJob(JobView):
     """Job that this process holds until its ``deadline``. Only :meth:`touch` renews the lease.
 
     The job ends with one call of :meth:`ack`, :meth:`fail`, :meth:`release` or :meth:`bury`. The call returns True if
@@ -45,17 +47,14 @@ class HeldJob(HeldContent):
     first call took effect.
 
     Attributes:
-        id: the job's id, unique within its queue.
-        queue: name of the queue.
         task: name of the task; "raw" for bytes stored by :meth:`Queue.put`.
         should_stop: True if the job was cancelled; updated by :meth:`touch`.
         lost: True if the lease is known to be lost.
     """
 
     def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int | None) -> None:
-        ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
         super().__init__(job)
-        self.queue = queue.name
+        ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
         self.should_stop = False
         self.lost = False
         self._core_queue = queue
@@ -76,13 +75,52 @@ class HeldJob(HeldContent):
     # -- properties --------------------------------------------------------------------------------------------------
 
     @property
-    def lives(self) -> int:
-        """Number of attempts left, including this one."""
-        return self._policy.max_attempts - self._job.failures
+    def _max_attempts(self) -> int:
+        return self._policy.max_attempts
+
+    @property
+    def record(self) -> Job:
+        """Job as Redis returned it."""
+        return self._job
+
+    @property
+    def body(self) -> bytes:
+        """Bytes as they were put (for a task's job: its encoded arguments)."""
+        return self._job.args
+
+    @cached_property
+    def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        if self._job.merged:
+            return [{self.id: list(self.payloads)}], {}
+        return ([], {}) if self.task == RAW or not self._job.args else decode_args(self._job.args)
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """Positional arguments of the task; for a merged job ``[{id: [payload, …]}]``; empty for raw bytes.
+
+        Raises:
+            Undecodable: the stored arguments cannot be decoded. A ``with`` block buries the job then.
+        """
+        return self._arguments[0]
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """Keyword arguments of the task; see :attr:`args`."""
+        return self._arguments[1]
+
+    @cached_property
+    def payloads(self) -> tuple[Any, ...]:
+        """Payloads of a merged job in the order of their scores; empty for other jobs."""
+        return tuple([decode(payload.data) for payload in self._job.payloads])
+
+    @property
+    def failures(self) -> int:
+        """Number of failed attempts that were counted."""
+        return self._job.failures
 
     @property
     def deadline(self) -> datetime:
-        """End of the lease (UTC, on Redis's clock), as last reported by Redis."""
+        """End of the lease (UTC, on Redis's clock), as far as this process knows."""
         return datetime_of(self._deadline_ms)
 
     @property
@@ -161,7 +199,7 @@ class HeldJob(HeldContent):
 
     def refuse(self, error: Undecodable) -> bool:
         """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
-        return self._end(decision.undecodable(self._job, error), error)
+        return self._end(unbegun.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -202,7 +240,7 @@ class HeldJob(HeldContent):
             if self._ended or self.lost:
                 return None
             self._ended = True
-        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
+        return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)
