@@ -197,14 +197,13 @@ def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
 
 def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CLAIM", 0.3)
-    monkeypatch.setattr(claims, "SENDING", 0.25)
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
     stage.move(row.due_ms + 60_000)
     stage.write("order-5")
     sleeper = stage.relay()
     hand = sleeper._outbox.claim(10, stage.broker)
     assert len(hand.rows) == 2
-    while stage.broker.now_ms() < hand.deadline_ms or hand.held:
+    while stage.broker.now_ms() < hand.deadline_ms or not hand.is_over:
         time.sleep(0.01)  # it sleeps: the length of its claim
     while not stage.outbox().waiting.exists():
         time.sleep(0.01)
@@ -236,7 +235,7 @@ def test_a_database_that_goes_away_behind_the_telling_costs_nothing(
     def gone(*_: Any) -> None:
         raise OperationalError("the server closed the connection")
 
-    monkeypatch.setattr(relay, "_write", gone)
+    monkeypatch.setattr(claims.ClaimedBatch, "settle", gone)
     with pytest.raises(OperationalError):
         relay.turn()
     monkeypatch.undo()
