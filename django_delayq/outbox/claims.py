@@ -99,7 +99,7 @@ class Outbox:
             if pks:
                 batch.take(self.rows.filter(pk__in=pks, state__in=OutboxJob.WAITING))
         if pks:
-            mine = list(batch.held.filter(pk__in=pks).annotate(age=delay_age()).order_by("id"))
+            mine = list(batch.held(pk__in=pks).annotate(age=delay_age()).order_by("id"))
             read_ms = batch.clock.now_at_latest()
             batch.due_ms = {
                 row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine

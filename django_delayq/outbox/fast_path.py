@@ -138,7 +138,7 @@ class _SendBatch:
         try:
             ordered = any(job.key is not None and not job.new.fresh for job in self.jobs)
             claim.take(rows.unsent(self.alias, self.keys, ordered=ordered))
-            claimed = rows.read(claim.held.filter(key__in=self.keys))
+            claimed = rows.read(claim.held(key__in=self.keys))
             self.claimed = {key: row for key, row in claimed.items() if row.state == "unsent"}
             # Others were changed by another process at this very moment.
             claim.write(UNSENT, [row.pk for row in claimed.values() if row.state != "unsent"])
@@ -206,7 +206,7 @@ class _SendBatch:
 
     def _correct(self, live: Queue, claim: Claim, changed: set[int]) -> None:
         """Correct jobs whose rows another process has changed, which left Redis to the holder of the claim."""
-        now = rows.read(claim.held.filter(pk__in=changed, state__in=["cancelled", "moved"]))
+        now = rows.read(claim.held(pk__in=changed, state__in=["cancelled", "moved"]))
         for job in self.jobs:
             if job.key is not None and job.key in now:
                 new, row = job.new, now[job.key]

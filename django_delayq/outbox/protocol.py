@@ -187,10 +187,9 @@ class Claim:
         """Deadline of the commands: ms, on Redis's clock."""
         return self.clock.at(self._until, self.broker)
 
-    @property
-    def held(self) -> QuerySet[OutboxJob]:
-        """Rows that the claim still holds."""
-        return table(self.alias).filter(claim=self.token)
+    def held(self, *conditions: Q, **fields: Any) -> QuerySet[OutboxJob]:
+        """Return those rows that the claim still holds."""
+        return table(self.alias).filter(*conditions, claim=self.token, **fields)
 
     def take(self, wanted: QuerySet[OutboxJob]) -> None:
         """Claim rows that no process has claimed."""
@@ -199,7 +198,7 @@ class Claim:
     def write(self, result: RowResult, pks: Collection[int]) -> None:
         """Write one result to rows, as far as the claim still holds them."""
         if pks:
-            write(self.held.filter(pk__in=pks), result)
+            write(self.held(pk__in=pks), result)
 
     def settle(
         self, rows: Iterable[ClaimedRow], results: Mapping[int, RowResult], missing: RowResult = FREE
@@ -221,20 +220,20 @@ class Claim:
         return changed
 
     def _write_unchanged(self, result: RowResult, pks: list[int], unchanged: Q) -> set[int]:
-        mine = self.held.filter(pk__in=pks)
-        if write(mine.filter(unchanged), result) == len(pks) or not unchanged:
+        if write(self.held(unchanged, pk__in=pks), result) == len(pks) or not unchanged:
             return set()
         if result.outcome is RowOutcome.SENT:  # rescheduled after the claim had ended
-            write(mine.filter(state="unsent"), RowResult(RowOutcome.MOVED))
-        return set(mine.exclude(unchanged).values_list("pk", flat=True))
+            write(self.held(pk__in=pks, state="unsent"), RowResult(RowOutcome.MOVED))
+        return set(self.held(~unchanged, pk__in=pks).values_list("pk", flat=True))
 
 
 def _unchanged(outcome: RowOutcome, rows: Sequence[ClaimedRow]) -> Q:
     """Return the condition for rows to which an outcome applies, given these rows of one state as they were claimed."""
     if outcome in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.UNSENT):
         return Q()
-    same_state = Q(state=rows[0].state)
     if outcome is not RowOutcome.SENT:
-        return same_state
-    # Every reschedule has a name of its own, and one statement for all its rows.
-    return same_state & (Q(moved_by=None) | Q(moved_by__in={row.moved_by for row in rows} - {None}))
+        return Q(state=rows[0].state)
+    # Every reschedule has a name of its own, and changes all its rows in one statement.
+    moved_by = {row.moved_by for row in rows if row.moved_by is not None}
+    never_moved = Q(state=rows[0].state, moved_by=None)
+    return never_moved | Q(state=rows[0].state, moved_by__in=moved_by) if moved_by else never_moved

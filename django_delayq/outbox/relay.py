@@ -105,7 +105,7 @@ class Relay:
             time.sleep(pause)
             for pk in self._settle_unlocked(batch, unsettled, results):
                 del unsettled[pk]
-            if not unsettled or not batch.held.filter(pk__in=unsettled).exists():
+            if not unsettled or not batch.held(pk__in=unsettled).exists():
                 return
 
     def _settle_unlocked(
@@ -113,7 +113,7 @@ class Relay:
     ) -> list[int]:
         """Settle the sent rows that no other transaction has locked. Return their keys."""
         with self._outbox.atomic():
-            rows = self._outbox.unlocked(batch.held.filter(pk__in=sent)).order_by("id")
+            rows = self._outbox.unlocked(batch.held(pk__in=sent)).order_by("id")
             pks = list(rows.values_list("id", flat=True))
             changed = batch.settle([sent[pk] for pk in pks], results)
             batch.write(FREE, changed)

@@ -180,7 +180,7 @@ def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = No
 def read(rows: QuerySet[OutboxJob]) -> dict[uuid.UUID, UnsentRow]:
     """Return the fields of rows that their writer needs, by key."""
     values = list(
-        rows.annotate(age=delay_age()).values_list("key", "pk", "state", "moved_by", "due_ms", "delay_ms", "age")
+        rows.annotate(age=delay_age()).values_list("key", "id", "state", "moved_by", "due_ms", "delay_ms", "age")
     )
     now = time.monotonic()
     return {
