@@ -19,7 +19,6 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.outbox import claims
 from django_delayq.outbox import relay as module
-from tests.support.postgres_box import PostgresDatabase
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -161,26 +160,15 @@ def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
     assert [outcome for _, _, outcome in offered] == ["created"]
 
 
-@pytest.fixture
-def relay_env(manage_env: dict[str, str]) -> dict[str, str]:
-    """Of a process that sees this test's database."""
-    told = connection.settings_dict
-    if connection.vendor == "sqlite":
-        url = f"sqlite:///{told['NAME']}"
-    else:
-        url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
-    return {**manage_env, "DELAYQ_TEST_DB": url}
-
-
 @pytest.mark.parametrize("step", ["claimed", "told", "marked", "committed"])
 def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
-    stage: Stage, spawn: Callable[..., Any], relay_env: dict[str, str], step: str
+    stage: Stage, spawn: Callable[..., Any], database_env: dict[str, str], step: str
 ) -> None:
     stage.sent("doomed", queue="others")
     stage.table.update(state=State.CANCELLED)
     plain = [stage.write(f"order-{number}") for number in range(20)]
     stage.write("7", payload={"n": 1}, queue="crm")
-    process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=relay_env)
+    process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=database_env)
     assert process.wait(30) == -9
     stage.age(claims.CLAIM + 1, "claimed_until")
     relay = stage.relay()

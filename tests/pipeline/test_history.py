@@ -33,16 +33,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "history"
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Inbox:
-    return Inbox(tmp_path / "inbox")
-
-
-@pytest.fixture
-def database() -> Database:
-    return Database()
-
-
 def table(root: Path, name: str) -> Table:
     return Table(Store(str(root)), name)
 
