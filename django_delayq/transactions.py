@@ -119,25 +119,18 @@ def _note_opened(connection: BaseDatabaseWrapper, **_: object) -> None:
 connection_created.connect(_note_opened, dispatch_uid="django_delayq.transactions")
 
 
-def now_or_on_commit(
-    send: Callable[[], T],
-    what: CallDescription,
-    *,
-    using: str | None,
-    failed: Callable[[Exception], None] | None = None,
-) -> T | OnCommit:
+def now_or_on_commit(send: Callable[[], T], what: CallDescription, *, using: str | None) -> T | OnCommit:
     """Call ``send`` now, or after the commit if a transaction is open on ``using``.
 
-    Args:
-        failed: called with the error when ``send`` fails after the commit. Such an error is logged, counted in
-            :data:`not_sent` and signalled, never raised: the transaction has already succeeded.
+    An error after the commit is logged, counted in :data:`not_sent` and signalled, never raised: the transaction has
+    already succeeded.
 
     Raises:
         Exception: any error of ``send``, when it is called now.
     """
     if not in_transaction(using):
         return send()
-    OnCommitCall(send, what, failed).wait(using)
+    OnCommitCall(send, what).wait(using)
     return ON_COMMIT
 
 
@@ -153,18 +146,15 @@ class OnCommitCall:
         risk: those of them that may still be rolled back; None if one was rolled back.
     """
 
-    __slots__ = ("_failed", "_send", "line", "opened", "place", "risk", "sent", "what")
+    __slots__ = ("_send", "line", "opened", "place", "risk", "sent", "what")
 
     line: CommitQueue
     place: int
     opened: frozenset[str]
     risk: frozenset[str] | None
 
-    def __init__(
-        self, send: Callable[[], object], what: CallDescription, failed: Callable[[Exception], None] | None = None
-    ) -> None:
+    def __init__(self, send: Callable[[], object], what: CallDescription) -> None:
         self._send = send
-        self._failed = failed
         self.what = what
         self.sent = False
 
@@ -208,8 +198,6 @@ class OnCommitCall:
             error,
             extra={"verb": what.verb, "job_id": what.id, "queue": what.queue},
         )
-        if self._failed is not None:
-            self._failed(error)
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
 
 

@@ -94,7 +94,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": self.with_commands(request, workers_of(broker, now_ms, queue.name)),
-            "depth": depth_chart("dq-depth", rows_of(points, step=step), keep_s=minutes * 60),
+            "depth": depth_chart(rows_of(points, step=step), keep_s=minutes * 60),
             "spans": [(str(SPAN_LABELS[name]), f"?span={name}", name == span) for name in SPAN_MINUTES],
             "jobs": [
                 (name, number, self.jobs_url(queue.name, place))
