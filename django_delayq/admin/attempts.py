@@ -46,6 +46,11 @@ class AttemptViewModel:
         return self.event.outcome not in _GOOD
 
     @property
+    def error(self) -> str:
+        """Name of the error's class, without its module."""
+        return self.event.fields.get("error", "").rpartition(".")[2]
+
+    @property
     def duration(self) -> str:
         """Duration of the attempt."""
         return millis(self._number("ms"))
