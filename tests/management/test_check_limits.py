@@ -54,4 +54,5 @@ def test_tasks_without_a_time_limit_are_named(delayq: DjangoBroker, registered: 
     registered("a.loses_its_lease", max_lease=60)
     (finding,) = diagnosis.limits(delayq)
     assert finding.level == "OK" and "neither timeout= nor max_lease=" in finding.text
+    assert "django_delayq." not in finding.text, "the project cannot limit our own tasks"
     assert "a.hangs" in finding.text and "a.times_out" not in finding.text and "a.loses" not in finding.text

@@ -240,7 +240,7 @@ def test_check_names_what_endangers_jobs(redis_factory: Callable[..., RedisBox],
     assert found["persistence"][0][0] == "WARN"
     assert found["eviction"][0][0] == "ERROR"
     assert "allkeys-lru deletes jobs" in found["eviction"][0][1]
-    assert found["failed"] == [("1 errors, 1 warnings", "")]
+    assert found["failed"] == [("1 error, 1 warning", "")]
 
 
 @pytest.mark.django_db
