@@ -48,7 +48,8 @@ class AttemptViewModel:
     @property
     def error(self) -> str:
         """Name of the error's class, without its module."""
-        return self.event.fields.get("error", "").rpartition(".")[2]
+        name = self.event.fields.get("error", "")
+        return name.rpartition(".")[2] or name
 
     @property
     def duration(self) -> str:
