@@ -14,14 +14,13 @@ from shop.models import Customer
 from shop.tasks import greet
 from tests.admin.pasts import lively_past
 
-#: greetings for the next hour, and for now
+#: greetings for the next hour (and as many for the next day), and for now
 LATER, NOW = 4_000, 300
 
 
 def fill(seconds: float) -> None:
     """Put work into the queue for ``seconds``, and a made-up past into the tables of the history."""
     lively_past(24 * 7)
-    _runs()
     dice = random.Random(7)
     customers = list(Customer.objects.values_list("pk", flat=True))
     providers = ("mail.example",) * 20 + ("slow.example", "nowhere.example")
@@ -38,12 +37,14 @@ def fill(seconds: float) -> None:
         schedule_many(greet, rows)
 
     greetings([seconds + dice.triangular(-seconds, 3_700, 2_400) for _ in range(LATER)], "evening")
+    greetings([dice.uniform(3_600, 24 * 3_600) for _ in range(LATER)], "tomorrow")
     greetings([dice.uniform(0, seconds) for _ in range(int(NOW * max(seconds, 30) / 60))], "today")
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         print(f"\rcustomers buy for another {left:3.0f} s", end="", flush=True)
         time.sleep(min(left, 5))
     print()
+    _runs()
 
 
 def _runs() -> None:
