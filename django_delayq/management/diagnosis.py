@@ -57,8 +57,8 @@ def settings(*, deploy: bool) -> Iterator[Finding]:
     messages = run_checks(tags=["delayq"], include_deployment_checks=deploy)
     for message in messages:
         level: Level = "ERROR" if message.level >= ERROR else "WARN" if message.level >= WARNING else "OK"
-        parts = (part.rstrip(".") + "." for part in (message.msg, message.hint) if part)
-        yield Finding(level, "settings", f"({message.id}) {' '.join(parts)}")
+        text = message.msg.rstrip(".") + "." + (f" {message.hint}" if message.hint else "")
+        yield Finding(level, "settings", f"({message.id}) {text}")
     if not messages:
         yield Finding("OK", "settings", "DELAYQ is valid")
 
@@ -221,8 +221,8 @@ def morgue(broker: Broker) -> Iterator[Finding]:
 
 def limits(broker: Broker) -> Iterator[Finding]:
     """Name the tasks whose handlers may hold a slot for ever."""
-    endless = [task.name for task in registry if task.options.timeout is None and task.options.max_lease is None]
-    names = [name for name in endless if not name.startswith("django_delayq.")]
+    endless = [task for task in registry if task.options.timeout is None and task.options.max_lease is None]
+    names = [task.name for task in endless if not task.name.startswith("django_delayq.")]
     if not names:
         yield Finding("OK", "limits", "every task has a timeout or a max_lease")
     else:
@@ -230,8 +230,7 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding(
             "OK",
             "limits",
-            f"neither timeout= nor max_lease= limits {shown}: a handler that hangs keeps its slot. TASK_DEFAULTS sets "
-            "one for all",
+            f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs",
         )
 
 
