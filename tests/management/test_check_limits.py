@@ -66,4 +66,4 @@ def test_a_finding_of_the_settings_is_made_of_sentences(monkeypatch: pytest.Monk
     ]
     monkeypatch.setattr(diagnosis, "run_checks", lambda **_: messages)
     texts = [finding.text for finding in diagnosis.settings(deploy=False)]
-    assert texts == ["(delayq.E003) no Redis is there. Name one.", "(delayq.E017) A cache."]
+    assert texts == ["(delayq.E003) no Redis is configured. Name one.", "(delayq.E017) A cache."]
