@@ -33,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
-from .core.errors import InvalidJob
+from .core.errors import InvalidJob, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.schedule_outcome import REFUSALS
 from .core.task import Task
@@ -47,6 +47,9 @@ logger: Final = logging.getLogger("django_delayq.transactions")
 #: verbs of this process that could not be sent after their commit, by the class name of the error (jobs of
 #: schedule_many also by the outcome: taken, exists, full, paused)
 not_sent: Final[Counter[str]] = Counter()
+
+#: what the log adds when Redis was away; nobody is left who could try again
+_UNLESS_DURABLE: Final = ". The job is lost; durable=True keeps such jobs in the database until Redis is back"
 
 #: maximum number of verbs that share a round trip
 TOGETHER: Final = 250
@@ -188,14 +191,16 @@ class OnCommitCall:
     def failed(self, error: Exception) -> None:
         """Log, count and signal a call that was not sent. It cannot be raised, because its caller is gone."""
         what = self.what
+        advice = _UNLESS_DURABLE if what.verb == "schedule" and isinstance(error, QueueUnavailable) else ""
         not_sent[type(error).__name__] += 1
         logger.error(
-            "%s of %s in queue %s was not sent after the commit: %s: %s",
+            "%s of %s in queue %s was not sent after the commit: %s: %s%s",
             what.verb,
             what.id or "several jobs",
             what.queue,
             type(error).__name__,
             error,
+            advice,
             extra={"verb": what.verb, "job_id": what.id, "queue": what.queue},
         )
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)

@@ -29,7 +29,7 @@ class FailedJobAdmin(MirroredAdmin):
     """Mirror of the failed jobs."""
 
     keyset = "failed_at"
-    list_subtitle = _("waiting for retry")
+    list_subtitle = _("Waiting for retry")
     ordering = ("-failed_at",)
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (

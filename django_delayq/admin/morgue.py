@@ -36,7 +36,7 @@ class MorgueJobAdmin(MirroredAdmin):
     """Mirror of the morgue."""
 
     keyset = "buried_at"
-    list_subtitle = _("dead jobs, kept for a decision")
+    list_subtitle = _("Dead jobs, kept for a decision")
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
