@@ -210,12 +210,8 @@ def morgue(broker: Broker) -> Iterator[Finding]:
         queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
         if queue is not None and not orders_of(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
             is_unlimited = True
-            yield Finding(
-                "WARN",
-                "morgue",
-                f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
-                "morgue_ttl in QUEUES, and repair or discard what is there",
-            )
+            text = f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
+            yield Finding("WARN", "morgue", f"{text}morgue_ttl in QUEUES, and repair or discard what is there")
     if not is_unlimited:
         yield Finding("OK", "morgue", f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs")
 
