@@ -224,11 +224,8 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "limits", "every task has a timeout or a max_lease")
     else:
         shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
-        yield Finding(
-            "OK",
-            "limits",
-            f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs",
-        )
+        text = f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs"
+        yield Finding("OK", "limits", text)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
