@@ -39,6 +39,7 @@ LIMIT_NAMES: Final = {
     "morgue_max": gettext_lazy("maximum of jobs in the morgue"),
     "morgue_ttl_ms": gettext_lazy("kept in the morgue for"),
     "weighted": gettext_lazy("priorities"),
+    "starve_after_ms": gettext_lazy("due jobs starve after"),
 }
 
 
@@ -131,7 +132,7 @@ def limit_text(name: str, value: Any) -> str:
     """Return the display text of a limit of :func:`orders_of`."""
     if name == "weighted":
         return _("weighted")
-    return duration(value / 1000) if name == "morgue_ttl_ms" else grouped(value)
+    return duration(value / 1000) if name.endswith("_ms") else grouped(value)
 
 
 def _serves(info: Mapping[str, Any], queue: str) -> bool:

@@ -33,7 +33,7 @@ class QueueStatus:
     paused: str = ""
     #: direction → when its pause ends by itself, Unix ms
     paused_until: Mapping[str, int] = field(default_factory=dict)
-    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted
+    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted, starve_after_ms
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property

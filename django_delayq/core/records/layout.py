@@ -34,7 +34,7 @@ _LONGEST_PAST: Final = 64
 
 
 class Rules(NamedTuple):
-    """Rules of one shard, as stored: 0 = no limit, no end. ``in_until`` and ``out_until`` are the ends of pauses."""
+    """Rules of one shard, as stored: 0 = no limit, no end, never. ``in_until``, ``out_until``: the ends of pauses."""
 
     flags: int = 0
     max_length: int = 0
@@ -42,6 +42,7 @@ class Rules(NamedTuple):
     morgue_ttl_ms: int = 0
     in_until: int = 0
     out_until: int = 0
+    starve_after_ms: int = 0
 
 
 def new_layout(shards: int, kind: str, epoch: int = 0) -> Layout:
@@ -146,10 +147,9 @@ def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> 
     def share(name: str) -> int:
         return -(-int(limits.get(name) or 0) // shards)
 
-    ttl_ms = int(limits.get("morgue_ttl_ms") or 0)
-    return Rules(
-        flags, share("max_length"), share("morgue_max"), ttl_ms, int(ends.get("in") or 0), int(ends.get("out") or 0)
-    )
+    ttl_ms, starve_after_ms = (int(limits.get(name) or 0) for name in ("morgue_ttl_ms", "starve_after_ms"))
+    in_until, out_until = (int(ends.get(direction) or 0) for direction in ("in", "out"))
+    return Rules(flags, share("max_length"), share("morgue_max"), ttl_ms, in_until, out_until, starve_after_ms)
 
 
 def describe(layout: Layout) -> str:
