@@ -75,6 +75,12 @@ class QueueViewModel:
         return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
 
     @property
+    def lags(self) -> list[tuple[int, str, bool]]:
+        """(priority, overdue time, is late) of each priority, if the queue has used several."""
+        lags, limit = self.counts.lag_by_priority, conf().admin.late_after
+        return [(one, duration(lag), lag > limit) for one, lag in lags.items()] if len(lags) > 1 else []
+
+    @property
     def is_late(self) -> bool:
         """True if the lag exceeds ``ADMIN["late_after"]``."""
         return self.counts.lag_seconds > conf().admin.late_after

@@ -174,11 +174,13 @@ def workers(broker: Broker) -> Iterator[Finding]:
         )
     late = [counts for counts in queues if counts.ready and counts.lag_seconds > SILENCE]
     for counts in late:
-        yield Finding(
-            "WARN",
-            "workers",
-            f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s",
-        )
+        text = f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s"
+        if (starving := counts.starving) and starving.seconds > SILENCE:
+            text += (
+                f"; those of priority {starving.priority} wait for {starving.seconds:.0f} s behind more urgent ones: "
+            )
+            text += "add workers, or set starve_after in QUEUES"
+        yield Finding("WARN", "workers", text)
     if late and not alive:
         yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
     elif not late:

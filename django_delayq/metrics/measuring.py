@@ -115,6 +115,9 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
     yield names.QUARANTINED, (name,), counts.quarantine
     yield names.PARKED, (name,), counts.parked
     yield names.LAG, (name,), queue.lag_seconds
+    lags = counts.lag_by_priority
+    for priority, lag in lags.items() if len(lags) > 1 else ():
+        yield names.PRIORITY_LAG, (name, str(priority)), lag
     yield names.SHARDS, (name,), queue.shards
     for direction in ("in", "out"):
         yield names.PAUSED, (name, direction), float(queue.paused in (direction, "both"))

@@ -84,6 +84,16 @@ LAG: Final = gauge(
     "queue",
     merge="max",
 )
+PRIORITY_LAG: Final = gauge(
+    "delayq_priority_lag_seconds",
+    "delayq.priority.lag",
+    "s",
+    "The same for each priority of a queue that has used several. Grows for one while more urgent ones stay low: it "
+    "starves; add workers, or set starve_after.",
+    "queue",
+    "priority",
+    merge="max",
+)
 SHARDS: Final = gauge("delayq_queue_shards", "delayq.queue.shards", "{shard}", "Shards of the queue.", "queue")
 PAUSED: Final = gauge(
     "delayq_queue_paused",

@@ -41,7 +41,7 @@ def report(snapshot: Snapshot) -> list[str]:
     lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
-    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot))):
+    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))):
         lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
     return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
@@ -98,6 +98,17 @@ def parked_line(snapshot: Snapshot) -> str:
     """Return which jobs wait for a free slot of their task, in one line; empty if none do."""
     waiting = [f"{queue.counts.parked} of {printable(queue.name)}" for queue in snapshot.queues if queue.counts.parked]
     return f"concurrency: {', '.join(waiting)} wait for a free slot of their task" if waiting else ""
+
+
+def starving_line(snapshot: Snapshot) -> str:
+    """Return which priorities wait too long for more urgent jobs, in one line; empty if none do."""
+    waiting = [
+        f"priority {starving.priority} of {printable(queue.name)} for {duration(starving.seconds)}"
+        for queue in snapshot.queues
+        if (starving := queue.starving)
+    ]
+    advice = "behind more urgent jobs: add workers, or set starve_after"
+    return f"starving: {', '.join(waiting)}, {advice}" if waiting else ""
 
 
 def seen(worker: WorkerStatus) -> str:

@@ -66,7 +66,14 @@ def test_the_list_tells_what_lies_in_each_queue(api: Caller, delayq: Any) -> Non
     status, body = api.get("v1/queues")
     assert status == 200
     images, mail = body["queues"]
-    assert images == {**described("images", kind="pull"), "counts": NOTHING, "lag_seconds": 0.0, "counters": {}}
+    assert images == {
+        **described("images", kind="pull"),
+        "counts": NOTHING,
+        "lag_seconds": 0.0,
+        "lag_by_priority": {},
+        "counters": {},
+    }
+    assert mail.pop("lag_by_priority") == {"4": mail["lag_seconds"]}
     assert 5 <= mail.pop("lag_seconds") < 60
     assert mail == {
         **described("mail", shards=3),

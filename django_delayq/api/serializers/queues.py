@@ -142,12 +142,21 @@ class QueueCountsSerializer(QueueSerializer):
     lag_seconds = RoundedField(
         source="counts.lag_seconds", help_text="how long the longest waiting ready job is overdue"
     )
+    lag_by_priority = serializers.DictField(
+        source="counts.lag_by_priority",
+        child=RoundedField(),
+        help_text="the same for each priority that was ever used; one that grows alone starves behind more urgent jobs",
+    )
     counters = serializers.DictField(
         source="counts.counters",
         child=serializers.IntegerField(),
         help_text="counted since the queue was created: created, changed, refused, acked, failed, …",
     )
-    example: ClassVar = {"lag_seconds": 0.25, "counters": {"created": 5210, "acked": 4004}}
+    example: ClassVar = {
+        "lag_seconds": 0.25,
+        "lag_by_priority": {"0": 0.0, "4": 0.25},
+        "counters": {"created": 5210, "acked": 4004},
+    }
 
 
 class ShardSerializer(Resource):
