@@ -194,6 +194,20 @@ class Producers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringTask:
+    """Recurring task with its ticks; ``paused`` is since when they do not fire, or None."""
+
+    task: str
+    queue: str
+    schedule: str
+    timezone: str | None
+    missed: str
+    last_tick: datetime | None = field(default=None, metadata=_MOMENT)
+    next_tick: datetime | None = field(default=None, metadata=_MOMENT)
+    paused: datetime | None = field(default=None, metadata=_MOMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
     """Job that a worker thread ran at its last heartbeat."""
 

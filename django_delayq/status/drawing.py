@@ -44,7 +44,7 @@ def report(snapshot: Snapshot) -> list[str]:
     for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))):
         lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
-    return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
+    return [*lines, "", *recurring_table(snapshot.recurring)] if snapshot.recurring else lines
 
 
 def server_line(snapshot: Snapshot) -> str:
@@ -133,13 +133,15 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     return table(("worker", "queues", "running", "threads", "seen"), rows, left=2)
 
 
-def _recurring(tasks: Sequence[RecurringStatus]) -> list[str]:
+def recurring_table(tasks: Sequence[RecurringStatus]) -> list[str]:
+    """Return recurring tasks with their ticks as lines of a table."""
     head = ("recurring task", "schedule", "time zone", "last tick", "next tick")
     rows = []
     for one in tasks:
         zone = one.timezone or "UTC"
-        ticks = (_local(tick, zone) for tick in (one.last_tick_ms, one.next_tick_ms))
-        rows.append((printable(one.task), printable(one.schedule), zone, *ticks))
+        following = "paused" if one.paused_ms is not None else _local(one.next_tick_ms, zone)
+        last = _local(one.last_tick_ms, zone)
+        rows.append((printable(one.task), printable(one.schedule), zone, last, following))
     return table(head, rows, left=len(head))
 
 

@@ -36,7 +36,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
             for queue in snapshot.queues
         ],
         "workers": [_worker(worker) for worker in snapshot.workers],
-        "recurring": [_recurring(one) for one in snapshot.recurring],
+        "recurring": [recurring_as_json(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
         "producers_paused": iso_of(snapshot.producers_paused_ms),
     }
@@ -121,7 +121,8 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
     }
 
 
-def _recurring(one: RecurringStatus) -> dict[str, Any]:
+def recurring_as_json(one: RecurringStatus) -> dict[str, Any]:
+    """Return a recurring task as JSON values."""
     return {
         "task": one.task,
         "queue": one.queue,
@@ -130,6 +131,7 @@ def _recurring(one: RecurringStatus) -> dict[str, Any]:
         "missed": one.missed,
         "last_tick": iso_of(one.last_tick_ms),
         "next_tick": iso_of(one.next_tick_ms),
+        "paused": iso_of(one.paused_ms),
     }
 
 

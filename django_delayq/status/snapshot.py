@@ -159,7 +159,10 @@ class RecurringStatus:
     missed: str
     #: Unix ms
     last_tick_ms: int | None
+    #: None while it is paused
     next_tick_ms: float | None
+    #: since when its ticks do not fire; None = they do
+    paused_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
