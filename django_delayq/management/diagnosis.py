@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from django.core.checks import ERROR, WARNING, run_checks
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -23,8 +22,8 @@ from ..outbox.stock import stock
 from ..settings.conf import conf
 from ..status import LOST_AFTER
 from ..status.formatting import printable
-
-Level = Literal["OK", "WARN", "ERROR"]
+from .findings import Check, Finding, Level
+from .pauses import pauses
 
 #: seconds of clock difference above which a warning is printed
 SKEW: Final = 1.0
@@ -38,18 +37,6 @@ WAITING: Final = 300.0
 LARGE_MORGUE: Final = 100_000
 #: tasks without a time limit that are named
 MOST_NAMED: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of a check: one line of output."""
-
-    level: Level
-    check: str
-    text: str
-
-
-Check = Callable[[Broker], Iterator[Finding]]
 
 
 def settings(*, deploy: bool) -> Iterator[Finding]:
@@ -244,6 +231,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     shards,
     morgue,
     workers,
+    pauses,
 )
 
 

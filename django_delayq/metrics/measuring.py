@@ -90,6 +90,7 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
 
     yield names.UP, (), 1.0
     yield names.INFO, (__version__,), 1.0
+    yield names.PRODUCERS_PAUSED, (), float(snapshot.producers_paused_ms is not None)
     for queue in snapshot.queues:
         yield from _of_queue(queue)
     yield from _of_workers(snapshot)

@@ -41,6 +41,14 @@ CLOCK_SKEW: Final = gauge(
     merge="max",
 )
 
+PRODUCERS_PAUSED: Final = gauge(
+    "delayq_producers_paused",
+    "delayq.producers.paused",
+    "1",
+    "1: the producers of all queues are paused, so no queue takes new jobs. Resume: delayq_queue resume-producers.",
+    merge="max",
+)
+
 # -- queues ----------------------------------------------------------------------------------------------------------
 
 JOBS: Final = gauge(
