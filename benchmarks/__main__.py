@@ -25,6 +25,7 @@ NAMES = (
     "snapshot",
     "spark_bulk",
     "reconcile",
+    "confirm",
 )
 
 

@@ -142,7 +142,11 @@ def _replayed(broker: B, known: _Replies, before: dict[str, Queue | None]) -> B:
 
     vars(view).update(
         scripts=_Blocking(call=call),
-        connection=_Blocking(cluster=broker.connection.cluster, client=_Blocking(hget=read_field)),
+        connection=_Blocking(
+            cluster=broker.connection.cluster,
+            confirmation=broker.connection.confirmation,
+            client=_Blocking(hget=read_field),
+        ),
         epochs=_Blocking(),
         _queues=_ReplayedQueues(broker._queues, before, view),
         _install=install,

@@ -63,8 +63,9 @@ class _OneTask(ApiView):
             raise Problem(404, "not_found", str(error)) from None
 
     def named_queues(self, request: Request) -> Sequence[str]:
-        """Return the queue of the task; of an unknown one :attr:`work` says so."""
-        return (self.work.task.options.queue,)
+        """Return the queue of the task; of an unknown one the verb says so."""
+        known = registry.get(self.kwargs["task"])
+        return () if known is None else (known.options.queue,)
 
     def state(self) -> Response:
         """Return the task as a response."""

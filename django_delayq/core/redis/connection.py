@@ -17,6 +17,7 @@ from redis.connection import ConnectionPool
 from . import probe
 from .client_source import source_of_client
 from .config import RedisConfig
+from .confirmation import Confirmation
 from .link import within
 from .loop_clients import LoopClients
 from .pool import BoundedPool
@@ -27,6 +28,15 @@ __all__ = ["Connection", "RedisConfig", "connect"]
 
 #: seconds to wait for a slot that is moving to another node of a cluster
 MOVING: Final = 10.0
+#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
+ELSEWHERE: Final = (
+    redis_errors.AskError,  # and its subclass MovedError
+    redis_errors.TryAgainError,
+    redis_errors.ClusterError,
+    redis_errors.SlotNotCoveredError,
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+)
 
 
 class Connection:
@@ -36,10 +46,13 @@ class Connection:
 
     Args:
         source: the deployment.
+        confirmation: what confirms the writes of new jobs; None = nothing.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, confirmation: Confirmation | None = None) -> None:
         self._source = source
+        #: what confirms the writes of new jobs; None = nothing
+        self.confirmation = confirmation
         #: seconds after which a connection is replaced, so that a changed DNS name or a balancer's new node is followed
         #: without an error; None = never
         self.max_age = source.limits.max_age
@@ -85,7 +98,7 @@ class Connection:
         Args:
             seconds: time limit of a call. A lost connection is replaced once within that time.
         """
-        return Connection(self._source.hurried(seconds))
+        return Connection(self._source.hurried(seconds), self.confirmation)
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
         """Return a separate client for BLPOP or pub/sub; never share it between threads, close it after use.
@@ -173,4 +186,4 @@ class Connection:
 
 def connect(config: RedisConfig) -> Connection:
     """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
-    return Connection(source_of(config))
+    return Connection(source_of(config), Confirmation.of(config))
