@@ -19,6 +19,7 @@ from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version
 from .registry import QueueRegistry
+from .sending import quotas
 from .tally import Tally
 from .timings import Figures
 from .wake import Waker, make_waker
@@ -170,7 +171,8 @@ class Broker(QueueRegistry):
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
         """
-        rules.limit(self, name, **limits)
+        if rules.limit(self, name, **limits) and limits.get("max_length"):
+            quotas.divide(self.queue(name))
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -237,8 +239,7 @@ class Broker(QueueRegistry):
         """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         return workers.dump_of(self, name)
 
-    # -- counters of finished attempts
-    # -----------------------------------------------------------------------------------
+    # -- counters of finished attempts -------------------------------------------------------------------------------
 
     def figures(self) -> Figures:
         """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""

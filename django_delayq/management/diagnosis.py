@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import OLDEST_SERVER, Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.redis.scripts import NAMES, server_version
+from ..core.redis.composition import NAMES
+from ..core.redis.scripts import server_version
 from ..core.rules import orders_of
 from ..core.task import registry
 from ..outbox.stock import stock

@@ -9,6 +9,7 @@ import pytest
 from django_delayq.core import rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
+from django_delayq.core.records import layout
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.settlement import ack
 
@@ -146,7 +147,7 @@ def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) ->
 
     def bounds() -> set[float]:
         stored = [broker.client.hget(queue.shard(number).names["meta"], "rules") for number in queue.numbers]
-        return {rules._RULES.unpack(one)[6] for one in stored}
+        return {layout.RULES.unpack(one)[6] for one in stored}
 
     assert bounds() == {90_000}
     broker.reshard("q", 5)
