@@ -193,7 +193,7 @@ class Command(DelayQCommand):
                 printable(view.job.task, 40),
                 view.job.failures,
                 printable(hide.text(view.reason), 30),
-                printable(view.error_class or str(view.error.get("class", "")), 30),
+                printable(_class_of(view), 30),
                 iso_of(view.buried_ms),
             )
             for view in views
@@ -263,6 +263,12 @@ def _all(queue: Queue, where: JobFilter) -> Iterator[JobView]:
         cursor = page.cursor
         if not cursor:
             return
+
+
+def _class_of(view: JobView) -> str:
+    """Return the class of the last error without its module, which would not fit into the column."""
+    name = view.error_class or str(view.error.get("class", ""))
+    return name.rpartition(".")[2] or name
 
 
 def as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, Any]:
