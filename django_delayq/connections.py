@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.core.signals import setting_changed
 
 from . import signals
+from .core import rules
 from .core.broker import Broker
 from .core.queue import Queue
 from .core.redis.confirmation import Confirmation
@@ -125,14 +126,7 @@ class DjangoBroker(Broker):
         """
         if is_configured(name):
             entry = conf().queue(name)
-            morgue_ttl_ms = int((entry.morgue_ttl or 0) * 1000)
-            self.limit(
-                name,
-                max_length=entry.max_length or 0,
-                morgue_max=entry.morgue_max or 0,
-                morgue_ttl_ms=morgue_ttl_ms,
-                weighted=entry.priorities == "weighted",
-            )
+            self.limit(name, **rules.limits_of({word: getattr(entry, word) for word in rules.LIMITS}))
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:

@@ -150,6 +150,13 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             number,
         )
         warnings.append(text % {"n": number, "names": ", ".join(queue.name for queue in parked[:_MOST_NAMES])})
+    for queue in [queue for queue in snapshot.queues if queue.starving][:_MOST_NAMES]:
+        priority, seconds = queue.starving or (0, 0.0)
+        text = _(
+            "Jobs of priority %(priority)d of %(queue)s have waited %(time)s for more urgent ones: "
+            "add workers, or set “starve_after”."
+        )
+        warnings.append(text % {"queue": queue.name, "priority": priority, "time": duration(seconds)})
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )

@@ -12,12 +12,11 @@ from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.records.keys import MAX_SHARDS
+from ..core.rules import LIMITS
 from ..settings.conf import conf
 
 __all__ = ["LIMITS", "CreateForm", "DeleteForm", "LimitsForm", "PurgeForm", "ReshardForm"]
 
-#: names of the limits, as the settings and the HTTP API have them
-LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities")
 _MOST: Final = 1 << 40
 
 
@@ -88,6 +87,13 @@ class LimitsForm(forms.Form):
             ("strict", gettext_lazy("strict: more urgent jobs always go first")),
             ("weighted", gettext_lazy("weighted: more urgent jobs go first more often")),
         ],
+    )
+    starve_after = forms.FloatField(
+        label=gettext_lazy("Due jobs starve after (seconds)"),
+        help_text=gettext_lazy("then a quarter of the jobs that workers take are such jobs, whatever their priority"),
+        min_value=1,
+        max_value=1e9,
+        required=False,
     )
 
     @property

@@ -41,6 +41,7 @@ LIMIT_NAMES: Final = {
     "morgue_max": gettext_lazy("maximum of jobs in the morgue"),
     "morgue_ttl_ms": gettext_lazy("kept in the morgue for"),
     "weighted": gettext_lazy("priorities"),
+    "starve_after_ms": gettext_lazy("due jobs starve after"),
 }
 
 
@@ -74,6 +75,12 @@ class QueueViewModel:
     def lag(self) -> str:
         """Overdue time of the longest waiting ready job; "" below a second."""
         return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
+
+    @property
+    def lags(self) -> list[tuple[int, str, bool]]:
+        """(priority, overdue time, is late) of each priority, if the queue has used several."""
+        lags, limit = self.counts.lag_by_priority, conf().admin.late_after
+        return [(one, duration(lag), lag > limit) for one, lag in lags.items()] if len(lags) > 1 else []
 
     @property
     def is_late(self) -> bool:
@@ -139,7 +146,7 @@ def limit_text(name: str, value: Any) -> str:
     """Return the display text of a limit of :func:`orders_of`."""
     if name == "weighted":
         return _("weighted")
-    return duration(value / 1000) if name == "morgue_ttl_ms" else grouped(value)
+    return duration(value / 1000) if name.endswith("_ms") else grouped(value)
 
 
 def _serves(info: Mapping[str, Any], queue: str) -> bool:

@@ -24,6 +24,7 @@ from .queue_changes import QueueChanges, queue_or_404
 from .queue_forms import PurgeForm
 from .queue_switches import QueueSwitches
 from .queue_view_model import PLACES, QueueViewModel, workers_of
+from .recurring import RecurringPages
 from .worker_commands import WorkerCommands
 
 __all__ = ["QueueEntryAdmin", "register"]
@@ -35,7 +36,7 @@ SPAN_LABELS: Final = {"hour": gettext_lazy("last hour"), "day": gettext_lazy("la
 MOST_SHARDS: Final = 64
 
 
-class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
+class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommands):
     """Pages of :class:`QueueEntry`."""
 
     def pages(self) -> list[URLPattern]:
@@ -46,6 +47,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
             *self.worker_pages(),
             *self.change_pages(),
             *self.switch_pages(),
+            *self.recurring_pages(),
             self.page("", self.list_view, "changelist"),
             self.page(f"{one}change/", self.queue_view, "change"),
             self.page(f"{one}run/", self.run_view, "run", verb="run", methods=both),
@@ -70,6 +72,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
             "producers_paused": broker.producers_paused,
             "producers_url": self.url("producers"),
             "may_pause": self.may(request, "pause"),
+            "recurring_url": self.url("recurring"),
             "create_url": self.url("create") if self.may(request, "create") else "",
         }
         return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)

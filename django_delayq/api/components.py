@@ -16,7 +16,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "too_deep": (400, "the JSON is nested too deep"),
     "not_authenticated": (401, "no credentials, or wrong ones"),
     "permission_denied": (403, "the user may not do this, or not in this queue"),
-    "not_found": (404, "the address, worker or dump does not exist"),
+    "not_found": (404, "the address, worker, dump or recurring task does not exist"),
     "queue_not_found": (404, "the queue does not exist"),
     "job_not_found": (404, "the job does not exist, or has ended"),
     "task_not_found": (404, "no task of this name may be scheduled over HTTP"),
@@ -123,6 +123,11 @@ PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "the job's id, percent-encoded; slashes may be left as they are",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         "example": "order-5",
+    },
+    "task": {
+        "description": "name of the recurring task, percent-encoded; slashes may be left as they are",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "example": "shop.tasks.nightly",
     },
     "worker": {
         "description": "name of the worker, as in the list of workers",

@@ -105,7 +105,7 @@ def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Que
 def _with_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request completed with the settings."""
     entry = conf().queue(name)
-    limits = {word: getattr(entry, word) for word in ("max_length", "morgue_max", "morgue_ttl", "priorities")}
+    limits = {word: getattr(entry, word) for word in rules.LIMITS}
     return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **given}
 
 

@@ -7,13 +7,14 @@ from typing import Final
 
 from django.urls import URLPattern, include, path
 
-from .views import consuming, health, history, jobs, morgue, producers, queues, schema, stats, workers
+from .views import consuming, health, history, jobs, morgue, producers, queues, recurring, schema, stats, workers
 from .views.not_found import NotFoundView
 
 app_name: Final = "delayq"
 _v1: Final = [
     *queues.urlpatterns,
     *producers.urlpatterns,
+    *recurring.urlpatterns,
     *consuming.urlpatterns,
     *morgue.urlpatterns,
     *jobs.urlpatterns,

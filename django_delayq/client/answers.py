@@ -157,8 +157,8 @@ class Shard:
 class Queue:
     """Queue. ``paused`` is "in", "out", "both" or ""; a limit of None means no limit.
 
-    ``counts``, ``lag_seconds`` and ``counters`` are present in responses that read queues, not in those that change
-    them; ``by_shard`` only when a single queue is read.
+    ``counts``, ``lag_seconds``, ``lag_by_priority`` and ``counters`` are present in responses that read queues, not in
+    those that change them; ``by_shard`` only when a single queue is read.
     """
 
     name: str
@@ -175,6 +175,10 @@ class Queue:
     )
     counts: Counts | None = field(default=None, metadata={"read": lambda data: made(Counts, data)})
     lag_seconds: float = 0.0
+    #: priority → seconds by which its most overdue job is late
+    lag_by_priority: dict[int, float] = field(
+        default_factory=dict, metadata={"read": lambda data: {int(word): lag for word, lag in data.items()}}
+    )
     counters: dict[str, int] = field(default_factory=dict)
     by_shard: list[Shard] = field(
         default_factory=list, metadata={"read": lambda data: [made(Shard, one) for one in data]}
@@ -187,6 +191,20 @@ class Producers:
 
     paused: bool
     since: datetime | None = field(default=None, metadata=_MOMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringTask:
+    """Recurring task with its ticks; ``paused`` is since when they do not fire, or None."""
+
+    task: str
+    queue: str
+    schedule: str
+    timezone: str | None
+    missed: str
+    last_tick: datetime | None = field(default=None, metadata=_MOMENT)
+    next_tick: datetime | None = field(default=None, metadata=_MOMENT)
+    paused: datetime | None = field(default=None, metadata=_MOMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

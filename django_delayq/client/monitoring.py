@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .answers import Producers, Stats, Worker, made, stats_of
+from .answers import Producers, RecurringTask, Stats, Worker, made, stats_of
 from .base import Base, members
 from .errors import Unavailable
 from .methods import verb
@@ -96,6 +96,30 @@ class MonitorVerbs(Base):
     def resume_producers(self) -> Steps[Producers]:
         """Accept new jobs again."""
         return made(Producers, (yield from self._post("producers", "resume")))
+
+    @verb
+    def recurring(self) -> Steps[list[RecurringTask]]:
+        """Return the recurring tasks of the project, with their last and next ticks."""
+        return [made(RecurringTask, one) for one in (yield from self._get("recurring"))["recurring"]]
+
+    @verb
+    def pause_recurring(self, task: str) -> Steps[RecurringTask]:
+        """Let no tick of a recurring task fire until :meth:`resume_recurring`.
+
+        Raises:
+            NotFound: there is no such recurring task.
+        """
+        return made(RecurringTask, (yield from self._post("recurring", task, "pause")))
+
+    @verb
+    def resume_recurring(self, task: str) -> Steps[RecurringTask]:
+        """Let its ticks fire again; of those missed meanwhile its ``missed`` decides."""
+        return made(RecurringTask, (yield from self._post("recurring", task, "resume")))
+
+    @verb
+    def run_recurring_now(self, task: str) -> Steps[str]:
+        """Run a recurring task now, beside its ticks; return the outcome: created, replaced or gated."""
+        return str((yield from self._post("recurring", task, "run-now"))["outcome"])
 
     @verb
     def depth(self, name: str, *, minutes: int | None = None) -> Steps[list[dict[str, Any]]]:

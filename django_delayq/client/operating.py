@@ -76,7 +76,7 @@ class OperatorVerbs(Base):
 
     @verb
     def create_queue(self, /, name: str, **policy: Any) -> Steps[Queue]:
-        """Create a queue: ``kind``, ``shards``, ``max_length``, ``morgue_max``, ``morgue_ttl``, ``priorities``.
+        """Create a queue: ``kind``, ``shards``, and limits as :meth:`limit_queue` takes them.
 
         Raises:
             Conflict: it exists with other values, or the project's settings differ.
@@ -85,7 +85,7 @@ class OperatorVerbs(Base):
 
     @verb
     def limit_queue(self, /, name: str, **limits: Any) -> Steps[Queue]:
-        """Change limits of a queue. None removes a limit, limits that are not given stay.
+        """Change limits of a queue (``max_length``, …, ``starve_after``). None removes one, those not given stay.
 
         Raises:
             Conflict, QueueNotFound: the limits cannot be changed, or there is no such queue.

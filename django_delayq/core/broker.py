@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from . import depths, figures, rules, workers
 from .errors import Misconfigured
@@ -161,29 +161,17 @@ class Broker(QueueRegistry):
         """End :meth:`pause_producers`."""
         rules.switch_producers(self, paused=False)
 
-    def limit(
-        self,
-        name: str,
-        *,
-        max_length: int | None = None,
-        morgue_max: int | None = None,
-        morgue_ttl_ms: int | None = None,
-        weighted: bool | None = None,
-    ) -> None:
+    def limit(self, name: str, **limits: Unpack[rules.QueueLimits]) -> None:
         """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
             name: the queue.
-            max_length: most live jobs of all shards together; further ones are refused with QueueFull. 0 = no limit.
-            morgue_max: most jobs in its morgue, divided among the shards; the oldest are removed first. 0 = no limit.
-            morgue_ttl_ms: how long its morgue keeps a job. 0 = for ever.
-            weighted: serve more urgent classes more often instead of always first.
+            limits: members of :class:`~.rules.QueueLimits`.
 
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
         """
-        limits = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
-        if rules.limit(self, name, **limits, weighted=weighted) and max_length:
+        if rules.limit(self, name, **limits) and limits.get("max_length"):
             quotas.divide(self.queue(name))
 
     # -- workers -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .errors import InvalidJob
 from .records import layout as layouts
@@ -26,8 +26,28 @@ if TYPE_CHECKING:
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: flags of a shard's rules that follow from the layout; the shard sets the others itself
 ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
+#: names of the limits of a queue in settings and requests
+LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
+#: their names in its layout
+_LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl_ms", "weighted", "starve_after_ms")
 #: :func:`orders_of` a queue without a pause or limits
 NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
+
+
+class QueueLimits(TypedDict, total=False):
+    """Limits of a queue."""
+
+    #: most live jobs of all shards together; further ones are refused with QueueFull. 0 = no limit
+    max_length: int | None
+    #: most jobs in its morgue, divided among the shards; the oldest are removed first. 0 = no limit
+    morgue_max: int | None
+    #: how long its morgue keeps a job. 0 = for ever
+    morgue_ttl_ms: int | None
+    #: serve more urgent classes more often instead of always first
+    weighted: bool | None
+    #: due jobs that have waited longer for more urgent ones get a quarter of what is reserved. 0 = they wait for as
+    #: long as more urgent jobs are due
+    starve_after_ms: int | None
 
 
 def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
@@ -83,9 +103,15 @@ def limit(
     morgue_max: int | None = None,
     morgue_ttl_ms: int | None = None,
     weighted: bool | None = None,
+    starve_after_ms: int | None = None,
 ) -> bool:
     """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
-    wanted = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
+    wanted = {
+        "max_length": max_length,
+        "morgue_max": morgue_max,
+        "morgue_ttl_ms": morgue_ttl_ms,
+        "starve_after_ms": starve_after_ms,
+    }
     for word, value in wanted.items():
         if value is not None and value < 0:
             raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
@@ -117,32 +143,33 @@ def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     return {
         "paused": next((word for word, flags in DIRECTIONS.items() if flags == paused), ""),
         "until": dict(layout.get("until") or {}),
-        "limits": {
-            word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted") if limits.get(word)
-        },
+        "limits": {word: limits[word] for word in _LIMITS if limits.get(word)},
     }
 
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
     """Return the limits of a layout: None is no limit, times are in seconds."""
     limits = orders_of(layout)["limits"]
-    ttl_ms = limits.get("morgue_ttl_ms")
+
+    def seconds(word: str) -> float | None:
+        return limits[word] / 1000 if word in limits else None
+
     return {
         "max_length": limits.get("max_length"),
         "morgue_max": limits.get("morgue_max"),
-        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
+        "morgue_ttl": seconds("morgue_ttl_ms"),
         "priorities": "weighted" if limits.get("weighted") else "strict",
+        "starve_after": seconds("starve_after_ms"),
     }
 
 
-def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def limits_of(given: Mapping[str, Any]) -> QueueLimits:
     """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
     found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
-    if "morgue_ttl" in given:
-        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
+    found |= {f"{name}_ms": int((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given}
     if "priorities" in given:
         found["weighted"] = given["priorities"] == "weighted"
-    return found
+    return cast(QueueLimits, found)
 
 
 def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Queue, bool]:

@@ -82,13 +82,14 @@ class ShardSet:
         morgue_ttl_ms: int | None = None,
         in_until: int | None = None,
         out_until: int | None = None,
+        starve_after_ms: int | None = None,
     ) -> int:
         """Set the rules of a shard (``lua/rule.lua``); None leaves a limit or an end unchanged, 0 removes it.
 
         Returns:
             The shard's last fencing token.
         """
-        values = (max_length, morgue_max, morgue_ttl_ms, in_until, out_until)
+        values = (max_length, morgue_max, morgue_ttl_ms, in_until, out_until, starve_after_ms)
         return int(self.call("rule", number, clear, put, *(b"" if value is None else value for value in values)))
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from django.core.checks import ERROR, WARNING, run_checks
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -24,8 +23,8 @@ from ..outbox.stock import stock
 from ..settings.conf import conf
 from ..status import LOST_AFTER
 from ..status.formatting import printable
-
-Level = Literal["OK", "WARN", "ERROR"]
+from .findings import Check, Finding, Level
+from .pauses import pauses
 
 #: seconds of clock difference above which a warning is printed
 SKEW: Final = 1.0
@@ -39,18 +38,6 @@ WAITING: Final = 300.0
 LARGE_MORGUE: Final = 100_000
 #: tasks without a time limit that are named
 MOST_NAMED: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of a check: one line of output."""
-
-    level: Level
-    check: str
-    text: str
-
-
-Check = Callable[[Broker], Iterator[Finding]]
 
 
 def settings(*, deploy: bool) -> Iterator[Finding]:
@@ -178,11 +165,13 @@ def workers(broker: Broker) -> Iterator[Finding]:
         )
     late = [counts for counts in queues if counts.ready and counts.lag_seconds > SILENCE]
     for counts in late:
-        yield Finding(
-            "WARN",
-            "workers",
-            f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s",
-        )
+        text = f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s"
+        if (starving := counts.starving) and starving.seconds > SILENCE:
+            text += (
+                f"; those of priority {starving.priority} wait for {starving.seconds:.0f} s behind more urgent ones: "
+            )
+            text += "add workers, or set starve_after in QUEUES"
+        yield Finding("WARN", "workers", text)
     if late and not alive:
         yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
     elif not late:
@@ -239,6 +228,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     shards,
     morgue,
     workers,
+    pauses,
 )
 
 

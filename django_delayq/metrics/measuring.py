@@ -90,6 +90,7 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
 
     yield names.UP, (), 1.0
     yield names.INFO, (__version__,), 1.0
+    yield names.PRODUCERS_PAUSED, (), float(snapshot.producers_paused_ms is not None)
     for queue in snapshot.queues:
         yield from _of_queue(queue)
     yield from _of_workers(snapshot)
@@ -115,6 +116,9 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
     yield names.QUARANTINED, (name,), counts.quarantine
     yield names.PARKED, (name,), counts.parked
     yield names.LAG, (name,), queue.lag_seconds
+    lags = counts.lag_by_priority
+    for priority, lag in lags.items() if len(lags) > 1 else ():
+        yield names.PRIORITY_LAG, (name, str(priority)), lag
     yield names.SHARDS, (name,), queue.shards
     for direction in ("in", "out"):
         yield names.PAUSED, (name, direction), float(queue.paused in (direction, "both"))

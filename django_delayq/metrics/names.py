@@ -41,6 +41,14 @@ CLOCK_SKEW: Final = gauge(
     merge="max",
 )
 
+PRODUCERS_PAUSED: Final = gauge(
+    "delayq_producers_paused",
+    "delayq.producers.paused",
+    "1",
+    "1: the producers of all queues are paused, so no queue takes new jobs. Resume: delayq_queue resume-producers.",
+    merge="max",
+)
+
 # -- queues ----------------------------------------------------------------------------------------------------------
 
 JOBS: Final = gauge(
@@ -82,6 +90,16 @@ LAG: Final = gauge(
     "Seconds by which the longest waiting job is overdue, except those in quarantine or behind a limit. Grows: too few "
     "workers, none, or the queue is paused.",
     "queue",
+    merge="max",
+)
+PRIORITY_LAG: Final = gauge(
+    "delayq_priority_lag_seconds",
+    "delayq.priority.lag",
+    "s",
+    "The same for each priority of a queue that has used several. Grows for one while more urgent ones stay low: it "
+    "starves; add workers, or set starve_after.",
+    "queue",
+    "priority",
     merge="max",
 )
 SHARDS: Final = gauge("delayq_queue_shards", "delayq.queue.shards", "{shard}", "Shards of the queue.", "queue")

@@ -91,6 +91,9 @@ class QueueConf(Section):
     morgue_ttl: float | None = key(None, check_number, 1)
     #: "strict" = a more urgent class always goes first; "weighted" = it goes first more often
     priorities: str = key("strict", check_choice, ("strict", "weighted"))
+    #: seconds after which a due job goes before more urgent ones, which keep three quarters of what is reserved; None =
+    #: it waits for as long as they are due
+    starve_after: float | None = key(None, check_number, 1)
     #: its jobs are durable (kept in the database until they are done), unless the task or the call overrides it
     durable: bool = key(False, check_flag)
 

@@ -41,10 +41,10 @@ def report(snapshot: Snapshot) -> list[str]:
     lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
-    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot))):
+    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))):
         lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
-    return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
+    return [*lines, "", *recurring_table(snapshot.recurring)] if snapshot.recurring else lines
 
 
 def server_line(snapshot: Snapshot) -> str:
@@ -100,6 +100,17 @@ def parked_line(snapshot: Snapshot) -> str:
     return f"concurrency: {', '.join(waiting)} wait for a free slot of their task" if waiting else ""
 
 
+def starving_line(snapshot: Snapshot) -> str:
+    """Return which priorities wait too long for more urgent jobs, in one line; empty if none do."""
+    waiting = [
+        f"priority {starving.priority} of {printable(queue.name)} for {duration(starving.seconds)}"
+        for queue in snapshot.queues
+        if (starving := queue.starving)
+    ]
+    advice = "behind more urgent jobs: add workers, or set starve_after"
+    return f"starving: {', '.join(waiting)}, {advice}" if waiting else ""
+
+
 def seen(worker: WorkerStatus) -> str:
     """Return the time since a worker's last heartbeat, or "lost"."""
     return "lost" if worker.lost else f"{duration(worker.seconds_ago)} ago"
@@ -122,13 +133,15 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     return table(("worker", "queues", "running", "threads", "seen"), rows, left=2)
 
 
-def _recurring(tasks: Sequence[RecurringStatus]) -> list[str]:
+def recurring_table(tasks: Sequence[RecurringStatus]) -> list[str]:
+    """Return recurring tasks with their ticks as lines of a table."""
     head = ("recurring task", "schedule", "time zone", "last tick", "next tick")
     rows = []
     for one in tasks:
         zone = one.timezone or "UTC"
-        ticks = (_local(tick, zone) for tick in (one.last_tick_ms, one.next_tick_ms))
-        rows.append((printable(one.task), printable(one.schedule), zone, *ticks))
+        following = "paused" if one.paused_ms is not None else _local(one.next_tick_ms, zone)
+        last = _local(one.last_tick_ms, zone)
+        rows.append((printable(one.task), printable(one.schedule), zone, last, following))
     return table(head, rows, left=len(head))
 
 

@@ -36,7 +36,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
             for queue in snapshot.queues
         ],
         "workers": [_worker(worker) for worker in snapshot.workers],
-        "recurring": [_recurring(one) for one in snapshot.recurring],
+        "recurring": [recurring_as_json(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
         "producers_paused": iso_of(snapshot.producers_paused_ms),
     }
@@ -58,6 +58,8 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         "quarantine": counts.quarantine,
         "parked": counts.parked,
         "lag_seconds": round(queue.lag_seconds, 3),
+        "lag_by_priority": {str(priority): round(lag, 3) for priority, lag in counts.lag_by_priority.items()},
+        "starving": None if queue.starving is None else queue.starving.priority,
         "counters": counts.counters,
         "paused": queue.paused,
         "paused_until": {word: iso_of(end) for word, end in queue.paused_until.items()},
@@ -119,7 +121,8 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
     }
 
 
-def _recurring(one: RecurringStatus) -> dict[str, Any]:
+def recurring_as_json(one: RecurringStatus) -> dict[str, Any]:
+    """Return a recurring task as JSON values."""
     return {
         "task": one.task,
         "queue": one.queue,
@@ -128,6 +131,7 @@ def _recurring(one: RecurringStatus) -> dict[str, Any]:
         "missed": one.missed,
         "last_tick": iso_of(one.last_tick_ms),
         "next_tick": iso_of(one.next_tick_ms),
+        "paused": iso_of(one.paused_ms),
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from ..core import recurring_pauses
 from ..core.task import registry
 from ..worker.recurring import works_of
 from .snapshot import RecurringStatus
@@ -14,6 +15,11 @@ from .snapshot import RecurringStatus
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
+
+
+def read_recurring(broker: Broker) -> tuple[RecurringStatus, ...]:
+    """Return the status of the recurring tasks that are registered in this process, ordered by task name."""
+    return recurring_of(broker, broker.queues(), broker.now_ms())
 
 
 def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tuple[RecurringStatus, ...]:
@@ -26,6 +32,7 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
     of_known_queues = [work for work in works if work.task.options.queue in by_name]
     ticks = broker.inspector.last_ticks([(by_name[work.task.options.queue], work.id) for work in of_known_queues])
     last = dict(zip((work.id for work in of_known_queues), ticks, strict=True))
+    paused = recurring_pauses.paused_since(broker) if works else {}
     statuses = [
         RecurringStatus(
             task=work.task.name,
@@ -34,7 +41,8 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
             timezone=work.recurrence.zone,
             missed=work.task.options.missed,
             last_tick_ms=last.get(work.id),
-            next_tick_ms=work.recurrence.following(now_ms),
+            next_tick_ms=None if work.task.name in paused else work.recurrence.following(now_ms),
+            paused_ms=paused.get(work.task.name),
         )
         for work in works
     ]

@@ -21,6 +21,7 @@ from .drawing import (
     seen,
     server_line,
     spark,
+    starving_line,
 )
 from .formatting import duration, printable, table
 from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
@@ -95,7 +96,7 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
     rules += [PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     outbox = [outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else []
     backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
-    apart = [line for line in (quarantine_line(snapshot), parked_line(snapshot)) if line]
+    apart = [line for line in (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot)) if line]
     return Screen(
         f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  {server_line(snapshot)}",
         totals(snapshot, change),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.operations.counts import Counts
+from ..core.operations.counts import Counts, Starving
 from ..core.timings import Figures
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
+#: seconds behind more urgent jobs, beyond those that the queue allows, after which a priority counts as starving
+STARVING_AFTER: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,21 @@ class QueueStatus:
     paused: str = ""
     #: direction → when its pause ends by itself, Unix ms
     paused_until: Mapping[str, int] = field(default_factory=dict)
-    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted
+    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted, starve_after_ms
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lag_seconds(self) -> float:
         """Seconds since the oldest ready job became due."""
         return self.counts.lag_seconds
+
+    @property
+    def starving(self) -> Starving | None:
+        """Priority whose jobs have waited too long for more urgent ones; None if there is none."""
+        if self.paused in ("out", "both"):
+            return None
+        found, allowed = self.counts.starving, self.limits.get("starve_after_ms", 0) / 1000
+        return found if found is not None and found.seconds > allowed + STARVING_AFTER else None
 
     @property
     def scheduled(self) -> int:
@@ -149,7 +159,10 @@ class RecurringStatus:
     missed: str
     #: Unix ms
     last_tick_ms: int | None
+    #: None while it is paused
     next_tick_ms: float | None
+    #: since when its ticks do not fire; None = they do
+    paused_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

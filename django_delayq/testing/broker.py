@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ..connections import DjangoBroker
+from ..core import rules
 from ..core.job import NewJob
 from ..core.queue import Queue
 from ..core.schedule_outcome import ScheduleOutcome
@@ -96,4 +97,4 @@ class MemoryBroker(DjangoBroker):
         self._limited.clear()
         for name in former:
             if name not in settings.queues and self.existing(name) is not None:
-                self.limit(name, max_length=0, morgue_max=0, morgue_ttl_ms=0, weighted=False)
+                self.limit(name, **rules.limits_of(dict.fromkeys(rules.LIMITS)))

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ..core import recurring_pauses
 from ..core.builder import JobBuilder
+from ..core.errors import InvalidJob
+from ..core.inputs import short
 from ..core.moments import datetime_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
@@ -23,12 +26,13 @@ from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
+    from ..core.schedule_outcome import ScheduleOutcome
 
 logger = logging.getLogger(__name__)
 
 #: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
 LOOK: Final = 60.0
-#: time until a queue that accepts no jobs (paused, full) is retried
+#: time until a queue that accepts no jobs (paused, full), or a task that is paused, is retried
 _AGAIN_MS: Final = 5_000.0
 #: time until a task is retried whose tick failed for a reason of its own
 _LATER_MS: Final = 60_000.0
@@ -69,6 +73,29 @@ def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
     """
     recurrences = [(task, check_recurring(task, zone)) for task in registry]
     return [Work(task, recurrence, tick_id(task)) for task, recurrence in recurrences if recurrence is not None]
+
+
+def work_of(registry: Registry, name: str) -> Work:
+    """Return a recurring task by its name.
+
+    Raises:
+        InvalidJob: there is no such task in this process; the message lists those that there are.
+    """
+    works = {work.task.name: work for work in works_of(registry)}
+    if name not in works:
+        known = ", ".join(sorted(works)) or "none"
+        raise InvalidJob(f"{short(name)} is no recurring task of this project; these are: {known}")
+    return works[name]
+
+
+def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
+    """Schedule a run of a recurring task for now, beside its ticks; at most one is active, and at most one waits.
+
+    Raises:
+        QueuePaused, QueueFull, TaskMismatch: the queue takes no job, or another task has its id.
+    """
+    new = JobBuilder(work.task).build_tick(work.id, int(broker.now_ms()))
+    return broker.queue(work.task.options.queue).schedule(new)
 
 
 class ServerClock:
@@ -154,6 +181,9 @@ class RecurringTicker:
         following = work.recurrence.following(now_ms)
         work.look_at = float("inf") if following is None else following
         if tick is None or tick <= work.done:
+            return
+        if recurring_pauses.is_paused(self._broker, work.task.name):
+            work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
             return
         late_ms = now_ms - tick
         missed = late_ms > grace_ms(work.recurrence, tick)

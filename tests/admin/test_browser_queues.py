@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from django_delayq import task
+from django_delayq.core import recurring_pauses
 from django_delayq.core.broker import Broker
+from django_delayq.core.task import registry
 from tests.admin.support import every_place
 from tests.support.browser import Browser
 
@@ -44,3 +47,25 @@ def test_the_reason_why_a_queue_stays_is_beside_the_box(delayq: Broker, operator
     operator.click("Delete the queue")
     assert "by ticking this box" in operator.text()
     operator.screenshot("queue-delete")
+
+
+def test_a_recurring_task_is_paused_and_run(delayq: Broker, operator: Browser) -> None:
+    nightly = {"cron": "0 3 * * mon-fri", "timezone": "Europe/Berlin", "missed": "skip"}
+    made = [
+        task(name="shop.nightly_report", queue="reports", **nightly)(lambda: None),
+        task(name="shop.sweep_carts", every=600)(lambda: None),
+    ]
+    try:
+        operator.size(1100, 800)
+        operator.open(LIST)
+        operator.click("Recurring tasks")
+        operator.click('button[aria-label="Pause shop.nightly_report"]')
+        assert "Paused: the ticks of shop.nightly_report do not fire until it is resumed." in operator.text()
+        operator.click('button[aria-label="Run now shop.sweep_carts"]')
+        assert "A run of shop.sweep_carts is due now." in operator.text()
+        operator.screenshot("recurring")
+        assert recurring_pauses.paused_since(delayq).keys() == {"shop.nightly_report"}
+        assert delayq.inspector.counts("default").ready == 1
+    finally:
+        for one in made:
+            registry.remove(one)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 LIST = "/admin/django_delayq/queueentry/"
 NEW = {"name": "mail", "kind": "python", "shards": "1", "priorities": "strict"}
-NO_LIMITS = {"max_length": None, "morgue_max": None, "morgue_ttl": None, "priorities": "strict"}
+NO_LIMITS = {"max_length": None, "morgue_max": None, "morgue_ttl": None, "priorities": "strict", "starve_after": None}
 
 
 @pytest.fixture
@@ -79,6 +79,7 @@ def test_t90_a_queue_is_created_with_its_kind_shards_and_limits(delayq: Broker, 
         ({"kind": "other"}, "Select a valid choice."),
         ({"max_length": "0"}, "greater than or equal to 1"),
         ({"morgue_ttl": "nan"}, "Enter a number."),
+        ({"starve_after": "0.5"}, "greater than or equal to 1"),
     ],
 )
 def test_a_queue_that_cannot_be_is_not_created(
@@ -103,14 +104,16 @@ def test_limits_are_changed_and_removed(delayq: Broker, operator: Client) -> Non
     delayq.queue("orders")
     delayq.limit("orders", max_length=10, morgue_max=7)
     assert 'value="10"' in operator.get(f"{LIST}orders/limit/").content.decode()
-    said = {"max_length": "", "morgue_max": "8", "morgue_ttl": "3600", "priorities": "weighted"}
+    said = {"max_length": "", "morgue_max": "8", "morgue_ttl": "3600", "priorities": "weighted", "starve_after": "90"}
     assert press(operator, "orders/limit", **said) == ["The limits were changed."]
     assert limits(delayq, "orders") == {
         "max_length": None,
         "morgue_max": 8,
         "morgue_ttl": 3600.0,
         "priorities": "weighted",
+        "starve_after": 90.0,
     }
+    assert "due jobs starve after: 1 min 30 s" in operator.get(LIST).content.decode()
 
 
 def test_limits_that_cannot_be_change_nothing(delayq: Broker, operator: Client) -> None:

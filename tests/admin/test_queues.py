@@ -62,6 +62,16 @@ def test_the_lag_of_a_queue_is_marked(delayq: Broker, operator: Client) -> None:
     assert cells(operator.get(LIST).content)[0][7] == "2 min 5 s"
 
 
+def test_the_page_of_a_queue_has_the_lag_of_each_priority(delayq: Broker, operator: Client) -> None:
+    yard, now_ms = Yard(delayq), int(delayq.now_ms())
+    yard.put("patient", due_ms=now_ms - 725_000, delay_ms=None, priority=7)
+    page = " ".join(operator.get(f"{LIST}orders/change/").content.decode().split())
+    assert "Lag by priority" not in page, "it has used one only"
+    yard.put("urgent", due_ms=now_ms + 60_000, delay_ms=None, priority=0)
+    page = " ".join(operator.get(f"{LIST}orders/change/").content.decode().split())
+    assert 'Lag by priority</dt><dd>0: <span>0 s</span>, 7: <span class="dq-pill dq-late">12 min' in page
+
+
 def test_pauses_and_limits_are_named(delayq: Broker, operator: Client) -> None:
     Yard(delayq).put("one")
     delayq.pause("orders", "out")

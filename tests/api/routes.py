@@ -17,7 +17,7 @@ from .conftest import ROOT, Caller
 from .errands import keys_of
 
 #: what stands in an address in the place of its arguments
-SAMPLES = {"queue": "mail", "worker": "host.example:4711", "id": "7"}
+SAMPLES = {"queue": "mail", "worker": "host.example:4711", "id": "7", "task": "T"}
 #: the only ones without credentials
 OPEN = {"healthz", "readyz"}
 #: catch-alls: who may come in is told that there is nothing

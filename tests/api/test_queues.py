@@ -19,7 +19,7 @@ from django_delayq.models import OutboxJob
 
 from .conftest import Caller
 
-NO_LIMITS = {"max_length": None, "morgue_max": None, "morgue_ttl": None, "priorities": "strict"}
+NO_LIMITS = {"max_length": None, "morgue_max": None, "morgue_ttl": None, "priorities": "strict", "starve_after": None}
 NOTHING = {"delayed": 0, "ready": 0, "reserved": 0, "gated": 0, "failed": 0, "morgue": 0}
 
 
@@ -66,7 +66,14 @@ def test_the_list_tells_what_lies_in_each_queue(api: Caller, delayq: Any) -> Non
     status, body = api.get("v1/queues")
     assert status == 200
     images, mail = body["queues"]
-    assert images == {**described("images", kind="pull"), "counts": NOTHING, "lag_seconds": 0.0, "counters": {}}
+    assert images == {
+        **described("images", kind="pull"),
+        "counts": NOTHING,
+        "lag_seconds": 0.0,
+        "lag_by_priority": {},
+        "counters": {},
+    }
+    assert mail.pop("lag_by_priority") == {"4": mail["lag_seconds"]}
     assert 5 <= mail.pop("lag_seconds") < 60
     assert mail == {
         **described("mail", shards=3),
@@ -165,8 +172,9 @@ def test_a_queue_is_made_with_its_limits(api: Caller, delayq: Any) -> None:
         "morgue_max": 7,
         "morgue_ttl": 2.5,
         "priorities": "weighted",
+        "starve_after": 90,
     }
-    limits = {"max_length": 9, "morgue_max": 7, "morgue_ttl": 2.5, "priorities": "weighted"}
+    limits = {"max_length": 9, "morgue_max": 7, "morgue_ttl": 2.5, "priorities": "weighted", "starve_after": 90.0}
     made = described("images", kind="pull", shards=3, limits=limits)
     assert api.post("v1/queues", asked) == (201, made)
     assert api.post("v1/queues", asked) == (200, made)
@@ -237,6 +245,7 @@ def test_of_many_who_make_a_queue_at_once_nobody_is_told_something_wrong(same: b
         ({"name": "mail", "max_length": -1}, "/max_length"),
         ({"name": "mail", "morgue_ttl": 0.5}, "/morgue_ttl"),
         ({"name": "mail", "priorities": None}, "/priorities"),
+        ({"name": "mail", "starve_after": 0}, "/starve_after"),
         ({"name": "mail", "shard": 2}, "/shard"),
     ],
 )
@@ -247,7 +256,7 @@ def test_nonsense_makes_no_queue(asked: dict[str, Any], pointer: str, api: Calle
 
 
 def test_of_a_queue_in_the_settings_they_decide(api: Caller, settings: Any) -> None:
-    limits = {"max_length": 8, "morgue_max": None, "morgue_ttl": 60.0, "priorities": "weighted"}
+    limits = {**NO_LIMITS, "max_length": 8, "morgue_ttl": 60.0, "priorities": "weighted"}
     configured = {"images": {"kind": "pull", "shards": 2, "max_length": 8, "morgue_ttl": 60, "priorities": "weighted"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": configured}
     for other in ({"kind": "python"}, {"shards": 3}, {"max_length": 9}):
@@ -278,7 +287,8 @@ def test_limits_are_changed_one_by_one_and_taken_away_with_null(api: Caller, del
         {**NO_LIMITS, "max_length": 2, "morgue_ttl": 60.0, "priorities": "weighted"},
     )
     assert delayq.queue("mail").schedule_many([NewJob(name, "t") for name in "abc"]).count("full") == 1
-    status, body = api.patch("v1/queues/mail", {"max_length": None, "morgue_ttl": None, "priorities": "strict"})
+    assert api.patch("v1/queues/mail", {"starve_after": 600})[1]["limits"]["starve_after"] == 600
+    status, body = api.patch("v1/queues/mail", dict(NO_LIMITS))
     assert (status, body["limits"]) == (200, NO_LIMITS)
     assert delayq.queue("mail").schedule(NewJob("c", "t")) == "created"
     assert api.patch("v1/queues/mail", {}) == (200, described("mail"))

@@ -27,7 +27,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
             "REDIS": "redis://localhost/3",
             "PREFIX": "shop:live",
             "QUEUES": {
-                "orders": {"shards": 5, "weight": 2, "priorities": "weighted"},
+                "orders": {"shards": 5, "weight": 2, "priorities": "weighted", "starve_after": 60},
                 "feed": {"kind": "pull", "max_length": 10, "morgue_max": 5, "morgue_ttl": 3600},
             },
             "WORKER": {
@@ -56,6 +56,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         }
     )
     assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
+    assert (made.queue("orders").starve_after, made.queue("feed").starve_after) == (60, None)
     assert (made.queue("orders").priorities, made.worker.nodes, made.worker.node) == ("weighted", 3, 2)
     assert (made.worker.quarantine, make_config(made).quarantine, make_config(made, quarantine=1).quarantine) == (
         4,
@@ -128,6 +129,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"QUEUES": {"a": {"morgue_max": "5"}}}, "morgue_max must be an int"),
         ({"QUEUES": {"a": {"morgue_ttl": 0}}}, "morgue_ttl must be 1 or more seconds, got 0"),
         ({"QUEUES": {"a": {"priorities": "fair"}}}, "priorities must be one of strict, weighted"),
+        ({"QUEUES": {"a": {"starve_after": 0.5}}}, "starve_after must be 1 or more seconds, got 0.5"),
         ({"WORKER": {"splitter": "by_nod"}}, "default, rendezvous, by_node or the dotted path"),
         ({"WORKER": {"nodes": 0}}, "nodes must be 1 or more, got 0"),
         ({"QUEUES": {"a": {"weight": 0}}}, "weight must be 0.001 or more, got 0"),

@@ -94,6 +94,16 @@ def test_weighted_classes_do_not_starve(stand: Stand) -> None:
     assert 10 <= taken.count("patient") <= 30
 
 
+def test_due_jobs_that_wait_too_long_get_a_quarter(stand: Stand) -> None:
+    stand.broker.limit("q", starve_after_ms=1000)
+    for n in range(40):
+        stand.put(f"urgent-{n}", priority=0)
+        stand.put(f"patient-{n}", priority=7)
+    assert {job.id.partition("-")[0] for job in stand.batch(8).jobs} == {"urgent"}
+    stand.wait(1001)
+    assert [job.id for job in stand.batch(8).jobs] == ["patient-0", "patient-1", *(f"urgent-{n}" for n in range(8, 14))]
+
+
 def test_many_at_once(stand: Stand) -> None:
     stand.put("taken", task="other")
     news = [stand.new("a"), stand.new("a"), stand.new("taken"), stand.new("b", at=10)]

@@ -33,7 +33,7 @@ def rules_of(queue: Queue) -> list[tuple[int, float, float, float]]:
     names = [queue.shard(number).names["meta"] for number in queue.numbers]
     stored = [queue.broker.client.hget(name, "rules") for name in names]
     found = [layout.RULES.unpack(one) if one else layout.Rules() for one in stored]
-    assert all(ends == (0, 0) for *_, ends in [(one[:4], tuple(one[4:])) for one in found])
+    assert all(ends == (0, 0, 0) for *_, ends in [(one[:4], tuple(one[4:])) for one in found])
     return [tuple(one[:4]) for one in found]
 
 

@@ -173,6 +173,7 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
     schedule(note, "1")
     delayq.queue("raw", kind="pull", shards=3)
     delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl_ms=86_400_000, weighted=True)
+    delayq.limit("default", starve_after_ms=90_000)
     delayq.pause("raw", "in")
     assert told("delayq_queue", "list") == [
         {
@@ -181,6 +182,7 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
             "paused": "",
             "shards": 1,
             "priorities": "weighted",
+            "starve_after": 90.0,
             "jobs": 1,
             "max_length": 100,
             "morgue": 2,
@@ -193,6 +195,7 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
             "paused": "in",
             "shards": 3,
             "priorities": "strict",
+            "starve_after": None,
             "jobs": 0,
             "max_length": None,
             "morgue": 0,
@@ -201,8 +204,8 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
         },
     ]
     lines = [line.split() for line in run("delayq_queue", "list").splitlines()]
-    assert lines[1] == ["default", "python", "-", "1", "weighted", "1", "100", "2", "10", "1d00h"]
-    assert lines[2] == ["raw", "pull", "in", "3", "strict", "0", "-", "0", "-", "-"]
+    assert lines[1] == ["default", "python", "-", "1", "weighted", "1m30s", "1", "100", "2", "10", "1d00h"]
+    assert lines[2] == ["raw", "pull", "in", "3", "strict", "-", "0", "-", "0", "-", "-"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -238,7 +241,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     schedule(note, "1")
     settings.DELAYQ = {
         **settings.DELAYQ,
-        "QUEUES": {"default": {"max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "priorities": "weighted"}},
+        "QUEUES": {"default": {"max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "starve_after": 60}},
     }
     connections.close_broker()
     schedule(note, "2")
@@ -249,7 +252,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
         "max_length": 2,
         "morgue_max": 7,
         "morgue_ttl_ms": 1500,
-        "weighted": True,
+        "starve_after_ms": 60_000,
     }
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()

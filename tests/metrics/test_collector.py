@@ -110,6 +110,7 @@ def test_every_metric_is_in_a_scrape_of_a_deployment_that_has_everything(
     scripts_measured: Broker, work_off: Callable[..., None]
 ) -> None:
     schedule(note, "one")
+    schedule(note, "two", priority=0)
     work_off()
     broker = connections.broker()
     broker.tally.count("redis_error", "transient")

@@ -38,6 +38,7 @@ VALUES = {
         "buried",
         "refused",
     },
+    "priority": set("01234567"),
     "direction": {"in", "out", "enqueue", "dequeue"},
     "result": {label for metric, label in names.COUNTERS.values() if metric is names.SCHEDULED},
     "outcome": {label for metric, label in names.COUNTERS.values() if metric is names.SETTLED},

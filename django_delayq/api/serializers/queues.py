@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ...core.depths import MINUTES
 from ...core.records.keys import MAX_SHARDS
-from ...core.rules import DIRECTIONS
+from ...core.rules import DIRECTIONS, LIMITS
 from .base import Resource
 from .fields import IntField, NumberField, QueueNameField, RoundedField, TimeField
 
@@ -47,6 +47,13 @@ def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
             **options,
             help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
         ),
+        "starve_after": NumberField(
+            **options,
+            allow_null=True,
+            min_value=1,
+            max_value=1e9,
+            help_text="seconds after which a due job goes before more urgent ones, which keep three quarters",
+        ),
     }
 
 
@@ -54,11 +61,17 @@ class LimitsSerializer(Resource):
     """Limits of a queue; null = no limit. In a request a missing member leaves the limit unchanged."""
 
     vars().update(_limits())
-    always = ("max_length", "morgue_max", "morgue_ttl", "priorities")
+    always = LIMITS
     requests: ClassVar = {
         "at most a million jobs, morgue records for a week": {"max_length": 1_000_000, "morgue_ttl": 604_800}
     }
-    example: ClassVar = {"max_length": 100_000, "morgue_max": None, "morgue_ttl": 604_800.0, "priorities": "strict"}
+    example: ClassVar = {
+        "max_length": 100_000,
+        "morgue_max": None,
+        "morgue_ttl": 604_800.0,
+        "priorities": "strict",
+        "starve_after": 600.0,
+    }
 
 
 @extend_schema_field({"type": "string", "pattern": "^(in|out|both)?$"})
@@ -129,12 +142,21 @@ class QueueCountsSerializer(QueueSerializer):
     lag_seconds = RoundedField(
         source="counts.lag_seconds", help_text="how long the longest waiting ready job is overdue"
     )
+    lag_by_priority = serializers.DictField(
+        source="counts.lag_by_priority",
+        child=RoundedField(),
+        help_text="the same for each priority that was ever used; one that grows alone starves behind more urgent jobs",
+    )
     counters = serializers.DictField(
         source="counts.counters",
         child=serializers.IntegerField(),
         help_text="counted since the queue was created: created, changed, refused, acked, failed, …",
     )
-    example: ClassVar = {"lag_seconds": 0.25, "counters": {"created": 5210, "acked": 4004}}
+    example: ClassVar = {
+        "lag_seconds": 0.25,
+        "lag_by_priority": {"0": 0.0, "4": 0.25},
+        "counters": {"created": 5210, "acked": 4004},
+    }
 
 
 class ShardSerializer(Resource):

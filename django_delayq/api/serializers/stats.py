@@ -36,7 +36,7 @@ class StatusSerializer(Resource):
     queues = ListField(help_text="counts, counters, policy, lateness and duration of attempts of each")
     workers = ListField(help_text="last heartbeat of each")
     recurring = ListField(
-        help_text="recurring tasks registered in the responding process, with their last and next tick"
+        help_text="recurring tasks registered in the responding process, with their last and next tick and pause"
     )
     redis = ObjectField(help_text="version, memory, persistence, clients")
     producers_paused = TimeField(allow_null=True, help_text="since when the producers of all queues are paused")

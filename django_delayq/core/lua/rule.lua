@@ -3,7 +3,8 @@
 -- ARGV    3 flags to clear; 4 flags to set: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids), 8
 --         classes are weighted, 32 producers are paused; 5 most live ids of the queue, 6 most morgue records, 7 ms that a morgue
 --         record is kept: 0 = no limit, '' = unchanged; 8 and 9 when the pauses for new jobs and for reserving end, ms:
---         0 = not by themselves, '' = unchanged
+--         0 = not by themselves, '' = unchanged; 10 ms after which a due job of a less urgent class starves (lib/reserve):
+--         0 = never, '' = unchanged
 -- Returns the last fencing token.
 -- Events  none
 -- include keys clock begin sweep window body due wake rules
@@ -29,7 +30,8 @@ local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or
 if limit ~= max_length then
   redis.call('HDEL', META, 'quota') -- divided anew by the next producer that is refused
 end
-write_rules(result, limit, graves, ttl, tonumber(ARGV[8]) or in_until, tonumber(ARGV[9]) or out_until)
+local starve_after = tonumber(ARGV[10]) or (meta[6] and struct.unpack('<d', meta[6], 42) or 0)
+write_rules(result, limit, graves, ttl, tonumber(ARGV[8]) or in_until, tonumber(ARGV[9]) or out_until, starve_after)
 -- Consumers know when the pause was to end, or that it has no end.
 if paused_out and head(1, PARKED) then
   wake()

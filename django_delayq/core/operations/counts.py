@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidJob
 
@@ -18,6 +19,13 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "buried": ("buried",),
     "cancelled": ("cancelled",),
 }
+
+
+class Starving(NamedTuple):
+    """Priority that more urgent jobs keep waiting, and the seconds by which its most overdue job is late."""
+
+    priority: int
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -33,6 +41,8 @@ class Counts:
     failed: int = 0
     morgue: int = 0
     oldest_due_ms: float | None = None
+    #: the same for each priority that was ever used
+    oldest_due_ms_of: dict[int, float | None] = field(default_factory=dict)
     #: completion marks of durable jobs that no worker has processed yet
     marks: int = 0
     #: jobs whose next attempt runs in quarantine; also counted as delayed or ready
@@ -62,9 +72,25 @@ class Counts:
     @property
     def lag_seconds(self) -> float:
         """Seconds by which the most overdue job is late, without those that wait for quarantine or for a free slot."""
-        if self.oldest_due_ms is None:
-            return 0.0
-        return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
+        return self._lag(self.oldest_due_ms)
+
+    @property
+    def lag_by_priority(self) -> dict[int, float]:
+        """The same for each priority that was ever used."""
+        return {priority: self._lag(due_ms) for priority, due_ms in sorted(self.oldest_due_ms_of.items())}
+
+    @property
+    def starving(self) -> Starving | None:
+        """Most overdue priority behind a more urgent one with due jobs that are less late; None if there is none."""
+        lags, best, found = self.lag_by_priority, math.inf, Starving(0, 0.0)
+        for priority, lag in lags.items():
+            if lag > max(best, found.seconds):
+                found = Starving(priority, lag)
+            best = min(best, lag or best)
+        return found if found.seconds else None
+
+    def _lag(self, due_ms: float | None) -> float:
+        return 0.0 if due_ms is None else max(0.0, self.now_ms - due_ms) / 1000
 
     def counter(self, group: str) -> int:
         """Return the sum of a group of counters, a key of :data:`GROUPS`."""
@@ -80,7 +106,7 @@ class Counts:
 
     def add(self, answer: Sequence[Any]) -> None:
         """Add the reply of ``stats.lua`` for one shard."""
-        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, *rest = answer
+        now_ms, ready, delayed, reserved, gated, failed, morgue, heads, _deadline, hold, marks, *rest = answer
         quarantine, begun, parked, due, *counters = rest
         self.now_ms = max(self.now_ms, float(now_ms))
         self.ready += ready
@@ -94,14 +120,19 @@ class Counts:
         self.begun += begun
         self.parked += parked
         self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
-        due_ms = float(oldest) // 1000
-        if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):
-            self.oldest_due_ms = due_ms
+        for priority, oldest in zip(heads[::2], heads[1::2], strict=True):
+            due_ms = float(oldest) // 1000 if float(oldest) >= 0 else None
+            self.oldest_due_ms_of[priority] = _earlier(self.oldest_due_ms_of.get(priority), due_ms)
+            self.oldest_due_ms = _earlier(self.oldest_due_ms, due_ms)
         bins = [later - sooner for sooner, later in pairwise((0, ready, *due, ready + delayed))]
         before = self.backlog if len(self.backlog) == len(bins) else (0,) * len(bins)
         self.backlog = tuple(map(sum, zip(before, bins, strict=True)))
         for name, value in zip(counters[::2], counters[1::2], strict=True):
             self.counters[name.decode()] = self.counters.get(name.decode(), 0) + int(value)
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    return min((ms for ms in (one, other) if ms is not None), default=None)
 
 
 def check_horizon(horizon: Sequence[int]) -> tuple[int, ...]:

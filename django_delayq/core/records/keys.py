@@ -121,6 +121,11 @@ def queues_key(prefix: str) -> str:
     return f"{{{prefix}}}:queues"
 
 
+def recurring_key(prefix: str) -> str:
+    """Return the key of the recurring tasks that are paused: task -> since when, Unix ms."""
+    return f"{{{prefix}}}:recurring"
+
+
 def workers_key(prefix: str) -> str:
     """Return the key of the registry of workers."""
     return f"{{{prefix}}}:workers"

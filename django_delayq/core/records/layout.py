@@ -33,11 +33,11 @@ ENDED: Final = 16
 PRODUCERS_PAUSED: Final = 32
 _LONGEST_PAST: Final = 64
 #: stored form of :class:`Rules`
-RULES: Final = struct.Struct("<Bddddd")
+RULES: Final = struct.Struct("<Bdddddd")
 
 
 class Rules(NamedTuple):
-    """Rules of one shard, as stored: 0 = no limit, no end. ``in_until`` and ``out_until`` are the ends of pauses."""
+    """Rules of one shard, as stored: 0 = no limit, no end, never. ``in_until``, ``out_until``: the ends of pauses."""
 
     flags: int = 0
     max_length: int = 0
@@ -45,6 +45,7 @@ class Rules(NamedTuple):
     morgue_ttl_ms: int = 0
     in_until: int = 0
     out_until: int = 0
+    starve_after_ms: int = 0
 
 
 def new_layout(shards: int, kind: str, epoch: int = 0) -> Layout:
@@ -150,8 +151,11 @@ def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> 
     flags = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT) | (WEIGHTED if limits.get("weighted") else 0)
     flags |= PRODUCERS_PAUSED if producers_paused else 0
     morgue_max = -(-int(limits.get("morgue_max") or 0) // shards)
-    max_length, ttl_ms = int(limits.get("max_length") or 0), int(limits.get("morgue_ttl_ms") or 0)
-    return Rules(flags, max_length, morgue_max, ttl_ms, int(ends.get("in") or 0), int(ends.get("out") or 0))
+    max_length, ttl_ms, starve_after_ms = (
+        int(limits.get(name) or 0) for name in ("max_length", "morgue_ttl_ms", "starve_after_ms")
+    )
+    in_until, out_until = (int(ends.get(direction) or 0) for direction in ("in", "out"))
+    return Rules(flags, max_length, morgue_max, ttl_ms, in_until, out_until, starve_after_ms)
 
 
 def describe(layout: Layout) -> str:

@@ -195,23 +195,23 @@ class Command(DelayQCommand):
         """Return a value of :func:`as_dict` for a table."""
         if value in (None, ""):
             return "-"
-        return duration(value) if name == "morgue_ttl" else value
+        return duration(value) if name in ("morgue_ttl", "starve_after") else value
 
 
 def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
     """Return a queue, its policy and its counts as plain data. A missing limit is None."""
     orders = rules.orders_of(queue.layout)
-    limits = orders["limits"]
-    ttl_ms = limits.get("morgue_ttl_ms")
+    limits = rules.limits_in_force(queue.layout)
     return {
         "queue": queue.name,
         "kind": queue.kind,
         "paused": orders["paused"],
         "shards": queue.shards,
-        "priorities": "weighted" if limits.get("weighted") else "strict",
+        "priorities": limits["priorities"],
+        "starve_after": limits["starve_after"],
         "jobs": counts.delayed + counts.ready + counts.reserved,
-        "max_length": limits.get("max_length"),
+        "max_length": limits["max_length"],
         "morgue": counts.morgue,
-        "morgue_max": limits.get("morgue_max"),
-        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
+        "morgue_max": limits["morgue_max"],
+        "morgue_ttl": limits["morgue_ttl"],
     }

@@ -10,13 +10,13 @@ local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
 local last_event = meta[8] or '0-0'
 -- The queue policy of this shard (rule.lua); most shards have none.
 local CLOSING, ENDED, PRODUCERS_PAUSED = 4, 16, 32
-local paused_in, paused_out, closing, weighted, ended = false, false, false, false, false
+local paused_in, paused_out, closing, ended = false, false, false, false
 -- A pause ends by itself at such a moment (ms; 0 = it has to be ended).
 local max_length, morgue_max, morgue_ttl, in_until, out_until = 0, 0, 0, 0, 0
 local flags = 0
 if meta[6] then
   flags, max_length, morgue_max, morgue_ttl, in_until, out_until = struct.unpack('<Bddddd', meta[6])
-  closing, weighted = flags % 8 >= CLOSING, flags % 16 >= 8
+  closing = flags % 8 >= CLOSING
   -- A tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
   ended = flags % 32 >= ENDED
 end

@@ -83,10 +83,10 @@ local function hand_out_fresh(id, due, body, token, state_end)
     struct.pack('<d', due) .. FRESH_COUNTS .. struct.pack('<Bc0I4c0', #id, id, #body, body)
 end
 
--- Return due ids of a class with their scores and bodies, as many as one reply may have.
-local function due_of_class(class, limit)
+-- Return ids of a class that were due at a moment, with their scores and bodies, as many as one reply may have.
+local function due_of_class(class, limit, moment_ms)
   local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
-  local until_us = text(now_ms * 1000 + 999)
+  local until_us = text(moment_ms * 1000 + 999)
   local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
   local ids, scores, bodies, size = {}, {}, {}, 0
   for first = 1, #due, 2 * BODIES_AT_ONCE do
@@ -138,11 +138,11 @@ function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
 
-local function reserve_class(class, limit, token, worker, jobs)
+local function reserve_class(class, limit, token, worker, jobs, moment_ms)
   local moved
   repeat
     moved = parking and parking.moved
-    local ids, scores, bodies = due_of_class(class, limit - #jobs)
+    local ids, scores, bodies = due_of_class(class, limit - #jobs, moment_ms or now_ms)
     if parking then
       ids, scores, bodies = parking.within_limits(class, ids, scores, bodies)
     end
@@ -161,7 +161,7 @@ local function order_of_classes(token)
       order[#order + 1] = class
     end
   end
-  if weighted and #order > 1 then
+  if flags % 16 >= 8 and #order > 1 then
     local lot, first = (token % 65536 * 40503) % 65536 / 65536 * (2 ^ #order - 1), #order
     for place = 1, #order - 1 do
       lot = lot - 2 ^ (#order - place)
@@ -173,6 +173,33 @@ local function order_of_classes(token)
     table.insert(order, 1, table.remove(order, first))
   end
   return order
+end
+
+-- Hands out jobs that starve, the class with the oldest one first: jobs behind a more urgent class with due jobs that have
+-- been due for longer than the queue allows (rule.lua). They get a quarter of what a call may hand out, and of calls for
+-- fewer than four jobs every fourth on average, so that the more urgent ones do not starve in turn.
+local function reserve_starving(order, limit, token, worker, jobs)
+  local after_ms = #order > 1 and meta[6] and struct.unpack('<d', meta[6], 42) or 0
+  if after_ms == 0 then
+    return
+  end
+  local since_ms, starving, has_due = now_ms - after_ms, {}, false
+  for _, class in ipairs(order) do
+    local due = head(class, class)
+    if has_due and due and math.floor(due / 1000) <= since_ms then
+      starving[#starving + 1] = { class = class, due = due }
+    end
+    has_due = has_due or is_due(due)
+  end
+  table.sort(starving, function(one, other)
+    return one.due < other.due
+  end)
+  local share = math.floor(limit / 4 + (token % 65536 * 40503) % 65536 / 65536)
+  for _, one in ipairs(starving) do
+    if share > #jobs then
+      reserve_class(one.class, share, token, worker, jobs, since_ms)
+    end
+  end
 end
 
 function reserve(limit, worker)
@@ -189,7 +216,9 @@ function reserve(limit, worker)
   local next_due = head(unpack(served))
   if limit > 0 and is_due(next_due) then
     token = new_token()
-    for _, class in ipairs(order_of_classes(token)) do
+    local order = order_of_classes(token)
+    reserve_starving(order, limit, token, worker, jobs)
+    for _, class in ipairs(order) do
       if limit > #jobs then
         reserve_class(class, limit, token, worker, jobs)
       end

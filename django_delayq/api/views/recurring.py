@@ -1,0 +1,125 @@
+"""Endpoints of recurring tasks: list them, pause and resume their ticks, run one now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from django.urls import URLPattern, path
+from rest_framework.response import Response
+
+from ...access.permissions import may_use
+from ...access.problems import Problem
+from ...core import recurring_pauses
+from ...core.errors import InvalidJob
+from ...core.task import registry
+from ...status.json_form import recurring_as_json
+from ...status.recurring import read_recurring
+from ...worker.recurring import Work, run_now, work_of
+from .. import brokers
+from ..base import ApiView
+from ..describe import operation
+from ..serializers.recurring import RecurringSerializer, RecurringTasksSerializer, RunOutcomeSerializer
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+
+class RecurringTasks(ApiView):
+    """``recurring``."""
+
+    tag = "queues"
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+    @operation(
+        "list_recurring",
+        "List the recurring tasks",
+        returns=RecurringTasksSerializer,
+        text="Those that the responding process has registered. Tasks of queues that the project's `allow` rule hides "
+        "from the user are left out.",
+    )
+    def get(self, request: Request) -> Response:
+        """Return the tasks."""
+        tasks = [one for one in read_recurring(brokers.broker()) if may_use(request, "view", one.queue)]
+        return Response({"recurring": [recurring_as_json(one) for one in tasks]})
+
+
+class _OneTask(ApiView):
+    """Verb on the task that the address names."""
+
+    tag = "queues"
+    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+
+    @property
+    def work(self) -> Work:
+        """Task in the address.
+
+        Raises:
+            Problem: it is no recurring task.
+        """
+        try:
+            return work_of(registry, self.kwargs["task"])
+        except InvalidJob as error:
+            raise Problem(404, "not_found", str(error)) from None
+
+    def named_queues(self, request: Request) -> Sequence[str]:
+        """Return the queue of the task; of an unknown one the verb says so."""
+        known = registry.get(self.kwargs["task"])
+        return () if known is None else (known.options.queue,)
+
+    def state(self) -> Response:
+        """Return the task as a response."""
+        name = self.work.task.name
+        return Response(next(recurring_as_json(one) for one in read_recurring(brokers.broker()) if one.task == name))
+
+
+class PauseRecurring(_OneTask):
+    """``recurring/{task}/pause``."""
+
+    @operation(
+        "pause_recurring",
+        "Let no tick of a recurring task fire",
+        returns=RecurringSerializer,
+        text="Until it is resumed. A job of an earlier tick runs.",
+    )
+    def post(self, request: Request, task: str) -> Response:
+        """Pause the task."""
+        recurring_pauses.pause(brokers.broker(), self.work.task.name)
+        return self.state()
+
+
+class ResumeRecurring(_OneTask):
+    """``recurring/{task}/resume``."""
+
+    @operation(
+        "resume_recurring",
+        "Let the ticks of a recurring task fire again",
+        returns=RecurringSerializer,
+        text="Of ticks that were missed meanwhile, the task's `missed` decides.",
+    )
+    def post(self, request: Request, task: str) -> Response:
+        """Resume the task."""
+        recurring_pauses.resume(brokers.broker(), self.work.task.name)
+        return self.state()
+
+
+class RunRecurringNow(_OneTask):
+    """``recurring/{task}/run-now``."""
+
+    @operation(
+        "run_recurring_now",
+        "Run a recurring task now, beside its ticks",
+        returns=RunOutcomeSerializer,
+        text="Also while it is paused. At most one run is active, and at most one waits.",
+    )
+    def post(self, request: Request, task: str) -> Response:
+        """Schedule a run."""
+        return Response({"outcome": str(run_now(brokers.broker(), self.work))})
+
+
+urlpatterns: list[URLPattern] = [
+    path("recurring", RecurringTasks.as_view(), name="recurring"),
+    path("recurring/<delayq_any:task>/pause", PauseRecurring.as_view(), name="recurring_pause"),
+    path("recurring/<delayq_any:task>/resume", ResumeRecurring.as_view(), name="recurring_resume"),
+    path("recurring/<delayq_any:task>/run-now", RunRecurringNow.as_view(), name="recurring_run_now"),
+]

@@ -1,0 +1,37 @@
+"""Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .records.keys import recurring_key
+from .redis.scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+
+def pause(broker: Broker, task: str) -> None:
+    """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
+    now_ms = broker.now_ms()
+    with clear_errors():
+        broker.client.hsetnx(recurring_key(broker.prefix), task, int(now_ms))
+
+
+def resume(broker: Broker, task: str) -> None:
+    """End :func:`pause`."""
+    with clear_errors():
+        broker.client.hdel(recurring_key(broker.prefix), task)
+
+
+def is_paused(broker: Broker, task: str) -> bool:
+    """Return True if the ticks of a recurring task do not fire now."""
+    with clear_errors():
+        return bool(broker.client.hexists(recurring_key(broker.prefix), task))
+
+
+def paused_since(broker: Broker) -> dict[str, int]:
+    """Return since when tasks are paused, Unix ms, by task."""
+    with clear_errors():
+        stored: dict[bytes, bytes] = broker.client.hgetall(recurring_key(broker.prefix))
+    return {task.decode(): int(since) for task, since in stored.items()}

@@ -1,0 +1,77 @@
+"""Recurring tasks: list them, pause and resume their ticks, run one now."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any, Final
+
+from ... import connections
+from ...core import recurring_pauses
+from ...core.task import registry
+from ...status.drawing import recurring_table
+from ...status.formatting import printable
+from ...status.json_form import recurring_as_json
+from ...status.recurring import read_recurring
+from ...worker.recurring import run_now, work_of
+from ..base import DelayQCommand, share_options
+
+ACTIONS: Final = {
+    "pause": "let no tick of a task fire until it is resumed; jobs that are there already run",
+    "resume": "let the ticks of a task fire again; of those missed meanwhile its option missed= decides",
+    "run-now": "run a task once now, beside its ticks",
+}
+
+
+class Command(DelayQCommand):
+    """Command that lists recurring tasks and acts on one."""
+
+    help = "Lists recurring tasks with their last and next ticks, pauses and resumes them, runs one now."
+    examples = (
+        "delayq_recurring list",
+        "delayq_recurring pause shop.tasks.nightly",
+        "delayq_recurring resume shop.tasks.nightly",
+        "delayq_recurring run-now shop.tasks.nightly",
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the command's arguments."""
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions.add_parser("list", help="list the recurring tasks of this project", description="List them.")
+        for name, text in ACTIONS.items():
+            action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+            action.add_argument("task", help="name of the task")
+        for action in actions.choices.values():
+            action.add_argument("--json", action="store_true", help="print JSON")
+        share_options(parser, actions.choices.values())
+
+    def run(self, **options: Any) -> None:
+        """Run the chosen action."""
+        action, broker = options["action"], connections.broker()
+        if action == "list":
+            self.print_list(as_json=options["json"])
+            return
+        work = work_of(registry, options["task"])
+        effect = "is not paused"
+        if action == "run-now":
+            effect = f"runs now ({run_now(broker, work)})"
+        elif action == "pause":
+            recurring_pauses.pause(broker, work.task.name)
+            effect = "is paused: its ticks do not fire"
+        else:
+            recurring_pauses.resume(broker, work.task.name)
+        if options["json"]:
+            self.print_json({"task": work.task.name, "action": action})
+        else:
+            self.stdout.write(f"{printable(work.task.name)} {effect}")
+
+    def print_list(self, *, as_json: bool) -> None:
+        """Print all recurring tasks."""
+        tasks = read_recurring(connections.broker())
+        if as_json:
+            self.print_json([recurring_as_json(one) for one in tasks])
+        elif tasks:
+            for line in recurring_table(tasks):
+                self.stdout.write(line)
+        else:
+            self.stdout.write("No task of this project recurs: give one every= or cron=.")

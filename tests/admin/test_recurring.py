@@ -1,0 +1,101 @@
+"""The page of recurring tasks: ticks, pause, resume, run now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_delayq import task
+from django_delayq.core import recurring_pauses
+from django_delayq.core.broker import Broker
+from django_delayq.core.task import registry
+from tests.admin.support import cells, tags_of
+
+from .test_queues import LIST, operator  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.django_db
+
+PAGE = f"{LIST}recurring/"
+NAME = "shop.<nightly>"
+
+
+@pytest.fixture(autouse=True)
+def _nightly() -> Iterator[None]:
+    made = task(name=NAME, cron="0 3 * * *", timezone="Europe/Berlin", missed="skip")(lambda: None)
+    yield
+    registry.remove(made)
+
+
+def row(client: Client) -> list[str]:
+    """Return the cells of the task."""
+    content = client.get(PAGE).content
+    tags_of(content)
+    return next(cells for cells in cells(content) if cells[0].startswith(NAME))
+
+
+def act(client: Client, verb: str, name: str = NAME) -> list[str]:
+    """Press a button; return the messages."""
+    answer = client.post(PAGE, {"verb": verb, "task": name}, follow=True)
+    assert answer.status_code == 200
+    return [str(message) for message in answer.context.get("messages", ())]
+
+
+def test_recurring_tasks_are_shown_with_their_ticks(delayq: Broker, operator: Client) -> None:  # noqa: F811
+    assert f'href="{PAGE}"' in operator.get(LIST).content.decode()
+    name, schedule, missed, last, following, _ = row(operator)
+    assert name == f"{NAME} default"
+    assert (schedule, missed, last) == ("0 3 * * * Europe/Berlin", "are skipped", "–")
+    assert following.startswith("in ") or following
+
+
+def test_a_task_is_paused_and_resumed(delayq: Broker, operator: Client) -> None:  # noqa: F811
+    assert act(operator, "pause") == [f"Paused: the ticks of {NAME} do not fire until it is resumed."]
+    assert recurring_pauses.is_paused(delayq, NAME)
+    cells_of = row(operator)
+    assert cells_of[0] == f"{NAME} paused default"
+    assert cells_of[4].startswith("paused ")
+    assert act(operator, "resume") == [f"The ticks of {NAME} fire again."]
+    assert not recurring_pauses.is_paused(delayq, NAME)
+    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
+        "pause recurring task",
+        "resume recurring task",
+    ]
+
+
+def test_a_task_is_run_now(delayq: Broker, operator: Client) -> None:  # noqa: F811
+    assert act(operator, "run") == [f"A run of {NAME} is due now."]
+    assert delayq.inspector.counts("default").ready == 1
+    delayq.queue("default").reserve(0, 1, worker="w")
+    assert act(operator, "run") == [f"A run of {NAME} begins when the present one ends."]
+
+
+def test_what_cannot_be_done_is_said(delayq: Broker, operator: Client) -> None:  # noqa: F811
+    (text,) = act(operator, "pause", "shop.daily")
+    assert "is no recurring task of this project" in text
+    delayq.queue("default")
+    delayq.pause("default", "in")
+    (text,) = act(operator, "run")
+    assert "resume it" in text
+
+
+@pytest.mark.parametrize(
+    ("permission", "allowed"), [("pause", {"pause", "resume"}), ("run", {"run"}), ("purge", set())]
+)
+def test_each_button_has_the_permission_of_its_verb(
+    delayq: Broker, client: Client, staff: Callable[..., Any], permission: str, allowed: set[str]
+) -> None:
+    client.force_login(staff("view_queueentry", f"{permission}_queueentry"))
+    page = client.get(PAGE).content.decode()
+    for verb in ("pause", "run"):
+        assert (f'value="{verb}"' in page) == (verb in allowed)
+    for verb in ("pause", "resume", "run", "other"):
+        assert client.post(PAGE, {"verb": verb, "task": NAME}).status_code == (302 if verb in allowed else 403)
+
+
+def test_who_may_not_see_queues_sees_no_tasks(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
+    client.force_login(staff("pause_queueentry", "run_queueentry"))
+    assert client.get(PAGE).status_code == 403

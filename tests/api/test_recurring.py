@@ -1,0 +1,67 @@
+"""Recurring tasks over HTTP, and in the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq import task
+from django_delayq.core.task import registry
+
+from .conftest import Caller
+
+NAME = "shop.nightly"
+
+
+@pytest.fixture(autouse=True)
+def _nightly() -> Iterator[None]:
+    made = task(name=NAME, every=3600, queue="reports", missed="skip")(lambda: None)
+    yield
+    registry.remove(made)
+
+
+def found(api: Caller) -> dict[str, Any]:
+    """Return the task from the list."""
+    status, body = api.get("v1/recurring")
+    assert status == 200
+    return next(one for one in body["recurring"] if one["task"] == NAME)
+
+
+def test_recurring_tasks_are_listed_paused_and_resumed(api: Caller, delayq: Any) -> None:
+    before = found(api)
+    assert (before["queue"], before["schedule"], before["missed"]) == ("reports", "every 1h", "skip")
+    assert (before["last_tick"], before["paused"]) == (None, None)
+    status, paused = api.post(f"v1/recurring/{NAME}/pause")
+    assert (status, paused["next_tick"]) == (200, None)
+    assert paused == found(api) == {**before, "next_tick": None, "paused": paused["paused"]}
+    assert paused["paused"].endswith("Z")
+    status, resumed = api.post(f"v1/recurring/{NAME}/resume")
+    assert (status, resumed["paused"]) == (200, None)
+
+
+def test_a_recurring_task_is_run_now(api: Caller, delayq: Any) -> None:
+    assert api.post(f"v1/recurring/{NAME}/run-now") == (200, {"outcome": "created"})
+    assert delayq.inspector.counts("reports").ready == 1
+    delayq.pause("reports", "in")
+    delayq.queue("reports").reserve(0, 1, worker="w")
+    status, problem = api.post("v1/recurring/shop.daily/run-now")
+    assert (status, problem["code"]) == (404, "not_found")
+    assert f"these are: {NAME}" in problem["detail"] or NAME in problem["detail"]
+
+
+def test_tasks_of_queues_that_the_rule_hides_are_hidden_and_left_alone(
+    delayq: Any, settings: Any, caller: Callable[..., Caller]
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {**settings.DELAYQ.get("API", {}), "allow": f"{__name__}.not_reports"}}
+    someone = caller("view", "operate")
+    assert [one for one in someone.get("v1/recurring")[1]["recurring"] if one["task"] == NAME] == []
+    for verb in ("pause", "resume", "run-now"):
+        assert someone.post(f"v1/recurring/{NAME}/{verb}")[0] == 403
+    assert delayq.queue_names() == []
+
+
+def not_reports(request: Any, action: str, queue: str) -> bool:
+    """Rule of a project."""
+    return queue != "reports"

@@ -1,0 +1,70 @@
+"""``delayq_check`` names pauses that do not end by themselves; producers that are paused are a metric."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import status
+from django_delayq.connections import DjangoBroker
+from django_delayq.core import recurring_pauses
+from django_delayq.management import diagnosis
+from django_delayq.metrics import names
+from django_delayq.metrics.measuring import read
+
+
+def found(broker: DjangoBroker) -> list[str]:
+    """Return the texts of the warnings."""
+    return [one.text for one in diagnosis.pauses(broker) if one.level == "WARN"]
+
+
+def test_without_a_pause_all_is_fine(delayq: DjangoBroker) -> None:
+    delayq.queue("mail")
+    (finding,) = diagnosis.pauses(delayq)
+    assert (finding.level, finding.text) == ("OK", "nothing is paused for good")
+    assert diagnosis.pauses in diagnosis.CHECKS
+
+
+def test_paused_producers_are_a_warning(delayq: DjangoBroker) -> None:
+    delayq.queue("mail")
+    delayq.pause_producers()
+    (text,) = found(delayq)
+    assert text.startswith("producers are paused for ")
+    assert text.endswith("so no queue takes new jobs: manage.py delayq_queue resume-producers")
+    delayq.resume_producers()
+    assert found(delayq) == []
+
+
+@pytest.mark.parametrize(
+    ("direction", "effect"),
+    [
+        ("in", "takes no new jobs"),
+        ("out", "starts no jobs"),
+        ("both", "takes no new jobs and starts no jobs"),
+    ],
+)
+def test_a_paused_queue_is_a_warning(delayq: DjangoBroker, direction: str, effect: str) -> None:
+    delayq.queue("mail")
+    delayq.pause("mail", direction)
+    assert found(delayq) == [f"queue mail is paused and {effect}: manage.py delayq_queue resume mail"]
+
+
+def test_a_pause_that_ends_by_itself_is_none(delayq: DjangoBroker) -> None:
+    delayq.queue("mail")
+    delayq.pause("mail", "in", seconds=600)
+    assert found(delayq) == []
+    delayq.pause("mail", "out")
+    assert found(delayq) == ["queue mail is paused and starts no jobs: manage.py delayq_queue resume mail"]
+
+
+def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
+    recurring_pauses.pause(delayq, "shop.nightly")
+    (text,) = found(delayq)
+    assert text.startswith("recurring task shop.nightly is paused for ")
+    assert text.endswith(": manage.py delayq_recurring resume shop.nightly")
+
+
+def test_paused_producers_are_a_metric(delayq: DjangoBroker) -> None:
+    delayq.queue("mail")
+    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 0.0}
+    delayq.pause_producers()
+    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 1.0}

@@ -1,0 +1,110 @@
+"""Row 26: priorities that starve are seen in status, dashboard, API and metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.admin.dashboard_facts import warnings_of
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
+from django_delayq.core.operations.counts import Counts
+from django_delayq.metrics import names
+from django_delayq.metrics.measuring import read
+from django_delayq.status import QueueStatus, RedisStatus, Snapshot, take
+from django_delayq.status.change import Change
+from django_delayq.status.drawing import report
+from django_delayq.status.json_form import as_json
+from django_delayq.status.screen import Trail, screen
+from django_delayq.testing.broker import MemoryBroker
+
+from .conftest import T0
+
+URGENT, PATIENT = 0, 7
+
+
+def counts_of(**lags: float | None) -> Counts:
+    """Return counts of a queue by the lag of each priority; p0=None: no due job."""
+    due = {int(name[1:]): None if lag is None else T0 - lag * 1000 for name, lag in lags.items()}
+    return Counts("orders", T0, oldest_due_ms=min(filter(None, due.values()), default=None), oldest_due_ms_of=due)
+
+
+def snapshot_of(counts: Counts, **queue: object) -> Snapshot:
+    """Return a snapshot of one queue."""
+    status = QueueStatus("orders", "python", counts, 1, 0, **queue)
+    return Snapshot(T0, (status,), redis=RedisStatus(aof=True, maxmemory_policy="noeviction"))
+
+
+@pytest.fixture
+def loaded(any_broker: Broker) -> Broker:
+    """Two shards; a job of priority 7 has waited for 700 s, urgent ones for one second; another is delayed."""
+    queue = any_broker.queue("orders", shards=2)
+    for number in queue.numbers if not isinstance(any_broker, MemoryBroker) else ():
+        any_broker.client.hset(queue.shard(number).names["meta"], "test_clock", T0 * 1000)
+    for n in range(6):
+        queue.schedule(NewJob(f"urgent-{n}", "work", priority=URGENT, due_ms=T0 - 1000, delay_ms=None))
+        queue.schedule(NewJob(f"patient-{n}", "work", priority=PATIENT, due_ms=T0 - 700_000 + n, delay_ms=None))
+    queue.schedule(NewJob("later", "work", delay_ms=60_000))
+    return any_broker
+
+
+def test_the_lag_of_each_priority_is_counted_over_all_shards(loaded: Broker) -> None:
+    counts = loaded.inspector.counts("orders")
+    assert counts.lag_by_priority == {0: 1.0, 4: 0.0, 7: 700.0}
+    assert counts.lag_seconds == 700.0
+    assert counts.starving == (7, 700.0)
+    queue = loaded.queue("orders")
+    for number in queue.numbers:
+        queue.reserve(number, 100, worker="w")
+    assert loaded.inspector.counts("orders").lag_by_priority == {0: 0.0, 4: 0.0, 7: 0.0}
+
+
+def test_t52_a_priority_that_starves_is_shown_wherever_operators_look(loaded: Broker) -> None:
+    snapshot = take(loaded, outbox=False)
+    line = "starving: priority 7 of orders for 11m40s, behind more urgent jobs: add workers, or set starve_after"
+    assert line in report(snapshot)
+    assert line in screen(snapshot, Change(), Trail()).lines()
+    (queue,) = as_json(snapshot)["queues"]
+    assert (queue["lag_by_priority"], queue["starving"]) == ({"0": 1.0, "4": 0.0, "7": 700.0}, 7)
+    text = (
+        "Jobs of priority 7 of orders have waited 11 min 40 s for more urgent ones: add workers, or set “starve_after”."
+    )
+    assert text in warnings_of(snapshot)
+    lags = read(snapshot)[names.PRIORITY_LAG]
+    assert lags == {("orders", "0"): 1.0, ("orders", "4"): 0.0, ("orders", "7"): 700.0}
+
+
+@pytest.mark.parametrize(
+    ("lags", "starving"),
+    [
+        ({"p0": 1, "p7": 700}, 7),
+        ({"p0": 1, "p4": 900, "p7": 700}, 4),  # the one that waits longest
+        ({"p0": 650, "p4": 5, "p7": 700}, 7),
+        ({"p0": 700, "p7": 700}, None),  # all are late: workers are missing
+        ({"p0": 900, "p7": 700}, None),
+        ({"p0": None, "p7": 700}, None),  # nothing urgent is due: that is lag
+        ({"p0": 1, "p7": 60}, None),
+        ({"p7": 700}, None),
+        ({}, None),
+    ],
+)
+def test_only_jobs_behind_more_urgent_ones_starve(lags: dict[str, float | None], starving: int | None) -> None:
+    snapshot = snapshot_of(counts_of(**lags))
+    (queue,) = as_json(snapshot)["queues"]
+    assert queue["starving"] == starving
+    assert any(line.startswith("starving") for line in report(snapshot)) == (starving is not None)
+
+
+def test_what_the_queue_allows_is_no_starving() -> None:
+    counts = counts_of(p0=1, p7=700)
+    assert snapshot_of(counts, limits={"starve_after_ms": 641_000}).queues[0].starving is None
+    assert snapshot_of(counts, limits={"starve_after_ms": 639_000}).queues[0].starving == (7, 700)
+
+
+def test_in_a_queue_that_is_paused_nothing_starves() -> None:
+    counts = counts_of(p0=1, p7=700)
+    assert snapshot_of(counts, paused="out").queues[0].starving is None
+    assert snapshot_of(counts, paused="in").queues[0].starving == (7, 700)
+
+
+def test_a_queue_with_one_priority_has_no_series_of_its_own() -> None:
+    assert names.PRIORITY_LAG not in read(snapshot_of(counts_of(p4=700)))
