@@ -133,10 +133,9 @@ class Connection:
                     raise
             time.sleep(random.uniform(0.005, 0.05))
 
-    async def execute_async(self, *words: Any, until: float | None = None) -> Any:
-        """Send a command from the running event loop; see :meth:`LoopClients.execute`."""
-        until = time.monotonic() + self.patience if until is None else until
-        return await self._loops.execute(until, *words)
+    async def exchange_async(self, key: bytes, packed: bytes, until: float) -> Any:
+        """Send a packed command from the running event loop; see :meth:`LoopClients.exchange`."""
+        return await self._loops.exchange(key, packed, until)
 
     def check(self) -> dict[str, Any]:
         """Check that the server is fit for a queue; return its ``INFO``.

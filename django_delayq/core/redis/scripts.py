@@ -79,15 +79,15 @@ NAMES: Final = (
     "permits",
     "depth",
 )
-#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
-_ELSEWHERE: Final = (
+#: replies of a cluster node that holds not all keys of a call
+ON_ANOTHER_NODE: Final = (
     redis_errors.AskError,  # and its subclass MovedError
     redis_errors.TryAgainError,
     redis_errors.ClusterError,
     redis_errors.SlotNotCoveredError,
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
 )
+#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
+_ELSEWHERE: Final = (*ON_ANOTHER_NODE, redis_errors.ConnectionError, redis_errors.TimeoutError)
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
@@ -147,6 +147,11 @@ def pack_argument(value: Any) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+def pack_command(*words: Any) -> bytes:
+    """Return a command in wire format."""
+    return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+
+
 class Reply(Protocol):
     """Function that waits for the reply to a call, until a moment (monotonic) or the end of the call's time limit."""
 
@@ -195,16 +200,16 @@ class Scripts:
 
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
-        execute, until = self._connection.execute_async, time.monotonic() + self._connection.patience
+        exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
         try:
             if self._flags is None:
                 await asyncio.to_thread(self._server_knows_flags)
             sha, source = self.loaded(name)
             try:
-                return await execute("EVALSHA", sha, len(keys), *keys, *args, until=until)
+                return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
-                return await execute("EVAL", source, len(keys), *keys, *args, until=until)
-            except (redis_errors.AskError, redis_errors.ClusterError, redis_errors.SlotNotCoveredError):
+                return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
+            except ON_ANOTHER_NODE:
                 # While a slot moves, several nodes have to be tried.
                 return await asyncio.to_thread(self._connection.run, source, keys, *args, until=until)
         except REDIS_ERRORS as error:
