@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="Broker")
 T = TypeVar("T")
-O = TypeVar("O")
+Original = TypeVar("Original")
 
 
 async def run_verb(broker: B, verb: Callable[[B], T]) -> T:
@@ -164,7 +164,7 @@ class _Replay(Generic[B]):
         return reply
 
 
-def _twin(original: O) -> O:
+def _twin(original: Original) -> Original:
     """Return a copy of an object with the same attributes; ``copy.copy`` takes ten times as long."""
     twin = object.__new__(type(original))
     twin.__dict__.update(original.__dict__)

@@ -117,9 +117,14 @@ class LoopLink:
                     reply = await self._read()
                     silence.reschedule(asyncio.get_running_loop().time() + self._silence)
                     self._settle(reply)
-        except (Exception, asyncio.CancelledError) as error:
-            self._is_over = True
-            self._fail(_error_of_calls(error))
+        except asyncio.CancelledError:
+            self._fail(redis_errors.ConnectionError("the connection was closed"))
+        except TimeoutError:
+            self._fail(redis_errors.TimeoutError("no answer within SOCKET_TIMEOUT"))
+        except OSError as error:
+            self._fail(redis_errors.ConnectionError(str(error)))
+        except Exception as error:
+            self._fail(error)
         finally:
             self._reader = None
             if self._is_over:
@@ -139,6 +144,7 @@ class LoopLink:
             self._place()
 
     def _fail(self, error: Exception) -> None:
+        self._is_over = True
         self._unwritten.clear()
         for calls in (self._placed, self._waiting):
             while calls:
@@ -180,15 +186,3 @@ class _Call:
                     "reply; start fewer calls at the same time"
                 )
             )
-
-
-def _error_of_calls(error: BaseException) -> Exception:
-    """Return the error of the calls whose connection ended with ``error``."""
-    if isinstance(error, asyncio.CancelledError):
-        return redis_errors.ConnectionError("the connection was closed")
-    if isinstance(error, TimeoutError):
-        return redis_errors.TimeoutError("no answer within SOCKET_TIMEOUT")
-    if isinstance(error, OSError):
-        return redis_errors.ConnectionError(str(error))
-    assert isinstance(error, Exception)
-    return error

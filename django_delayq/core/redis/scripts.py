@@ -211,7 +211,7 @@ class Scripts:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
             except ON_ANOTHER_NODE:
                 # While a slot moves, several nodes have to be tried.
-                return await asyncio.to_thread(self._connection.run, source, keys, *args, until=until)
+                return await self._connection.run_async(source, keys, *args, until=until)
         except REDIS_ERRORS as error:
             raise_clear(error)
 

@@ -38,7 +38,6 @@ from .settings import (
     waiting_limits,
 )
 
-
 #: address of a node; None = that of the only server, or of the master that Sentinels name
 Place: TypeAlias = Address | None
 
