@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .errors import DelayQError
 from .operations.inspector import Inspector
@@ -43,11 +43,11 @@ async def run_verb(broker: B, verb: Callable[[B], T]) -> T:
         try:
             return replay.run(verb)
         except _ReplyNeeded as needed:
-            send = needed.send
+            send, arguments = needed.send, needed.arguments
         except _ThreadNeeded:
             return await asyncio.to_thread(verb, broker)
         try:
-            replay.replies.append(await send(broker))
+            replay.replies.append(await send(broker, *arguments))
         except DelayQError as error:
             replay.replies.append(error)
 
@@ -57,10 +57,11 @@ class _ReplyNeeded(BaseException):
     """Call whose reply is needed. It is no ``Exception``, which a verb might catch.
 
     Attributes:
-        send: makes the call and returns its reply.
+        send: makes the call, given the broker and ``arguments``, and returns its reply.
     """
 
-    send: Callable[[Broker], Awaitable[Any]]
+    send: Callable[..., Awaitable[Any]]
+    arguments: tuple[Any, ...]
 
 
 class _ThreadNeeded(BaseException):
@@ -68,13 +69,27 @@ class _ThreadNeeded(BaseException):
 
 
 class _Blocking:
-    """Part of a broker that blocks, except for what is replayed."""
+    """Part of a broker that blocks, except for what is replayed: the attributes of a subclass."""
 
-    def __init__(self, **replayed: Any) -> None:
-        self.__dict__.update(replayed)
+    __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
         raise _ThreadNeeded
+
+
+_BLOCKING: Final = _Blocking()
+
+
+class _Scripts(_Blocking):
+    __slots__ = ("call",)
+
+
+class _Client(_Blocking):
+    __slots__ = ("hget",)
+
+
+class _Connection(_Blocking):
+    __slots__ = ("client", "cluster")
 
 
 class _ReplayedQueues(dict[str, "Queue"]):
@@ -113,19 +128,14 @@ class _Replay(Generic[B]):
         broker: the broker.
     """
 
+    __slots__ = ("_before", "_broker", "_read", "replies")
+
     def __init__(self, broker: B) -> None:
         self._broker = broker
         self._before: dict[str, Queue | None] = {}
+        self._read = 0
         #: known replies in the order of the calls, or the errors in their place
         self.replies: list[Any] = []
-        self._read = 0
-        client = _Blocking(hget=lambda key, name: self._reply(lambda broker: _read_field(broker, key, name)))
-        self._replaced: dict[str, Any] = {
-            "scripts": _Blocking(call=self._call),
-            "connection": _Blocking(cluster=broker.connection.cluster, client=client),
-            "epochs": _Blocking(),
-            "_open": _need_thread,
-        }
 
     def run(self, verb: Callable[[B], T]) -> T:
         """Run the verb from its beginning.
@@ -135,13 +145,23 @@ class _Replay(Generic[B]):
         """
         self._read = 0
         view = _twin(self._broker)
+        scripts, connection, client = _Scripts(), _Connection(), _Client()
+        scripts.call, client.hget = self._call, self._read_field
+        connection.client, connection.cluster = client, self._broker.connection.cluster
 
         def install(name: str, layout: Layout) -> Queue:
             self._broker._install(name, layout)
             return type(view)._install(view, name, layout)
 
         queues = _ReplayedQueues(self._broker._queues, self._before, view)
-        vars(view).update(self._replaced, _queues=queues, _install=install)
+        vars(view).update(
+            scripts=scripts,
+            connection=connection,
+            epochs=_BLOCKING,
+            _queues=queues,
+            _install=install,
+            _open=_need_thread,
+        )
         view.inspector = Inspector(cast("Broker", view))
         try:
             return verb(view)
@@ -151,12 +171,15 @@ class _Replay(Generic[B]):
             vars(view).clear()
 
     def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
-        return self._reply(lambda broker: broker.scripts.call_async(name, keys, *args))
+        return self._reply(_call_script, name, keys, *args)
 
-    def _reply(self, send: Callable[[Broker], Awaitable[Any]]) -> Any:
+    def _read_field(self, key: str, name: str) -> Any:
+        return self._reply(_read_field, key, name)
+
+    def _reply(self, send: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Return the reply to the next call, or raise its error."""
         if self._read == len(self.replies):
-            raise _ReplyNeeded(send)
+            raise _ReplyNeeded(send, arguments)
         reply = self.replies[self._read]
         self._read += 1
         if isinstance(reply, DelayQError):
@@ -169,6 +192,10 @@ def _twin(original: Original) -> Original:
     twin = object.__new__(type(original))
     twin.__dict__.update(original.__dict__)
     return twin
+
+
+def _call_script(broker: Broker, name: str, keys: tuple[bytes, ...], *args: Any) -> Awaitable[Any]:
+    return broker.scripts.call_async(name, keys, *args)
 
 
 async def _read_field(broker: Broker, key: str, name: str) -> Any:

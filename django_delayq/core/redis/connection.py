@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, cast
@@ -149,9 +150,9 @@ class Connection:
         with within(until):
             return self.client.eval(source, len(keys), *keys, *args)
 
-    async def exchange_async(self, key: bytes, packed: bytes, until: float) -> Any:
+    def exchange_async(self, key: bytes, packed: bytes, until: float) -> Coroutine[Any, Any, Any]:
         """Send a packed command from the running event loop; see :meth:`LoopClients.exchange`."""
-        return await self._loops.exchange(key, packed, until)
+        return self._loops.exchange(key, packed, until)
 
     def check(self) -> dict[str, Any]:
         """Check that the server is fit for a queue; return its ``INFO``.

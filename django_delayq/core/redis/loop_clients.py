@@ -41,7 +41,10 @@ class LoopClients:
         retry, failures = None, 0
         while True:
             try:
-                return await self._client().exchange(key, packed, until)
+                client = self._client()
+                if client.is_new:
+                    await client.close_with_loop()
+                return await client.link(self._source.place_of(key)).exchange(packed, until)
             except redis_errors.RedisError as error:
                 if retry is None:
                     retry = CallRetry(self._source.options["retry"], self._source.limits.patience)
@@ -80,13 +83,26 @@ class _LoopClient:
         self._refreshing: asyncio.Task[None] | None = None
         self._keeper: AsyncGenerator[None] | None = None
 
-    async def exchange(self, key: bytes, packed: bytes, until: float) -> Any:
-        """Send a packed command, once, to the node that holds ``key``; see :meth:`LoopLink.exchange`."""
-        if self._keeper is None:
-            # An event loop that ends closes the asynchronous generators that were begun on it, and thus this client.
-            self._keeper = self._close_with_loop()
-            await anext(self._keeper)
-        return await self._link(self._source.place_of(key)).exchange(packed, until)
+    @property
+    def is_new(self) -> bool:
+        """True until :meth:`close_with_loop` was called."""
+        return self._keeper is None
+
+    async def close_with_loop(self) -> None:
+        """Arrange that all connections are closed when the event loop ends."""
+        # An event loop that ends closes the asynchronous generators that were begun on it.
+        self._keeper = self._keep()
+        await anext(self._keeper)
+
+    def link(self, place: Place) -> LoopLink:
+        """Return the connection to a node."""
+        link = self._links.get(place)
+        if link is None or not link.is_usable:
+            if link is not None:
+                link.retire()
+            limits, silence = self._source.limits, self._source.options["socket_timeout"]
+            link = self._links[place] = LoopLink(self._source.loop_pool(place), silence, end_of(limits.max_age))
+        return link
 
     async def refresh(self, until: float) -> None:
         """Read again which node of the cluster holds which keys, in a thread; calls at the same time share one."""
@@ -100,21 +116,12 @@ class _LoopClient:
         if keeper is not None:
             await keeper.aclose()
 
-    def _link(self, place: Place) -> LoopLink:
-        link = self._links.get(place)
-        if link is None or not link.is_usable:
-            if link is not None:
-                link.retire()
-            limits, silence = self._source.limits, self._source.options["socket_timeout"]
-            link = self._links[place] = LoopLink(self._source.loop_pool(place), silence, end_of(limits.max_age))
-        return link
-
     async def _refresh(self) -> None:
         await asyncio.to_thread(self._source.refresh)
         for place in self._links.keys() - self._source.places():
             self._links.pop(place).retire()
 
-    async def _close_with_loop(self) -> AsyncGenerator[None]:
+    async def _keep(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
