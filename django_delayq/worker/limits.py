@@ -38,9 +38,19 @@ def _discard_timeout() -> None:
     """
     try:
         _raise_in(threading.get_ident(), JobTimeout)  # replaces a pending one, so this is the last
-        while True:
-            pass
+        _spin()
     except JobTimeout:
+        pass
+
+
+def _spin() -> None:
+    """Run for long enough that a pending exception is raised.
+
+    A function of its own: CPython 3.13 leaves the jump at the end of a loop out of the ``try`` block around the loop,
+    so an exception that is raised at that jump would not be caught there. The loop ends, because a callback of the
+    garbage collector may have swallowed the exception.
+    """
+    for _ in range(1000):
         pass
 
 

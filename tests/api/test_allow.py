@@ -79,6 +79,7 @@ def test_a_rule_whose_answer_is_still_to_come_refuses_and_says_so(
     assert (record.levelname, rule in record.getMessage()) == ("ERROR", True)
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize("rule", SEEN)
 def test_the_check_finds_a_rule_whose_answer_is_still_to_come(rule: str, settings: Any) -> None:
     use(settings, rule)
