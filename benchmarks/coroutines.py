@@ -13,7 +13,7 @@ def run(
 ) -> Report:
     """Run all contenders in one process, in interleaved rounds after a warm-up."""
     jobs = jobs or (200 if quick else 1_000)
-    rounds = rounds or (2 if quick else 15)
+    rounds = rounds or (2 if quick else 30)
     with running_server() as server:
         text = server.description()
         command = [project_python(), program("coroutines"), str(jobs), str(rounds)]

@@ -82,14 +82,18 @@ _BLOCKING: Final = _Blocking()
 
 class _Scripts(_Blocking):
     __slots__ = ("call",)
+    call: Any
 
 
 class _Client(_Blocking):
     __slots__ = ("hget",)
+    hget: Any
 
 
 class _Connection(_Blocking):
     __slots__ = ("client", "cluster")
+    client: Any
+    cluster: Any
 
 
 class _ReplayedQueues(dict[str, "Queue"]):

@@ -236,6 +236,16 @@ def test_closing_the_connection_closes_those_of_the_loops(warm: Broker, redis_cl
     assert run(main()) == "created"
 
 
+def test_calls_that_have_just_begun_outlive_the_end_of_their_connection(warm: Broker) -> None:
+    async def main() -> list[ScheduleOutcome]:
+        calls = [asyncio.ensure_future(put(warm)) for _ in range(10)]
+        await asyncio.sleep(0)
+        warm.connection.close()
+        return await asyncio.gather(*calls)
+
+    assert run(main()) == ["created"] * 10
+
+
 def test_over_sentinel_calls_go_to_the_new_master_after_a_failover(sentinel_box: SentinelBox) -> None:
     connection = connect(RedisConfig.parse({"SENTINELS": sentinel_box.addresses, "MASTER": sentinel_box.name}))
     broker = Broker(connection)

@@ -79,8 +79,8 @@ class LoopLink:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait((self._reader,))
-        else:
-            await self._disconnect()
+        self._fail(redis_errors.ConnectionError("the connection was closed"))  # if the reader had not begun
+        await self._disconnect()
 
     # --- sending
 
