@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,12 +66,13 @@ def default_binary() -> str:
 
 
 @contextlib.contextmanager
-def running_server(binary: str | None = None) -> Iterator[Server]:
-    """Start a server without persistence, and always stop it in the end."""
+def running_server(binary: str | None = None, *, options: Sequence[str] = ()) -> Iterator[Server]:
+    """Start a server without persistence, and always stop it in the end. ``options``: further ones of redis-server."""
     binary = binary or default_binary()
     folder = Path(tempfile.mkdtemp(prefix="delayq-bench-"))
     socket = str(folder / "redis.sock")
     command = [binary, "--port", "0", "--unixsocket", socket, "--dir", str(folder), "--save", "", "--appendonly", "no"]
+    command += [word for option in options for word in option.split(" ")]
     log = (folder / "redis.log").open("wb")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.signals import setting_changed
@@ -11,7 +11,8 @@ from django.core.signals import setting_changed
 from . import signals
 from .core.broker import Broker
 from .core.queue import Queue
-from .core.redis.connection import Connection
+from .core.redis.confirmation import Confirmation
+from .core.redis.connection import Connection, RedisConfig
 from .core.task import registry
 from .servers import make_connection, refuse_in_tests
 from .settings.conf import SETTING, Conf, check_installed, conf
@@ -212,6 +213,15 @@ def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
         _stand_in = one
         _broker, _kept = (_kept, None) if one is None else (one, _kept)
     return before
+
+
+def can_confirm() -> bool:
+    """Return True if the settings name something that confirms writes; also for a substitute, which ignores it."""
+    redis = conf().redis
+    if _stand_in is not None:
+        return True
+    named = isinstance(redis, Mapping) or (isinstance(redis, str) and "://" in redis)
+    return named and Confirmation.of(RedisConfig.parse(redis)) is not None
 
 
 def is_current(one: Broker) -> bool:

@@ -19,6 +19,7 @@ from ..core.errors import (
     IdTaken,
     InvalidJob,
     Misconfigured,
+    NotConfirmed,
     QueueFull,
     QueueNotEmpty,
     QueuePaused,
@@ -35,6 +36,10 @@ PROBLEM: Final = "application/problem+json"
 UNAVAILABLE: Final = (
     "the queue does not answer now; retry. A request that changes something may have been carried out: send it "
     "with the same Idempotency-Key, if it had one"
+)
+NOT_CONFIRMED: Final = (
+    "the job is stored, but replicas or disks did not confirm it in time; send the request again with the same id or "
+    "Idempotency-Key"
 )
 #: how the core names the option for Python and the command line → how the API names it
 _FORCE: Final = ("--force (force=True)", "?force=true")
@@ -154,6 +159,9 @@ def _problem_of_queue(error: Exception) -> Problem | None:
             return Problem(429, "queue_full", str(error), retry_after=RETRY_AFTER)
         case QueuePaused():
             return Problem(503, "queue_paused", str(error), retry_after=RETRY_AFTER)
+        case NotConfirmed():
+            logger.warning("a job was stored and not confirmed: %s", error)
+            return Problem(503, "not_confirmed", NOT_CONFIRMED, retry_after=RETRY_AFTER)
         case QueueUnavailable() | RedisError():
             # The text may name the server, which callers must not learn; the log has it.
             logger.warning("Redis does not answer: %s", error)

@@ -34,6 +34,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "queue_full": (429, "the queue reached its limit; nothing was stored"),
     "throttled": (429, "too many requests of this user"),
     "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
+    "not_confirmed": (503, "the job is stored, but replicas or disks did not confirm it in time"),
     "unavailable": (503, "Redis or the database does not answer; a change may have been made"),
 }
 

@@ -92,6 +92,10 @@ class Unavailable(TryLater):
     """No response from the queue or the server. A request that changes something may have been executed."""
 
 
+class NotConfirmed(Unavailable):
+    """Job that is stored, but that replicas or disks did not confirm in time. The same call under its id is safe."""
+
+
 _BY_CODE: Final[dict[str, type[ApiError]]] = {
     "not_authenticated": NotAuthenticated,
     "permission_denied": PermissionDenied,
@@ -101,6 +105,7 @@ _BY_CODE: Final[dict[str, type[ApiError]]] = {
     "queue_not_empty": QueueNotEmpty,
     "queue_full": QueueFull,
     "queue_paused": QueuePaused,
+    "not_confirmed": NotConfirmed,
     "throttled": Throttled,
     "idempotency_in_progress": TryLater,
 }

@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     expires: Seconds
     context: Mapping[str, Any]
     wait_for_room: Seconds
+    wait_for_confirmation: bool
 
 
 class ProducerVerbs(Base):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_id, score_text, short
+from .inputs import check_flag, check_id, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
 from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind, option_hint
 from .option_functions import with_derived
@@ -36,11 +36,26 @@ class JobRules:
         max_args_bytes: largest encoded arguments, payload or body of one job.
         allow_far: accept due times more than ten years ahead.
         zone: zone of naive datetimes; None = they are refused.
+        can_confirm: returns False if the deployment has nothing that confirms writes.
     """
 
     max_args_bytes: int = codec.MAX_BYTES
     allow_far: bool = False
     zone: tzinfo | None = None
+    can_confirm: Callable[[], bool] = lambda: True
+
+    def confirmed(self, value: object) -> bool:
+        """Return the checked option ``wait_for_confirmation``.
+
+        Raises:
+            InvalidJob: it is no flag, or the deployment has nothing that confirms writes.
+        """
+        if check_flag("wait_for_confirmation", value) and not self.can_confirm():
+            raise InvalidJob(
+                "wait_for_confirmation=True needs something that confirms: give the setting REDIS as a dict with "
+                "WAIT_REPLICAS or WAIT_AOF, or leave the option out"
+            )
+        return bool(value)
 
     def due(self, delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
         """Return ``(due_ms, delay_ms)``, of which one is None.
@@ -87,6 +102,9 @@ class JobBuilder:
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = policy.id is not None or policy.score is not None
         self._fewest, self._most = task.arity
+        self._confirmed = (
+            None if policy.wait_for_confirmation is None else rules.confirmed(policy.wait_for_confirmation)
+        )
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """Return one record.
@@ -124,6 +142,7 @@ class JobBuilder:
             self._max_payloads,
             given_id is None,
         )
+        new.confirmed = self._confirmed
         if not options.keys() <= self._common:
             self._options.apply(new, options)
         return new

@@ -34,6 +34,15 @@ class QueuePaused(QueueUnavailable):
     """Refusal because the queue is paused and accepts no new jobs. Nothing was written; retry after it is resumed."""
 
 
+class NotConfirmed(QueueUnavailable):
+    """Missing confirmation of a write by replicas or disks. Redis has the job; the same call under its id is safe.
+
+    ``id`` is the id of the job, if the call was for one job.
+    """
+
+    id: str = ""
+
+
 class Misconfigured(DelayQError):
     """Error in the setup of the deployment (no Redis, too old, wrong password, unknown setting)."""
 

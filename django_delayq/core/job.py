@@ -154,6 +154,7 @@ class NewJob:
     fresh: bool = False  # the id was made by new_id() for this job, so no other job can have it
     repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
     room_ms: int = 0  # how long its sender waits while the queue is full
+    confirmed: bool | None = None  # its sender waits until its write is confirmed; None = the deployment's default
     joined: bytes = b""  # set by schedule*(): key of the generation that it was merged into, gated in or ignored for
 
     @property

@@ -33,6 +33,7 @@ JOB_OPTIONS: Final = (
     "expires",
     "context",
     "wait_for_room",
+    "wait_for_confirmation",
 )
 #: options of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
@@ -143,6 +144,8 @@ class JobOptions:
         if wait is not None:
             seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
             new.room_ms = round(check_number("wait_for_room", seconds, 0, LONGEST_WAIT) * 1000)
+        if get("wait_for_confirmation") is not None:
+            new.confirmed = self._rules.confirmed(options["wait_for_confirmation"])
         if any(get(name) is not None for name in _EXTRA):
             new.options = self._overrides(new, options)
 

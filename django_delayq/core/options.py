@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from . import retry
 from .concurrency import Concurrency, check_concurrency
@@ -27,6 +26,7 @@ from .job import DEFAULT_PRIORITY, PRIORITIES
 from .option_functions import check_derivations, check_takes_two
 from .records.keys import MAX_SHARDS
 from .retry import Policy, default_backoff
+from .times import check_timezone
 
 CONFLICTS: Final = ("merge", "replace", "ignore", "error")
 DUE_POLICIES: Final = ("keep", "replace", "earliest", "latest", "inherit")
@@ -121,6 +121,8 @@ class TaskOptions:
     missed: str = "once"
     #: its jobs are also kept in the database until they are done; None = the queue's own setting
     durable: bool | None = None
+    #: its schedule calls return when replicas or disks confirm the job (``REDIS``: ``WAIT_…``); None = ``WAIT_DEFAULT``
+    wait_for_confirmation: bool | None = None
     #: it may be scheduled over HTTP
     api: bool = False
     #: former names; jobs stored under them still resolve to the task
@@ -140,8 +142,9 @@ class TaskOptions:
                 check_choice(name, getattr(self, name), known)
         if self.shards is not None:
             check_int("shards", self.shards, 1, MAX_SHARDS)
-        if self.durable is not None:
-            check_flag("durable", self.durable)
+        for name in ("durable", "wait_for_confirmation"):
+            if getattr(self, name) is not None:
+                check_flag(name, getattr(self, name))
         check_flag("api", self.api)
         check_flag("retry_on_false", self.retry_on_false)
         check_derivations(self.id, self.score)
@@ -200,7 +203,7 @@ class TaskOptions:
         if self.timezone is not None:
             if self.cron is None:
                 raise InvalidJob("timezone is for cron only; ticks of every do not depend on a time zone")
-            _check_timezone(self.timezone)
+            check_timezone(self.timezone)
         if self.missed != "once" and self.every is None and self.cron is None:
             raise InvalidJob("missed is for recurring tasks only; give every= or cron= too, or leave it out")
 
@@ -291,10 +294,3 @@ def _aliases(value: object) -> tuple[str, ...]:
     if not isinstance(value, (tuple, list)):
         raise InvalidJob(f"aliases must be a tuple of former task names, got {short(value)}")
     return tuple(check_task_name(alias) for alias in value)
-
-
-def _check_timezone(name: object) -> None:
-    try:
-        ZoneInfo(name if isinstance(name, str) else "")
-    except (LookupError, ValueError, OSError):
-        raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None

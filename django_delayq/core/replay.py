@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .errors import DelayQError
 from .operations.inspector import Inspector
-from .redis.scripts import ON_ANOTHER_NODE, clear_errors, pack_command
+from .redis.connection import ON_ANOTHER_NODE
+from .redis.scripts import clear_errors, pack_command
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -91,9 +92,10 @@ class _Client(_Blocking):
 
 
 class _Connection(_Blocking):
-    __slots__ = ("client", "cluster")
+    __slots__ = ("client", "cluster", "confirmation")
     client: Any
     cluster: Any
+    confirmation: Any
 
 
 class _ReplayedQueues(dict[str, "Queue"]):
@@ -151,7 +153,8 @@ class _Replay(Generic[B]):
         view = _twin(self._broker)
         scripts, connection, client = _Scripts(), _Connection(), _Client()
         scripts.call, client.hget = self._call, self._read_field
-        connection.client, connection.cluster = client, self._broker.connection.cluster
+        own = self._broker.connection
+        connection.client, connection.cluster, connection.confirmation = client, own.cluster, own.confirmation
 
         def install(name: str, layout: Layout) -> Queue:
             self._broker._install(name, layout)

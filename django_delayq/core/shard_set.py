@@ -51,11 +51,21 @@ class ShardSet:
         known = self._shards.get(number)
         return known if known is not None else self.broker.shard(self.name, number)
 
-    def call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
-        """Run a script on a shard. ``request``: the id of the call, if it repeats an earlier one."""
-        shard = self.shard(number)
+    def call(
+        self, script: str, number: int, *args: object, request: bytes | None = None, confirmed: bool = False
+    ) -> Any:
+        """Run a script on a shard.
+
+        Args:
+            script: its name.
+            number: the shard.
+            request: the id of the call, if it repeats an earlier one.
+            confirmed: wait until its writes are confirmed.
+        """
+        shard, scripts = self.shard(number), self.broker.scripts
         request = new_request() if request is None else request
-        return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)
+        run = scripts.call_confirmed if confirmed else scripts.call
+        return run(script, shard.keys, request, shard.constants, *args)
 
     # -- rules, states and marks -----------------------------------------------------------------------------------
 

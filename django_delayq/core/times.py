@@ -10,8 +10,10 @@ import math
 import time
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from .errors import InvalidJob
+from .inputs import short
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
@@ -162,3 +164,11 @@ def _show_moment(ms: int) -> str:
         return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="seconds")
     except OverflowError:
         return "after the year 9999"
+
+
+def check_timezone(name: object) -> None:
+    """Raise :class:`InvalidJob` unless ``name`` is that of a time zone."""
+    try:
+        ZoneInfo(name if isinstance(name, str) else "")
+    except (LookupError, ValueError, OSError):
+        raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None

@@ -75,7 +75,9 @@ def version(broker: Broker) -> Iterator[Finding]:
 
 
 def persistence(broker: Broker) -> Iterator[Finding]:
-    """Check what a restart of Redis would lose."""
+    """Check what a restart of Redis would lose, and if Redis can confirm writes as ``WAIT_…`` demand."""
+    for obstacle in broker.scripts.confirmer.obstacles() if broker.scripts.confirmer else ():
+        yield Finding("ERROR", "persistence", obstacle)
     info = broker.server_info()
     if not info.get("aof_enabled"):
         yield Finding("WARN", "persistence", "no append-only file, so a restart loses jobs: set `appendonly yes`")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from .. import connections
-from ..core.errors import DelayQError, QueuePaused, QueueUnavailable
+from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailable
 from ..worker.current import running
 from . import rows
 from .breaker import Breaker
@@ -88,8 +88,8 @@ def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False
     try:
         reply = call(broker)
     except QueueUnavailable as error:
-        # A paused queue is a reply, too.
-        breaker.succeeded() if isinstance(error, QueuePaused) else breaker.failed()
+        # A paused queue is a reply, too, and so is a missing confirmation.
+        breaker.succeeded() if isinstance(error, (NotConfirmed, QueuePaused)) else breaker.failed()
         raise
     except DelayQError:
         breaker.succeeded()

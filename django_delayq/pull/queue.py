@@ -186,13 +186,14 @@ class Queue:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context`` and ``wait_for_room``, as for
-                :func:`django_delayq.schedule`.
+                ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context``, ``wait_for_room`` and
+                ``wait_for_confirmation``, as for :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.
             InvalidJob: the queue is not of kind "pull", the body is too large, or an option is wrong.
-            IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis; after a commit it is logged instead.
+            IdTaken, QueueFull, QueuePaused, NotConfirmed, QueueUnavailable: the reply of Redis; after a commit it is
+                logged instead.
         """
         check_installed()
         name = self._only("put")

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils import timezone
 
+from .. import connections
 from ..core.builder import JobBuilder, JobRules, builder_of
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
@@ -62,7 +63,7 @@ def job_rules() -> JobRules:
     """Return the rules of the settings for new jobs."""
     project = conf()
     zone = None if settings.USE_TZ else timezone.get_default_timezone()
-    return JobRules(project.max_args_bytes, project.allow_far, zone)
+    return JobRules(project.max_args_bytes, project.allow_far, zone, connections.can_confirm)
 
 
 def queue_of(task: Task, options: Mapping[str, Any]) -> str:

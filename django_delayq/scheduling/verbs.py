@@ -85,6 +85,9 @@ def schedule(
             ``max_attempts``, ``retry_in``, ``timeout`` and ``ttr`` of the call that created it.
         wait_for_room: seconds (or a ``timedelta``) to wait, with growing pauses, while the queue or the id has no room,
             before QueueFull is raised. After a commit, and for a durable job, there is no wait.
+        wait_for_confirmation: return only when replicas or disks confirm the job, as ``WAIT_REPLICAS`` and ``WAIT_AOF``
+            of the setting ``REDIS`` demand; False = do not wait. Default: the task's setting, else ``WAIT_DEFAULT``.
+            Durable jobs always wait, or are left to the relay.
         durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
             the job against loss in Redis. Default: the task's setting, else the queue's.
         using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the
@@ -95,6 +98,7 @@ def schedule(
         TypeError: the function cannot be called with these arguments.
         InvalidJob: a value cannot be stored; nothing was stored.
         Misconfigured: the job is durable and there is no outbox, or the app is not in ``INSTALLED_APPS``.
+        NotConfirmed: Redis has the job, and no confirmation came in time; the same call with the same id is safe.
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis. For a durable job only IdTaken is raised;
             the relay handles the others. After a commit the error is logged and signalled instead.
     """
@@ -146,8 +150,8 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     Args:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
             on_conflict, due_policy, reset_retries, max_attempts, retry_in, timeout, ttr, expires, context,
-            wait_for_room: the longest wait without progress). For a merged task: ``{"id": 1, "payload": {…}, "score":
-            3}`` and the options. Read in chunks; it may be endless.
+            wait_for_room: the longest wait without progress; wait_for_confirmation). For a merged task: ``{"id": 1,
+            "payload": {…}, "score": 3}`` and the options. Read in chunks; it may be endless.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:

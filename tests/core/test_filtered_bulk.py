@@ -140,9 +140,10 @@ def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage, m
         return found
 
     monkeypatch.setattr(stage.broker.inspector, "page", page_then_bury)
+    monkeypatch.setattr(filtered_bulk, "CHUNK", 2)  # a second page comes behind the burial
     changed = change_matching(stage.queue, filtered_bulk.DISCARD, JobFilter(task="work"))
     assert (changed.counts, changed.cursor) == ({"discarded": 3}, "")
-    assert stage.picture()["morgue"] == ["a-new buried"]
+    assert stage.picture()["morgue"] == ["a-new buried"] * 2, "one behind each page"
 
 
 def test_a_filter_without_a_condition_is_refused(stage: Stage) -> None:

@@ -41,6 +41,12 @@ def id_of(job: Job | None) -> str | None:
     return job and job.id
 
 
+def test_a_job_that_is_not_due_hides_no_due_one_of_a_later_class(stage: Stage) -> None:
+    stage.put("later", at=5_000, priority=0)
+    stage.put("now", priority=7)
+    assert id_of(take(stage, task="work")) == "now"
+
+
 @pytest.mark.parametrize(
     ("conditions", "found"),
     [

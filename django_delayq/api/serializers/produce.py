@@ -88,6 +88,9 @@ class _NewJobSerializer(Resource):
         max_value=LONGEST_WAIT,
         help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
     )
+    wait_for_confirmation = FlagField(
+        required=False, help_text="answer when replicas or disks confirm the job; default: the server's setting"
+    )
 
 
 class CallSerializer(_NewJobSerializer):

@@ -57,6 +57,7 @@ Keys that expire, on which no job depends:
 * ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
   worker that takes them)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
+* ``<stem>confirm`` (empty string), written beside each shard by confirmed calls, see :mod:`..redis.confirmation`
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
 

@@ -51,6 +51,14 @@ class RedisConfig:
     max_connections: int = 100
     #: connections are replaced at this age; None = never
     max_connection_age: float | None = None
+    #: number of replicas that must have a confirmed write
+    wait_replicas: int = 0
+    #: the disk must have a confirmed write
+    wait_aof: bool = False
+    #: longest wait for a confirmation, in seconds
+    wait_timeout: float = 3.0
+    #: jobs are confirmed unless they say otherwise
+    wait_default: bool = True
 
     @classmethod
     def parse(cls, value: object) -> RedisConfig:
@@ -60,7 +68,7 @@ class RedisConfig:
             value: a URL (``redis://``, ``rediss://`` for TLS, ``unix://``), or a dict with ``URL``, or with
                 ``SENTINELS`` and ``MASTER``, or with ``CLUSTER``, and optionally ``DB``, ``USERNAME``, ``PASSWORD``,
                 ``SSL…``, ``SOCKET_TIMEOUT``, ``CONNECT_TIMEOUT``, ``RETRIES``, ``MAX_CONNECTIONS``,
-                ``MAX_CONNECTION_AGE``.
+                ``MAX_CONNECTION_AGE``, ``WAIT_REPLICAS``, ``WAIT_AOF``, ``WAIT_TIMEOUT``, ``WAIT_DEFAULT``.
 
         Raises:
             Misconfigured: it is not usable; the message names a valid form.

@@ -130,4 +130,8 @@ CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "retries": _whole_number_check(0, 10),
     "max_connections": _whole_number_check(1, 10_000),
     "max_connection_age": _seconds_check(30 * 86_400),
+    "wait_replicas": _whole_number_check(0, 100),
+    "wait_aof": _check_flag,
+    "wait_timeout": _seconds_check(10),
+    "wait_default": _check_flag,
 }

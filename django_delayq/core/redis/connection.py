@@ -19,6 +19,7 @@ from redis.connection import ConnectionPool
 from . import probe
 from .client_source import source_of_client
 from .config import RedisConfig
+from .confirmation import Confirmation
 from .link import within
 from .loop_clients import LoopClients
 from .pool import BoundedPool
@@ -30,6 +31,15 @@ __all__ = ["Connection", "RedisConfig", "connect"]
 #: seconds to wait for a slot that is moving to another node of a cluster
 MOVING: Final = 10.0
 _MOVES: Final = (redis_errors.ClusterError, redis_errors.TryAgainError)
+#: replies of a cluster node that does not hold all keys of a call
+ON_ANOTHER_NODE: Final = (
+    redis_errors.AskError,  # and its subclass MovedError
+    redis_errors.TryAgainError,
+    redis_errors.ClusterError,
+    redis_errors.SlotNotCoveredError,
+)
+#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
+ELSEWHERE: Final = (*ON_ANOTHER_NODE, redis_errors.ConnectionError, redis_errors.TimeoutError)
 
 
 class Connection:
@@ -39,10 +49,13 @@ class Connection:
 
     Args:
         source: the deployment.
+        confirmation: what confirms the writes of new jobs; None = nothing.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, confirmation: Confirmation | None = None) -> None:
         self._source = source
+        #: what confirms the writes of new jobs; None = nothing
+        self.confirmation = confirmation
         #: seconds after which a connection is replaced, so that a changed DNS name or a balancer's new node is followed
         #: without an error; None = never
         self.max_age = source.limits.max_age
@@ -88,7 +101,7 @@ class Connection:
         Args:
             seconds: time limit of a call. A lost connection is replaced once within that time.
         """
-        return Connection(self._source.hurried(seconds))
+        return Connection(self._source.hurried(seconds), self.confirmation)
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
         """Return a separate client for BLPOP or pub/sub; never share it between threads, close it after use.
@@ -197,4 +210,4 @@ def _pause_of_move(error: Exception, moved_by: float) -> float:
 
 def connect(config: RedisConfig) -> Connection:
     """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
-    return Connection(source_of(config))
+    return Connection(source_of(config), Confirmation.of(config))

@@ -242,10 +242,9 @@ class Link(_Base):
             if self._limited:
                 self._limit_socket()
             return self.read_response()
-        except redis_errors.ResponseError:
-            raise
-        except BaseException:
-            self.disconnect()
+        except BaseException as error:
+            if not isinstance(error, redis_errors.ResponseError):
+                self.disconnect()
             raise
 
     # --- for the pool
@@ -255,6 +254,12 @@ class Link(_Base):
         self.retry.until = until
         if self.socket_timeout is None or until - time.monotonic() < self.socket_timeout:
             self._limited = True
+
+    def allow(self, seconds: float) -> None:
+        """Give the reply that is read next so much time, beyond the limits of the call."""
+        self.retry.until, self._limited = time.monotonic() + seconds, True
+        if self._sock is not None:
+            self._sock.settimeout(seconds)
 
     @property
     def is_open(self) -> bool:

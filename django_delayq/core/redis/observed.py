@@ -33,6 +33,11 @@ class ObservedScripts(Scripts):
         with self._timing(name, began_at):
             return self._plain.call(name, keys, *args, until=until)
 
+    def call_confirmed(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """See :meth:`Scripts.call_confirmed`."""
+        with self._timing(name, time.perf_counter()):
+            return self._plain.call_confirmed(name, keys, *args)
+
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """See :meth:`Scripts.call_async`."""
         with self._timing(name, time.perf_counter()):

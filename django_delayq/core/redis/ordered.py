@@ -61,6 +61,7 @@ class _SharedConnections:
         self._connection = connection
         self._shared: dict[int, _SharedLink] = {}
         self.patience = connection.patience
+        self.confirmation = None  # chunks that are confirmed do not go this way
 
     def pool(self, key: bytes) -> _SharedLink:
         pool = self._connection.pool(key)

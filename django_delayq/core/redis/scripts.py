@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, cast
 
-from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError
 
 from ..errors import Misconfigured, QueueFull, QueueUnavailable
-from .connection import Connection
+from .confirmation import Confirmer
+from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
 from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (
@@ -79,15 +79,6 @@ NAMES: Final = (
     "permits",
     "depth",
 )
-#: replies of a cluster node that holds not all keys of a call
-ON_ANOTHER_NODE: Final = (
-    redis_errors.AskError,  # and its subclass MovedError
-    redis_errors.TryAgainError,
-    redis_errors.ClusterError,
-    redis_errors.SlotNotCoveredError,
-)
-#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
-_ELSEWHERE: Final = (*ON_ANOTHER_NODE, redis_errors.ConnectionError, redis_errors.TimeoutError)
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
@@ -167,6 +158,8 @@ class Scripts:
         self._loaded: dict[str, tuple[str, str]] = {}
         self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
+        #: None = the settings demand no confirmation
+        self.confirmer = Confirmer(connection, rule) if (rule := connection.confirmation) else None
 
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
@@ -191,10 +184,33 @@ class Scripts:
                     pool.release(link)
             except NoScriptError:
                 pass  # EVAL loads and runs on the node that answers, inside one command
-            except _ELSEWHERE:
+            except ELSEWHERE:
                 if not self._connection.cluster:
                     raise
             return self._connection.run(source, keys, *args, until=until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
+
+    def call_confirmed(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """Run a script, see :meth:`call`, and return when its writes are confirmed (:mod:`.confirmation`).
+
+        Raises:
+            NotConfirmed: they were made, and were not confirmed in time.
+        """
+        until = time.monotonic() + self._connection.patience
+        try:
+            (sha, source), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
+            script: tuple[str, str] = ("EVALSHA", sha)
+            while True:
+                try:
+                    return confirmer.exchange((*script, len(keys), *keys, *args), keys[0], until)
+                except NoScriptError:
+                    script = ("EVAL", source)
+                except ELSEWHERE:
+                    if not self._connection.cluster:
+                        raise
+                    # It finds the node and remembers it. The request id makes the call above a repeated one.
+                    self._connection.run(source, keys, *args, until=until)
         except REDIS_ERRORS as error:
             raise_clear(error)
 

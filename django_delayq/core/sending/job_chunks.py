@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 from ..errors import QueueUnavailable
@@ -158,10 +158,22 @@ class JobSender:
         """Begin the script call of a chunk."""
         shard, entries = self._queue.shard(chunk.number), chunk.entries
         frame = b"".join([packed for _, _, packed in entries])
-        request = request_for([new for _, new, _ in entries])
-        chunk.reply = self._scripts.begin(
-            "schedule", shard.keys, request, shard.constants, frame, b"1", b"", self._deadline, self._keys
-        )
+        news = [new for _, new, _ in entries]
+        args = (request_for(news), shard.constants, frame, b"1", b"", self._deadline, self._keys)
+        if self._queue.broker.connection.confirmation is None:
+            chunk.reply = self._scripts.begin("schedule", shard.keys, *args)
+        else:
+            chunk.reply = self._made_at_once(news, shard.keys, args)
+
+    def _made_at_once(self, news: list[NewJob], keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
+        """Make the call of a chunk, confirmed if one of its jobs is, and return its reply.
+
+        Calls that wait one by one cannot overtake each other, over whatever connections they go.
+        """
+        scripts = self._queue.broker.scripts
+        call = scripts.call_confirmed if any(map(self._queue.is_confirmed, news)) else scripts.call
+        answer = call("schedule", keys, *args)
+        return lambda until=None: answer
 
     def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 from zlib import crc32
 
-from ..errors import DelayQError, IdTaken, QueueFull, QueuePaused
+from ..errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from ..job import NewJob, new_key
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
@@ -42,9 +42,11 @@ class Sender(Shards):
             InvalidJob: the id is empty or longer than 255 bytes.
             QueueFull: the queue or the id has no room, or Redis has no memory left.
             QueuePaused: the queue takes no new jobs now.
+            NotConfirmed: Redis has the job, and no confirmation came in time.
         """
         # A durable job may have been sent before, by a process that died before it got the reply.
-        if new.fresh and new.payload is None and not_after_ms is None and not new.durable:
+        confirmed = self.is_confirmed(new)
+        if new.fresh and new.payload is None and not_after_ms is None and not (new.durable or confirmed):
             # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
             new.key = new.key or new_key()
             keys = self.home(new.id).fresh_keys[new.priority]
@@ -91,6 +93,13 @@ class Sender(Shards):
         """
         return count_outcomes(letters for _, letters in JobSender(self, not_after_ms).send(news))
 
+    def is_confirmed(self, new: NewJob) -> bool:
+        """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.confirmation`)."""
+        rule = self.broker.connection.confirmation
+        if rule is None:
+            return False
+        return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
+
     def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
         """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
         if outcome.is_refusal:
@@ -130,14 +139,21 @@ class Sender(Shards):
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
+        confirmed = not tick and self.is_confirmed(new)
 
         def ask(number: int) -> str | None:
-            reply: bytes = self.call("schedule", number, entry, b"0", tick, deadline, b"1", request=request)
+            reply: bytes = self.call(
+                "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed
+            )
             new.joined = reply[1:]
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
+        try:
+            letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
+        except NotConfirmed as error:
+            error.id = new.id
+            raise
         return OF_LETTER[letter or CLOSED_LETTER]
 
     # -- shards of an id ----------------------------------------------------------------------------------------------

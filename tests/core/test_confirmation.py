@@ -1,0 +1,314 @@
+"""Confirmed writes: ``WAIT_REPLICAS`` and ``WAIT_AOF``, with a real replica that may be paused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
+from django_delayq.core.operations import fsck
+from django_delayq.core.redis.confirmation import Confirmation
+from django_delayq.core.redis.faults import Fault, classify
+from django_delayq.core.replay import run_verb
+
+from ..support.cluster_box import ClusterBox
+from ..support.processes import wait_until
+from ..support.redis_box import RedisBox
+from ..support.sentinel_box import SentinelBox
+
+Opened = Callable[[object], Connection]
+
+
+class Pair:
+    """A master and its replica."""
+
+    def __init__(self, binary: str) -> None:
+        settings: dict[str, Any] = {"repl_diskless_sync_delay": 0}
+        self.master = RedisBox(tcp=True, binary=binary, **settings)
+        self.replica = RedisBox(tcp=True, binary=binary, **settings)
+
+    def start(self) -> None:
+        self.master.start()
+        self.replica.start()
+        self.replica.client().execute_command("REPLICAOF", *map(str, self.master.address))
+        wait_until(lambda: self.replica.client().info("replication")["master_link_status"] == "up", 30)
+
+    def setting(self, **wait: Any) -> dict[str, Any]:
+        return {"URL": self.master.url, "WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 5, **wait}
+
+    def calls(self, command: str) -> int:
+        """Number of such commands that the master has executed."""
+        stats: dict[str, Any] = self.master.client().info("commandstats")
+        return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+@pytest.fixture(scope="module")
+def started(redis_box: RedisBox) -> Iterator[Pair]:
+    pair = Pair(redis_box.binary)
+    try:
+        pair.start()
+        yield pair
+    finally:
+        pair.replica.close()
+        pair.master.close()
+
+
+@pytest.fixture
+def pair(started: Pair) -> Iterator[Pair]:
+    started.master.flush()
+    yield started
+    started.replica.resume()
+
+
+def queue_of(opened: Opened, setting: object) -> Queue:
+    return Broker(opened(setting)).queue("orders")
+
+
+def bodies(client: redis.Redis) -> set[str]:
+    """Ids of the live jobs that a server has."""
+    return {ident.decode() for key in client.keys("*:body") for ident in client.hkeys(key)}
+
+
+def job(ident: str, **options: Any) -> NewJob:
+    return NewJob(ident, "work", delay_ms=60_000, **options)
+
+
+def test_a_schedule_call_returns_when_the_replica_has_the_job(pair: Pair, opened: Opened) -> None:
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    threading.Timer(0.7, pair.replica.resume).start()
+    began = time.monotonic()
+    assert queue.schedule(job("order-5")) == "created"
+    assert 0.5 < time.monotonic() - began < 4
+    assert bodies(pair.replica.client()) == {"first", "order-5"}
+    assert queue.schedule(NewJob("fresh", "work", fresh=True)) == "created"
+    assert "fresh" in bodies(pair.replica.client())
+    fsck.assert_invariants(queue.broker)
+
+
+def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and_what_to_do(
+    pair: Pair, opened: Opened
+) -> None:
+    queue = queue_of(opened, pair.setting(WAIT_TIMEOUT=0.3))
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    expected = r"has the job.*within 0\.3 s 0 of 1 replicas confirmed it.*schedule it again under the same id.*safe"
+    with pytest.raises(NotConfirmed, match=expected) as failure:
+        queue.schedule(job("order-5"))
+    assert classify(failure.value) is Fault.TRANSIENT
+    assert failure.value.id == "order-5"
+    assert bodies(pair.master.client()) == {"first", "order-5"}
+    pair.replica.resume()
+    assert queue.schedule(job("order-5")) == "replaced"
+    assert len(queue.broker.inspector.page("orders", "waiting", limit=10).jobs) == 2
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_repeated_call_that_changes_nothing_is_not_confirmed_before_the_first_one_is(
+    pair: Pair, opened: Opened, repeatable: bool
+) -> None:
+    queue = queue_of(opened, pair.setting(WAIT_TIMEOUT=0.3))
+    queue.schedule(job("first"))
+    again = {"on_conflict": "ignore"} if not repeatable else {"repeatable": True, "key": b"k" * 16}
+    pair.replica.pause()
+    for _ in range(2):
+        with pytest.raises(NotConfirmed):
+            queue.schedule(job("order-5", **again))
+        queue.broker.connection.reconnect()  # the second call comes over another connection
+    pair.replica.resume()
+    assert queue.schedule(job("order-5", **again)) == ("created" if repeatable else "ignored")
+    assert "order-5" in bodies(pair.replica.client())
+
+
+def test_a_job_may_do_without_and_a_deployment_may_leave_it_to_the_jobs(pair: Pair, opened: Opened) -> None:
+    always, chosen = queue_of(opened, pair.setting()), queue_of(opened, pair.setting(WAIT_DEFAULT=False))
+    always.schedule(job("first"))
+    before = pair.calls("wait")
+    assert always.schedule(job("plain", confirmed=False)) == "created"
+    assert chosen.schedule(job("plain-too")) == "created"
+    assert chosen.count_many([job("one"), job("two")]) == {"created": 2}
+    assert pair.calls("wait") == before
+    assert chosen.schedule(job("order-5", confirmed=True)) == "created"
+    assert pair.calls("wait") == before + 1
+    assert chosen.schedule(job("durable", key=b"\x80" + b"k" * 15, confirmed=False)) == "created"
+    assert pair.calls("wait") == before + 2, "a durable job is always confirmed"
+
+
+def test_many_jobs_wait_once_for_each_chunk_and_keep_their_order(pair: Pair, opened: Opened) -> None:
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
+    before = pair.calls("wait")
+    assert queue.count_many(job(str(number)) for number in range(1000)) == {"created": 1000}
+    assert pair.calls("wait") == before + 4
+    assert len(bodies(pair.replica.client())) == 1001
+    mixed = [job("order-5", args=b"[%d]" % number, confirmed=number % 2 == 0) for number in range(600)]
+    queue.count_many(mixed)
+    view = queue.broker.inspector.get("orders", "order-5")
+    assert view is not None and view.job.args == b"[599]"
+    pair.replica.pause()
+    short = queue_of(opened, pair.setting(WAIT_TIMEOUT=0.2))
+    with pytest.raises(NotConfirmed):
+        short.count_many(job(f"late-{number}") for number in range(1000))
+    assert sum(ident.startswith("late-") for ident in bodies(pair.master.client())) == 250, "it ends with the error"
+
+
+def test_a_connection_lost_during_the_wait_is_replaced_and_the_new_one_waits_too(pair: Pair, opened: Opened) -> None:
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    timers = [threading.Timer(0.5, pair.master.client().execute_command, kill)]
+    timers.append(threading.Timer(1.2, pair.replica.resume))
+    for timer in timers:
+        timer.start()
+    began = time.monotonic()
+    assert queue.schedule(job("order-5")) == "created", "a repeated request gets the first reply"
+    assert time.monotonic() - began > 1
+    assert "order-5" in bodies(pair.replica.client())
+
+
+def test_a_caller_in_a_hurry_has_the_time_of_the_wait_beyond_its_own(pair: Pair, opened: Opened) -> None:
+    connection = opened(opened(pair.setting()).hurried(0.2))
+    queue = Broker(connection).queue("orders")
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    threading.Timer(0.7, pair.replica.resume).start()
+    assert queue.schedule(job("order-5")) == "created"
+    assert queue.schedule(job("order-6", confirmed=False)) == "created", "the connection has its own limit again"
+
+
+def test_missing_scripts_are_loaded(pair: Pair, opened: Opened) -> None:
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
+    pair.master.client().script_flush()
+    assert queue.schedule(job("order-5")) == "created"
+    assert "order-5" in bodies(pair.replica.client())
+
+
+def test_the_verbs_of_an_event_loop_wait_in_a_thread(pair: Pair, opened: Opened) -> None:
+    broker = Broker(opened(pair.setting()))
+    broker.queue("orders").schedule(job("first"))
+    pair.replica.pause()
+    threading.Timer(0.5, pair.replica.resume).start()
+
+    async def main() -> int:
+        turns, verb = 0, asyncio.create_task(run_verb(broker, lambda view: view.queue("orders").schedule(job("five"))))
+        while not verb.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert await verb == "created"
+        return turns
+
+    assert asyncio.run(main()) > 10
+    assert "five" in bodies(pair.replica.client())
+
+
+def test_who_does_not_use_it_sends_no_further_command(pair: Pair, opened: Opened) -> None:
+    queue = queue_of(opened, pair.master.url)
+    before = pair.calls("wait"), pair.calls("set")
+    queue.schedule(job("order-5"))
+    queue.schedule(NewJob("fresh", "work", fresh=True))
+    queue.count_many([job("a"), job("b")])
+    assert (pair.calls("wait"), pair.calls("set")) == before
+
+
+def test_a_confirmed_job_survives_the_loss_of_its_master(sentinel_box: SentinelBox, opened: Opened) -> None:
+    setting = {"SENTINELS": sentinel_box.addresses, "MASTER": sentinel_box.name, "WAIT_REPLICAS": 1}
+    queue = queue_of(opened, setting)
+    assert queue.count_many(job(str(number)) for number in range(100)) == {"created": 100}
+    assert queue.schedule(job("order-5")) == "created"
+    sentinel_box.fail_over()
+    found = queue_of(opened, setting | {"WAIT_DEFAULT": False}).broker.inspector.get("orders", "order-5")
+    assert found is not None and found.state == "delayed"
+    fsck.assert_invariants(queue.broker)
+
+
+def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened: Opened) -> None:
+    with ClusterBox(replicas=True, binary=redis_box.binary) as cluster:
+        setting: dict[str, Any] = {"CLUSTER": cluster.setting["CLUSTER"], "WAIT_REPLICAS": 1}
+        queue = Broker(opened(setting)).queue("orders", shards=6)
+        assert [queue.schedule(job(str(number))) for number in range(30)] == ["created"] * 30
+        assert queue.count_many(job(f"many-{number}") for number in range(300)) == {"created": 300}
+        cluster.fail_over(0, crash=False)
+        assert [queue.schedule(job(f"then-{number}")) for number in range(30)] == ["created"] * 30
+        fsck.assert_invariants(queue.broker)
+
+
+# -- disks
+
+
+def test_a_server_that_cannot_confirm_is_refused_before_anything_is_stored(
+    redis_factory: Callable[..., RedisBox], opened: Opened
+) -> None:
+    box = redis_factory()
+    queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True})
+    reason = "append-only file: set `appendonly yes`" if box.version >= (7, 2) else "needs Redis 7.2 or newer, this is"
+    with pytest.raises(Misconfigured, match=reason):
+        queue.schedule(job("order-5"))
+    assert bodies(box.client()) == set()
+    assert queue.broker.scripts.confirmer is not None
+    assert len(queue.broker.scripts.confirmer.obstacles()) == 1
+
+
+def test_the_disk_confirms(redis_factory: Callable[..., RedisBox], opened: Opened) -> None:
+    box = redis_factory(aof="everysec")
+    if box.version < (7, 2):
+        pytest.skip("WAITAOF came with Redis 7.2")
+    queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True})
+    for number in range(3):
+        assert queue.schedule(job(str(number))) == "created"
+    box.restart(crash=True)
+    assert bodies(box.client()) == {"0", "1", "2"}
+    box.configure(appendonly="no")
+    with pytest.raises(NotConfirmed, match=r"Redis has the job, but Redis refused to confirm it .*delayq_check"):
+        queue.schedule(job("order-5"))
+    with pytest.raises(Misconfigured, match="set `appendonly yes`"):
+        queue.schedule(job("order-6"))
+    assert bodies(box.client()) == {"0", "1", "2", "order-5"}
+
+
+def test_both_may_be_demanded(redis_factory: Callable[..., RedisBox], opened: Opened) -> None:
+    box = redis_factory(aof="always")
+    if box.version < (7, 2):
+        pytest.skip("WAITAOF came with Redis 7.2")
+    queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True, "WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 0.2})
+    with pytest.raises(NotConfirmed, match="0 of 1 replicas confirmed it on disk"):
+        queue.schedule(job("order-5"))
+
+
+# -- settings
+
+
+def test_settings_are_checked() -> None:
+    config = RedisConfig.parse("redis://h?wait_replicas=2&wait_aof=true&wait_timeout=0.5")
+    assert Confirmation.of(config) == Confirmation(2, True, 0.5, True)
+    assert Confirmation.of(RedisConfig.parse("redis://h")) is None
+    for wrong, text in (
+        ({"WAIT_REPLICAS": -1}, "WAIT_REPLICAS must be a whole number from 0 to 100"),
+        ({"WAIT_TIMEOUT": 60}, "WAIT_TIMEOUT must be a number of seconds above 0, at most 10"),
+        ({"WAIT_AOF": "perhaps"}, "WAIT_AOF must be True or False"),
+        ({"WAIT_REPLICA": 1}, "WAIT_REPLICAS"),
+    ):
+        with pytest.raises(Misconfigured, match=text):
+            RedisConfig.parse({"URL": "redis://h", **wrong})
+
+
+def test_replies_are_read() -> None:
+    both, replicas = Confirmation(2, True, 1, True), Confirmation(2, False, 1, True)
+    assert both.command == ("WAITAOF", 1, 2, 1000)
+    assert replicas.command == ("WAIT", 2, 1000)
+    assert Confirmation(1, False, 0.0001, True).command == ("WAIT", 1, 1), "0 would wait for ever"
+    assert (both.missing([1, 2]), replicas.missing(3)) == ("", "")
+    assert both.missing([0, 1]) == "the disk of Redis did not confirm it and 1 of 2 replicas confirmed it on disk"
+    masters = [{"role": "master", "connected_slaves": 1, "redis_version": "7.4.0", "aof_enabled": 1}]
+    (absence,) = both.absences(masters)
+    assert "1 replicas are connected and WAIT_REPLICAS is 2" in absence
+    assert list(both.obstacles(masters)) == []
+    assert len(list(both.obstacles([{"redis_version": "7.0.15", "aof_enabled": 1}]))) == 1

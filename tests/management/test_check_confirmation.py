@@ -1,0 +1,27 @@
+"""delayq_check on confirmed writes: what the server lacks for ``WAIT_…``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_delayq import connections
+from django_delayq.management import diagnosis
+from tests.support.redis_box import RedisBox
+
+
+@pytest.mark.parametrize(
+    ("wait", "expected"),
+    [
+        ({"WAIT_REPLICAS": 2}, "0 replicas are connected and WAIT_REPLICAS is 2, so every confirmed call ends in"),
+        ({"WAIT_AOF": True}, "WAIT_AOF needs"),
+        ({}, None),
+    ],
+)
+def test_what_the_server_lacks_is_an_error(
+    delayq: Any, redis_url: str, redis_box: RedisBox, settings: Any, wait: dict[str, Any], expected: str | None
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"URL": redis_url, **wait}}
+    errors = [one for one in diagnosis.persistence(connections.broker()) if one.level == "ERROR"]
+    assert [one.text.startswith(expected) for one in errors] == ([True] if expected else [])
