@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias, cast
 import redis
 from redis import exceptions as redis_errors
 from redis.asyncio import ConnectionPool as AsyncPool
+from redis.asyncio import cluster as async_cluster
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.cluster import ClusterNode, RedisCluster
@@ -38,6 +39,8 @@ from .settings import (
     waiting_limits,
 )
 
+#: parser of older versions of redis-py, whose plain one knows no redirects
+_PARSER: Any = getattr(async_cluster, "ClusterParser", None)
 #: address of a node; None = that of the only server, or of the master that Sentinels name
 Place: TypeAlias = Address | None
 
@@ -246,7 +249,8 @@ class Cluster(Source):
 
     def loop_pool(self, place: Place) -> AsyncPool:
         host, port = cast(Address, place)
-        return _loop_pool(_pool_options(self.options | {"host": host, "port": port}))
+        options = _pool_options(self.options | {"host": host, "port": port})
+        return _loop_pool(options if _PARSER is None else options | {"parser_class": _PARSER})
 
     def place_of(self, key: bytes) -> Place:
         node: Any = self.client().get_node_from_key(key)
