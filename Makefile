@@ -7,6 +7,7 @@
 # make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
 # make chaos    workers under kills, Redis restarts and cut connections for a minute, and a check of what happened (ARGS="--seconds 300")
 # make docs     the documentation as a site, in build/site; a broken link is an error
+# make pictures  the pictures of the documents: pages of the example shop, in docs/pictures (ARGS="--only queue")
 # make bench    every figure of docs/figures.md, beside the peers in the same run (about 20 minutes)
 # make clean     remove everything that the above made
 
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults chaos check docs bench clean
+.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults chaos check docs pictures bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -72,6 +73,9 @@ check: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
+
+pictures: $(VENV)/.dev
+	$(BIN)/python -m tests.pictures $(ARGS)
 
 $(VENV)/.demo: pyproject.toml .ci/venv
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[demo]'

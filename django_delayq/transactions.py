@@ -33,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
-from .core.errors import InvalidJob
+from .core.errors import InvalidJob, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.schedule_outcome import REFUSALS
 from .core.task import Task
@@ -47,6 +47,9 @@ logger: Final = logging.getLogger("django_delayq.transactions")
 #: verbs of this process that could not be sent after their commit, by the class name of the error (jobs of
 #: schedule_many also by the outcome: taken, exists, full, paused)
 not_sent: Final[Counter[str]] = Counter()
+
+#: what the log adds when Redis was away; nobody is left who could try again
+_UNLESS_DURABLE: Final = ". The job is lost; durable=True keeps such jobs in the database until Redis is back"
 
 #: maximum number of verbs that share a round trip
 TOGETHER: Final = 250
@@ -123,25 +126,18 @@ def _note_opened(connection: BaseDatabaseWrapper, **_: object) -> None:
 connection_created.connect(_note_opened, dispatch_uid="django_delayq.transactions")
 
 
-def now_or_on_commit(
-    send: Callable[[], T],
-    what: CallDescription,
-    *,
-    using: str | None,
-    failed: Callable[[Exception], None] | None = None,
-) -> T | OnCommit:
+def now_or_on_commit(send: Callable[[], T], what: CallDescription, *, using: str | None) -> T | OnCommit:
     """Call ``send`` now, or after the commit if a transaction is open on ``using``.
 
-    Args:
-        failed: called with the error when ``send`` fails after the commit. Such an error is logged, counted in
-            :data:`not_sent` and signalled, never raised: the transaction has already succeeded.
+    An error after the commit is logged, counted in :data:`not_sent` and signalled, never raised: the transaction has
+    already succeeded.
 
     Raises:
         Exception: any error of ``send``, when it is called now.
     """
     if not in_transaction(using):
         return send()
-    OnCommitCall(send, what, failed).wait(using)
+    OnCommitCall(send, what).wait(using)
     return ON_COMMIT
 
 
@@ -157,18 +153,15 @@ class OnCommitCall:
         risk: those of them that may still be rolled back; None if one was rolled back.
     """
 
-    __slots__ = ("_failed", "_send", "line", "opened", "place", "risk", "sent", "what")
+    __slots__ = ("_send", "line", "opened", "place", "risk", "sent", "what")
 
     line: CommitQueue
     place: int
     opened: frozenset[str]
     risk: frozenset[str] | None
 
-    def __init__(
-        self, send: Callable[[], object], what: CallDescription, failed: Callable[[Exception], None] | None = None
-    ) -> None:
+    def __init__(self, send: Callable[[], object], what: CallDescription) -> None:
         self._send = send
-        self._failed = failed
         self.what = what
         self.sent = False
 
@@ -202,18 +195,18 @@ class OnCommitCall:
     def failed(self, error: Exception) -> None:
         """Log, count and signal a call that was not sent. It cannot be raised, because its caller is gone."""
         what = self.what
+        advice = _UNLESS_DURABLE if what.verb == "schedule" and isinstance(error, QueueUnavailable) else ""
         not_sent[type(error).__name__] += 1
         logger.error(
-            "%s of %s in queue %s was not sent after the commit: %s: %s",
+            "%s of %s in queue %s was not sent after the commit: %s: %s%s",
             what.verb,
             what.id or "several jobs",
             what.queue,
             type(error).__name__,
             error,
+            advice,
             extra={"verb": what.verb, "job_id": what.id, "queue": what.queue},
         )
-        if self._failed is not None:
-            self._failed(error)
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
 
 

@@ -40,7 +40,7 @@ from demo_parts import (
 from demo_texts import summary, welcome
 
 HERE = Path(__file__).resolve().parent
-NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq")
+NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_redis", "django_delayq")
 HOW = "`make demo` creates an environment with all packages; by hand: pip install '.[demo,embedded]'"
 
 

@@ -247,6 +247,21 @@ def manage_env(redis_url: str, prefix: str) -> dict[str, str]:
 
 
 @pytest.fixture
+def database_env(manage_env: dict[str, str]) -> dict[str, str]:
+    """Environment of a process that sees this test's database."""
+    from django.db import connection
+
+    from .support.postgres_box import PostgresDatabase
+
+    told = connection.settings_dict
+    if connection.vendor == "sqlite":
+        url = f"sqlite:///{told['NAME']}"
+    else:
+        url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
+    return {**manage_env, "DELAYQ_TEST_DB": url}
+
+
+@pytest.fixture
 def spawn() -> Iterator[Callable[..., Any]]:
     """:func:`processes.spawn`, whose processes are ended after the test (SIGKILL: the test ends what it tests)."""
     with contextlib.ExitStack() as stack:

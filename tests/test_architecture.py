@@ -49,8 +49,6 @@ QUESTIONS = {
 
 #: most lines of a file
 MOST_LINES = {"source": 300, "test": 450}
-#: longer files with their present lines, one a row, by name. A row may only shrink, and goes when the file is short.
-LONG_FILES = Path(__file__).with_name("long_files.txt")
 
 
 def modules_loaded_by(name: str) -> set[str]:
@@ -141,8 +139,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     assert found == []
 
 
-def long_files() -> dict[str, int]:
-    """Files that exceed the limit, with their lines."""
+def test_no_file_grows_too_long() -> None:
     root = PACKAGE.parent
     kinds = {"source": [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")], "test": [*(root / "tests").rglob("*.py")]}
     lines = {
@@ -150,15 +147,5 @@ def long_files() -> dict[str, int]:
         for kind, paths in kinds.items()
         for path in paths
     }
-    return {path: count for path, (kind, count) in lines.items() if count > MOST_LINES[kind]}
-
-
-def test_no_file_grows_too_long() -> None:
-    rows = [line.split() for line in LONG_FILES.read_text().splitlines()]
-    listed = {path: int(count) for path, count in rows}
-    assert [path for path, _ in rows] == sorted(listed), "rows are sorted by name, each file once"
-    present = long_files()
-    grown = {path: count for path, count in present.items() if count > listed.get(path, 0)}
-    assert grown == {}, f"split these files by idea, or shorten them (at most {MOST_LINES} lines)"
-    shrunk = {path: present.get(path, 0) for path, count in listed.items() if present.get(path, 0) < count}
-    assert shrunk == {}, f"write the new numbers of lines to {LONG_FILES.name}; remove the rows of short files (0)"
+    long = {path: count for path, (kind, count) in lines.items() if count > MOST_LINES[kind]}
+    assert long == {}, f"split these files by idea, or shorten them (at most {MOST_LINES} lines)"

@@ -173,3 +173,15 @@ def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
 
     assert len(text.split()) - len(section(ROOT / "README.md", "The promise").split()) <= 1_200
+
+
+def test_every_picture_is_shown_and_every_picture_that_is_shown_exists() -> None:
+    pictures = ROOT / "docs" / "pictures"
+    shown = {
+        (path.parent / name).resolve()
+        for path in DOCUMENTS
+        for name in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text())
+    }
+
+    assert shown == set(pictures.glob("*.png"))
+    assert sum(one.stat().st_size for one in shown) < 2_000_000

@@ -46,6 +46,12 @@ class AttemptViewModel:
         return self.event.outcome not in _GOOD
 
     @property
+    def error(self) -> str:
+        """Name of the error's class, without its module."""
+        name = self.event.fields.get("error", "")
+        return name.rpartition(".")[2] or name
+
+    @property
     def duration(self) -> str:
         """Duration of the attempt."""
         return millis(self._number("ms"))

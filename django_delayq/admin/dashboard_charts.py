@@ -58,7 +58,7 @@ class DashboardCharts:
     def depth(self) -> Chart:
         """Chart of the numbers of jobs by state."""
         now = depth_cells(self.source.snapshot.totals)
-        return depth_chart("dq-depth", [*self._now(now), *rows_of(self.source.depths)])
+        return depth_chart([*self._now(now), *rows_of(self.source.depths)])
 
     def _now(self, cells: Cells) -> list[Row]:
         """Return the row of this moment, if there are values for it."""

@@ -24,12 +24,14 @@ _MISSING: Final = 2.5
 Cells = Sequence[tuple[str, str]]
 
 
-def depth_chart(name: str, rows: Sequence[Row], *, keep_s: int = HISTORY_SECONDS) -> Chart:
+def depth_chart(rows: Sequence[Row], *, keep_s: int = HISTORY_SECONDS) -> Chart:
     """Return the chart of the numbers of jobs by state."""
     titles = (_("delayed"), _("ready"), _("reserved"), _("failed"), _("in the morgue"))
     head = ((_("Time"), 0), *((title, place + 1) for place, title in enumerate(titles)))
     summary = "" if rows else _("No samples yet: a running dispatcher takes one a minute.")
-    return Chart(name, _("Depth"), _("jobs, log scale"), head, rows, summary, kind="lines", log="jobs", keep_s=keep_s)
+    return Chart(
+        "dq-depth", _("Depth"), _("jobs, log scale"), head, rows, summary, kind="lines", log="jobs", keep_s=keep_s
+    )
 
 
 def depth_cells(counts: Any) -> Cells:

@@ -29,7 +29,7 @@ class FailedJobAdmin(MirroredAdmin):
     """Mirror of the failed jobs."""
 
     keyset = "failed_at"
-    list_subtitle = _("waiting for retry")
+    list_subtitle = _("Waiting for retry")
     ordering = ("-failed_at",)
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (
@@ -65,34 +65,11 @@ class FailedJobAdmin(MirroredAdmin):
         """Return the next due time."""
         return formatting.until(row.due_at, late_after=conf().admin.late_after)
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return True with the permission ``retry_failedjob``."""
-        return self.may(request, "retry")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Return True with the permission ``discard_failedjob``."""
-        return self.may(request, "discard")
-
     def has_bury_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``bury_failedjob``."""
         return self.may(request, "bury")
-
-    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
-    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due at once."""
-        return self.perform(request, rows, RETRY_NOW)
-
-    @admin.action(permissions=["retry"], description=RETRY_IN.title)
-    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due after a delay."""
-        return self.perform(request, rows, RETRY_IN)
 
     @admin.action(permissions=["bury"], description=BURY.title)
     def bury(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
         """Bury the jobs in the morgue."""
         return self.perform(request, rows, BURY)
-
-    @admin.action(permissions=["discard"], description=DISCARD.title)
-    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Delete the jobs."""
-        return self.perform(request, rows, DISCARD)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["FILTERS", "filter_of", "given_filters"]
 
 #: parameters of the address
-FILTERS: Final = ("text", "task", "prefix", "due_from", "due_before", "failures", "never_started")
+FILTERS: Final = (
+    *("text", "task", "prefix", "id_from", "id_to", "failures", "never_started"),
+    *("due_from", "due_before", "buried_from", "buried_before"),
+)
+_MOMENTS: Final = ("due_from", "due_before", "buried_from", "buried_before")
 _MOST_CHARS: Final = 255
 
 
@@ -42,15 +46,19 @@ def filter_of(given: Mapping[str, str]) -> JobFilter:
         text=given.get("text", ""),
         task=given.get("task", ""),
         prefix=given.get("prefix", ""),
+        id_from=given.get("id_from", ""),
+        id_to=given.get("id_to", ""),
         due_from_ms=_ms_of(given.get("due_from", "")),
         due_before_ms=_ms_of(given.get("due_before", "")),
         failures=int(given.get("failures", 0)),
         never_started="never_started" in given,
+        buried_from_ms=_ms_of(given.get("buried_from", "")),
+        buried_before_ms=_ms_of(given.get("buried_before", "")),
     )
 
 
 def _is_valid(name: str, value: str) -> bool:
-    if name in ("due_from", "due_before"):
+    if name in _MOMENTS:
         return _ms_of(value) is not None
     if name == "failures":
         return value.isascii() and value.isdigit() and len(value) < 7

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.task import registry
 from . import content, formatting
 from .edit import EditMixin
-from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
+from .job_actions import DISCARD, LONG_COLUMNS, RETRY_IN, RETRY_NOW, JobAction, JobActionsMixin
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
@@ -129,6 +129,37 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     def _buttons(self, request: HttpRequest) -> list[JobAction]:
         allowed = self.get_actions(request)
         return [action for action in self.job_actions if action.name in allowed]
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Return True with the permission ``retry_<model>``."""
+        return self.may(request, "retry")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """Return True with the permission ``discard_<model>``."""
+        return self.may(request, "discard")
+
+    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
+    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Make the jobs due at once."""
+        return self.perform(request, rows, self._action(RETRY_NOW.name))
+
+    @admin.action(permissions=["retry"], description=RETRY_IN.title)
+    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Make the jobs due after a delay."""
+        return self.perform(request, rows, self._action(RETRY_IN.name))
+
+    @admin.action(permissions=["discard"], description=DISCARD.title)
+    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Delete the jobs."""
+        return self.perform(request, rows, DISCARD)
+
+    def _action(self, name: str) -> JobAction:
+        """Return the action of this page, whose effect is described for its jobs."""
+        return next(action for action in self.job_actions if action.name == name)
+
+    # -- the fields of one job ---------------------------------------------------------------------------------------
 
     @admin.display(description=_("queue"))
     def place(self, row: MirroredJob) -> SafeString:

@@ -18,8 +18,6 @@ from .job_actions import RETRY_NOW as NOW
 from .mirrored import MirroredAdmin
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
 
     from ..models import MorgueJob
@@ -38,7 +36,7 @@ class MorgueJobAdmin(MirroredAdmin):
     """Mirror of the morgue."""
 
     keyset = "buried_at"
-    list_subtitle = _("dead jobs, kept for a decision")
+    list_subtitle = _("Dead jobs, kept for a decision")
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
@@ -81,26 +79,3 @@ class MorgueJobAdmin(MirroredAdmin):
         """Return the reason for the burial."""
         reason = content.mask().text(row.reason) or row.outcome or formatting.NOTHING
         return formatting.badge(reason, "bad" if row.reason == "poison" else "")
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return True with the permission ``retry_morguejob``."""
-        return self.may(request, "retry")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Return True with the permission ``discard_morguejob``."""
-        return self.may(request, "discard")
-
-    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
-    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due at once, with their counters reset."""
-        return self.perform(request, rows, RETRY_NOW)
-
-    @admin.action(permissions=["retry"], description=RETRY_IN.title)
-    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due after a delay, with their counters reset."""
-        return self.perform(request, rows, RETRY_IN)
-
-    @admin.action(permissions=["discard"], description=DISCARD.title)
-    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Delete the jobs."""
-        return self.perform(request, rows, DISCARD)

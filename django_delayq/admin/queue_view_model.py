@@ -29,6 +29,8 @@ COUNTER_NAMES: Final = {
     "buried": gettext_lazy("buried"),
     "cancelled": gettext_lazy("cancelled"),
 }
+#: where a job may be, in the order of the columns
+PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
@@ -89,12 +91,18 @@ class QueueViewModel:
         return list(self.queue.epochs[:-1])
 
     @property
-    def counters(self) -> list[tuple[str, str, int]]:
-        """(word, name, number) of events since the queue was created."""
-        return [(word, str(name), self.counts.counter(word)) for word, name in COUNTER_NAMES.items()]
+    def places(self) -> list[str]:
+        """Numbers of jobs in each of :data:`PLACES`."""
+        return [grouped(getattr(self.counts, place)) for place in PLACES]
 
     @property
-    def main_counters(self) -> list[tuple[str, str, int]]:
+    def counters(self) -> list[tuple[str, str, int, str]]:
+        """(word, name, number, its display text) of events since the queue was created."""
+        numbers = ((word, str(name), self.counts.counter(word)) for word, name in COUNTER_NAMES.items())
+        return [(word, name, number, grouped(number)) for word, name, number in numbers]
+
+    @property
+    def main_counters(self) -> list[tuple[str, str, int, str]]:
         """First three of :attr:`counters`, for lists."""
         return self.counters[:3]
 

@@ -19,11 +19,11 @@ from ..core.records.keys import MAX_SHARDS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
-from .formatting import moment
+from .formatting import grouped, moment
 from .queue_changes import QueueChanges, queue_or_404
 from .queue_forms import PurgeForm
 from .queue_switches import QueueSwitches
-from .queue_view_model import QueueViewModel, workers_of
+from .queue_view_model import PLACES, QueueViewModel, workers_of
 from .worker_commands import WorkerCommands
 
 __all__ = ["QueueEntryAdmin", "register"]
@@ -61,10 +61,9 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
         counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
         items = [QueueViewModel(queues[one.queue], one) for one in counts]
         now_ms = broker.now_ms()
-        places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
         context = {
             "items": items,
-            "totals": [sum(getattr(one, place) for one in counts) for place in places],
+            "totals": [grouped(sum(getattr(one, place) for one in counts)) for place in PLACES],
             "workers": self.with_commands(request, workers_of(broker, now_ms)),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
@@ -94,10 +93,10 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, WorkerCommands):
             ],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": self.with_commands(request, workers_of(broker, now_ms, queue.name)),
-            "depth": depth_chart("dq-depth", rows_of(points, step=step), keep_s=minutes * 60),
+            "depth": depth_chart(rows_of(points, step=step), keep_s=minutes * 60),
             "spans": [(str(SPAN_LABELS[name]), f"?span={name}", name == span) for name in SPAN_MINUTES],
             "jobs": [
-                (name, number, self.jobs_url(queue.name, place))
+                (name, grouped(number), self.jobs_url(queue.name, place))
                 for name, number, place in (
                     (_("delayed"), item.counts.delayed, "waiting"),
                     (_("ready"), item.counts.ready, "waiting"),

@@ -49,7 +49,7 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
     except Misconfigured as error:
         yield Error(
             str(error),
-            hint=f"Or set {SETTING}['REDIS'] to a URL or to the alias of a Redis cache.",
+            hint=f"{SETTING}['REDIS'] takes a URL, or the alias of a Redis cache.",
             id="delayq.E003",
         )
 

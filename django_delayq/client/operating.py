@@ -23,24 +23,27 @@ class Where(TypedDict, total=False):
     """Conditions; a job meets all of them.
 
     ``text`` is in the id, the task's name, the arguments or payloads (canonical JSON without masked values), the
-    context or the last error; ``prefix`` is the beginning of the id, ``failures`` the least number of failures.
+    context or the last error; ``prefix`` begins the id, ``id_to`` is the last one, ``failures`` the least number.
     """
 
     text: str
     task: str
     prefix: str
+    id_from: str
+    id_to: str
     due_from: datetime | float
     due_before: datetime | float
     failures: int
     never_started: bool
+    buried_from: datetime | float
+    buried_before: datetime | float
 
 
 class Listing(Where, total=False):
     """Filters of a list of jobs; by default all waiting jobs (or the whole morgue).
 
-    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of the orders of
-    the state, ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is the
-    size of one page; further pages are fetched as needed.
+    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of its orders,
+    ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is a page's size.
     """
 
     state: str

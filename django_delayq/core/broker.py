@@ -19,6 +19,7 @@ from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version
 from .registry import QueueRegistry
+from .sending import quotas
 from .tally import Tally
 from .timings import Figures
 from .wake import Waker, make_waker
@@ -173,7 +174,7 @@ class Broker(QueueRegistry):
 
         Args:
             name: the queue.
-            max_length: most live jobs, divided among the shards; further ones are refused with QueueFull. 0 = no limit.
+            max_length: most live jobs of all shards together; further ones are refused with QueueFull. 0 = no limit.
             morgue_max: most jobs in its morgue, divided among the shards; the oldest are removed first. 0 = no limit.
             morgue_ttl_ms: how long its morgue keeps a job. 0 = for ever.
             weighted: serve more urgent classes more often instead of always first.
@@ -181,9 +182,9 @@ class Broker(QueueRegistry):
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
         """
-        rules.limit(
-            self, name, max_length=max_length, morgue_max=morgue_max, morgue_ttl_ms=morgue_ttl_ms, weighted=weighted
-        )
+        limits = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
+        if rules.limit(self, name, **limits, weighted=weighted) and max_length:
+            quotas.divide(self.queue(name))
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -250,8 +251,7 @@ class Broker(QueueRegistry):
         """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         return workers.dump_of(self, name)
 
-    # -- counters of finished attempts
-    # -----------------------------------------------------------------------------------
+    # -- counters of finished attempts -------------------------------------------------------------------------------
 
     def figures(self) -> Figures:
         """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""

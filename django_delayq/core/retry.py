@@ -184,3 +184,8 @@ PRESETS: Final[Mapping[str, Policy]] = {
     "exponential": exponential(),  # 0.5 to 1 s, 1 to 2 s, 2 to 4 s, … 1 h
     "quadratic": quadratic(10),  # 10 s, 40 s, 90 s, …
 }
+
+
+def ms_of(seconds: float) -> int:
+    """Return a delay in whole milliseconds."""
+    return max(0, round(seconds * 1000))

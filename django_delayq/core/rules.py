@@ -7,7 +7,6 @@ the rules (:meth:`Queue.tick`).
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .errors import InvalidJob
 from .records import layout as layouts
 from .records.keys import number_of
-from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, WEIGHTED, Layout, Rules
+from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, RULES, WEIGHTED, Layout, Rules
 from .times import span_ms_of
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAU
 ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
 #: :func:`orders_of` a queue without a pause or limits
 NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
-_RULES: Final = struct.Struct("<Bddddd")
 
 
 def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
@@ -85,8 +83,8 @@ def limit(
     morgue_max: int | None = None,
     morgue_ttl_ms: int | None = None,
     weighted: bool | None = None,
-) -> None:
-    """Set limits of a queue; see :meth:`Broker.limit`."""
+) -> bool:
+    """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
     wanted = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
     for word, value in wanted.items():
         if value is not None and value < 0:
@@ -98,8 +96,10 @@ def limit(
         return _with(layout, "limits", {word: value for word, value in limits.items() if value})
 
     queue = broker.known_queue(name)
-    if queue is None or change(queue.layout) != queue.layout:
+    is_new = queue is None or change(queue.layout) != queue.layout
+    if is_new:
         _order(broker, name, change)
+    return is_new
 
 
 def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) 
 
 def are_kept(queue: ShardSet, number: int, known: bytes) -> bool:
     """Return True if a shard's rules (as stored, empty = none) match the locally known layout."""
-    flags, *limits = _RULES.unpack(known) if known else Rules()
+    flags, *limits = RULES.unpack(known) if known else Rules()
     if flags & ENDED:
         return True  # a tombstone
     if is_old(queue, number) and not flags & CLOSING:

@@ -24,6 +24,8 @@ class ShardSet:
         self.broker = broker
         self.name = name
         self._shards: dict[int, Shard] = {}
+        #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
+        self.full_until = 0.0
         self.install(layout)
 
     def install(self, layout: Layout) -> None:

@@ -87,13 +87,12 @@ class Forecast:
         return [self.now + HOUR * place for place in range(HOURS)]
 
 
-def forecast(broker: Broker, queues: Sequence[Queue] | None = None, *, using: str | None = None) -> Forecast:
+def forecast(broker: Broker, queues: Sequence[Queue] | None = None) -> Forecast:
     """Return a forecast from Redis (one round trip for each of its nodes) and the history (one query).
 
     Args:
         broker: use one with short timeouts where a person waits.
         queues: None = all.
-        using: alias of the database; None = the one that the project's routers name.
 
     Raises:
         QueueUnavailable, Misconfigured: Redis cannot be queried.
@@ -102,22 +101,21 @@ def forecast(broker: Broker, queues: Sequence[Queue] | None = None, *, using: st
     horizon = [_HOUR_MS * (place + 1) for place in range(HOURS)]
     counts = broker.inspector.all_counts(horizon=horizon, queues=asked)
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
-    known = paces(using=using)
+    known = paces()
     found = [predict(one.queue, one.backlog, known.get(one.queue)) for one in counts]
     return Forecast(datetime_of(now_ms), tuple(found), _together(found))
 
 
-def paces(now: datetime | None = None, *, using: str | None = None) -> dict[str, Pace]:
+def paces(now: datetime | None = None) -> dict[str, Pace]:
     """Return the pace of each queue in last week's history. The current hour is incomplete and left out.
 
     Args:
         now: aware; None = now.
-        using: alias of the database; None = the one that the project's routers name.
     """
     end = floor_hour(datetime.now(UTC) if now is None else now)
-    table = HourlyStat._default_manager.all() if using is None else HourlyStat._default_manager.using(using)
-    rows = table.filter(hour__gte=to_row(end - WEEK), hour__lt=to_row(end), timed__gt=0).order_by()
-    sums = rows.values("queue", "hour").annotate(began=Sum("timed"), spent=Sum("duration_sum_ms"))
+    rows = HourlyStat._default_manager.filter(hour__gte=to_row(end - WEEK), hour__lt=to_row(end), timed__gt=0)
+    by_hour = rows.order_by().values("queue", "hour")
+    sums = by_hour.annotate(began=Sum("timed"), spent=Sum("duration_sum_ms"))
     most: dict[str, int] = {}
     total: dict[str, list[int]] = {}
     for queue, began, spent in sums.values_list("queue", "began", "spent").iterator():

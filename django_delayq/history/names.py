@@ -16,14 +16,9 @@ MOST: Final = 500
 _JUMPS: Final = ("sqlite", "postgresql", "mysql")
 
 
-def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, str]]:
-    """Return the first pairs of queue and task in the history, sorted.
-
-    Args:
-        using: alias of the database; None = the one that the project's routers name.
-        most: maximum number of pairs.
-    """
-    alias = using or router.db_for_read(HourlyStat)
+def known_tasks(most: int = MOST) -> list[tuple[str, str]]:
+    """Return the first ``most`` pairs of queue and task in the history, sorted."""
+    alias = router.db_for_read(HourlyStat)
     connection = connections[alias]
     if connection.vendor not in _JUMPS:
         found = HourlyStat._default_manager.using(alias).order_by("queue", "task").values_list("queue", "task")
@@ -48,7 +43,7 @@ def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, s
         return [(row[0], row[1]) for row in cursor.fetchall()][:most]
 
 
-def known_queues(using: str | None = None) -> list[str]:
+def known_queues() -> list[str]:
     """Return all queues in the history, sorted."""
-    rows = HourlyStat._default_manager.using(using or router.db_for_read(HourlyStat))
+    rows = HourlyStat._default_manager.using(router.db_for_read(HourlyStat))
     return list(rows.order_by("queue").values_list("queue", flat=True).distinct())

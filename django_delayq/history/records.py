@@ -168,7 +168,6 @@ def record(
     task: str = "",
     total: int | None = None,
     detail: Mapping[str, Any] | None = None,
-    using: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
     """Record a pipeline run in a row.
@@ -183,7 +182,6 @@ def record(
         task: the task of the run, if it has one.
         total: rows of the input, if known.
         detail: options of the run; JSON-serialisable.
-        using: alias of the database; None = the one that the project's routers name.
         clock: seconds, for the rate of the writes.
 
     Raises:
@@ -200,7 +198,7 @@ def record(
         started_at=now,
         seen_at=now,
     )
-    made = Record(row, using or router.db_for_write(PipelineRun), clock)
+    made = Record(row, router.db_for_write(PipelineRun), clock)
     beat = made.begin()
     try:
         yield made

@@ -28,14 +28,13 @@ class Forgotten:
     runs: int
 
 
-def forget_hours(days: float, using: str | None = None) -> Forgotten:
+def forget_hours(days: float) -> Forgotten:
     """Delete hours older than ``days`` days, and the records of pipeline runs that began before that.
 
     Runs in progress are kept, however old they are.
 
     Args:
         days: the value of ``DELAYQ["PIPELINE"]["keep_hours_days"]``.
-        using: alias of the database; None = the one that the project's routers name.
 
     Raises:
         ValueError: it is not a number of days above 0.
@@ -47,14 +46,14 @@ def forget_hours(days: float, using: str | None = None) -> Forgotten:
         old, began = datetime.now(UTC) - timedelta(days=days), now - timedelta(days=days)
     except OverflowError:
         return Forgotten(0, 0)
-    hours = _table(HourlyStat, using).filter(hour__lt=to_row(old))
+    hours = _table(HourlyStat).filter(hour__lt=to_row(old))
     ended = ~Q(state=PipelineRun.State.RUNNING) | Q(seen_at__lt=now - SILENT)
-    runs = _table(PipelineRun, using).filter(ended, started_at__lt=began)
+    runs = _table(PipelineRun).filter(ended, started_at__lt=began)
     return Forgotten(_delete(hours), _delete(runs))
 
 
-def _table(model: type[Model], using: str | None) -> QuerySet[Any]:
-    return model._default_manager.using(using or router.db_for_write(model))
+def _table(model: type[Model]) -> QuerySet[Any]:
+    return model._default_manager.using(router.db_for_write(model))
 
 
 def _delete(rows: QuerySet[Any]) -> int:

@@ -43,14 +43,13 @@ _USUAL: Final[dict[str, Any]] = {
 _Key = tuple[datetime, str, str]
 
 
-def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date], using: str | None = None) -> int:
+def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date]) -> int:
     """Replace all rows of some days, in one transaction.
 
     Args:
         hours: a mapping for each row, with the columns of :class:`HourlyStat`; or a table of pyarrow. A column that is
             missing or None gets its default; ``hour`` is aware.
         days: days of UTC. Their rows that are not among ``hours`` are deleted; no row may lie in another day.
-        using: alias of the database; None = the one that the project's routers name.
 
     Returns:
         The number of rows these days have now.
@@ -59,7 +58,7 @@ def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date],
         ValueError: a row has an unknown column, no aware hour, lies in none of the days, or comes twice.
         django.db.Error: the database raised an error; nothing was changed.
     """
-    alias = using or router.db_for_write(HourlyStat)
+    alias = router.db_for_write(HourlyStat)
     wanted = frozenset(days)
     rows = (_checked(row, wanted) for row in _each(hours))
     first = list(islice(rows, COPY_BEYOND + 1))

@@ -121,11 +121,6 @@ class SeriesSum:
         """Return a percentile (50, 95, 99) of the duration of attempts, ms; None if no attempt began."""
         return self._percentile(f"duration_p{percent}_ms", percent, self.duration, self.duration_max)
 
-    @property
-    def mean_duration_ms(self) -> float | None:
-        """Mean duration of attempts, ms; None if no attempt began."""
-        return self["duration_sum_ms"] / self["timed"] if self["timed"] else None
-
     def _percentile(self, column: str, percent: int, counts: Sequence[int], most: int | None) -> float | None:
         if self._exact:
             found = self._exact[_EXACT.index(column)]

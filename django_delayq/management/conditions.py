@@ -23,6 +23,8 @@ def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
         group.add_argument("--text", help="text in the id, the task name, the arguments, payloads, context or error")
     group.add_argument("--task", default="", metavar="NAME", help="name of the task")
     group.add_argument("--prefix", default="", metavar="TEXT", help="beginning of the id")
+    group.add_argument("--id-from", default="", metavar="ID", help="ids from this one on")
+    group.add_argument("--id-to", default="", metavar="ID", help="ids up to this one")
     group.add_argument("--due-from", type=_moment, metavar="TIME", help="due at this time (ISO 8601) or later")
     group.add_argument("--due-before", type=_moment, metavar="TIME", help="due before this time (ISO 8601)")
     group.add_argument(
@@ -33,6 +35,8 @@ def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
         help="failed at least so often",
     )
     group.add_argument("--never-started", action="store_true", help="never reserved by anybody")
+    group.add_argument("--buried-from", type=_moment, metavar="TIME", help="buried at this time (ISO 8601) or later")
+    group.add_argument("--buried-before", type=_moment, metavar="TIME", help="buried before this time (ISO 8601)")
 
 
 def filter_of(options: Mapping[str, Any]) -> JobFilter:
@@ -47,10 +51,14 @@ def filter_of(options: Mapping[str, Any]) -> JobFilter:
         text=options["text"] or "",
         task=options["task"],
         prefix=options["prefix"],
+        id_from=options["id_from"],
+        id_to=options["id_to"],
         due_from_ms=options["due_from"],
         due_before_ms=options["due_before"],
         failures=options["failures"],
         never_started=options["never_started"],
+        buried_from_ms=options["buried_from"],
+        buried_before_ms=options["buried_before"],
     )
 
 

@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import OLDEST_SERVER, Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.redis.scripts import NAMES, server_version
+from ..core.redis.composition import NAMES
+from ..core.redis.scripts import server_version
 from ..core.rules import orders_of
 from ..core.task import registry
 from ..outbox.stock import stock
@@ -57,7 +58,8 @@ def settings(*, deploy: bool) -> Iterator[Finding]:
     messages = run_checks(tags=["delayq"], include_deployment_checks=deploy)
     for message in messages:
         level: Level = "ERROR" if message.level >= ERROR else "WARN" if message.level >= WARNING else "OK"
-        yield Finding(level, "settings", f"({message.id}) {message.msg} {message.hint or ''}".strip())
+        text = message.msg.rstrip(".") + "." + (f" {message.hint}" if message.hint else "")
+        yield Finding(level, "settings", f"({message.id}) {text}")
     if not messages:
         yield Finding("OK", "settings", "DELAYQ is valid")
 
@@ -220,7 +222,8 @@ def morgue(broker: Broker) -> Iterator[Finding]:
 
 def limits(broker: Broker) -> Iterator[Finding]:
     """Name the tasks whose handlers may hold a slot for ever."""
-    names = [task.name for task in registry if task.options.timeout is None and task.options.max_lease is None]
+    endless = [task for task in registry if task.options.timeout is None and task.options.max_lease is None]
+    names = [task.name for task in endless if not task.name.startswith("django_delayq.")]
     if not names:
         yield Finding("OK", "limits", "every task has a timeout or a max_lease")
     else:
@@ -228,8 +231,7 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding(
             "OK",
             "limits",
-            f"{len(names)} tasks have neither timeout= nor max_lease=, so a handler that hangs keeps its slot; "
-            f"TASK_DEFAULTS sets one for all: {shown}",
+            f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs",
         )
 
 

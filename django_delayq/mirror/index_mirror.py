@@ -153,10 +153,6 @@ class IndexMirror:
             unique_fields=unique_fields(("queue", "shard", "place"), self.using),
         )
 
-    def forget_cursor(self) -> None:
-        """Delete the cursor, so that the next copy starts from the beginning."""
-        self._cursors.delete()
-
     # -- counting and deleting ---------------------------------------------------------------------------------------
 
     def count(self, scope: Scope) -> tuple[int, int]:

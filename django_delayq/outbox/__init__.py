@@ -2,7 +2,7 @@
 
     rows         all SQL statements of the writers on the table
     durability   which calls are durable, and the preconditions
-    protocol     results of sending a row, and the changes that they make; shared by fast path and relay
+    protocol     claims, results of sending a row, and the changes that they make; shared by fast path and relay
     producer     calls of Redis while a request waits: short timeout, circuit breaker, copy of the clock
     fast_path    fast path after the commit: claims the rows of a call, sends them, writes the results
     row_verbs    cancel, reschedule and run_now, which change the rows first, then Redis

@@ -1,55 +1,39 @@
-"""Claims that divide the rows of the outbox among dispatchers.
-
-A claim is a token and an end time in each row, both set by one guarded UPDATE, so it is safe on every database.
-Commands for a claimed row carry a deadline before that time. A process that sleeps past its claim receives ``late`` and
-has changed nothing. All times are those of the database's clock.
-"""
+"""Division of the rows of the outbox among dispatchers: each claims batches of them, by :class:`.protocol.Claim`."""
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from ..models import OutboxJob
 from .due import RowDue, delay_age
-from .rows import behind, free, table, take
+from .producer import Clock
+from .protocol import FREE, Claim
+from .rows import behind, free, table
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
 
 #: seconds that a relay's claim lasts
 CLAIM: Final = 5.0
-#: … and the part of it in which commands may be sent to Redis; the rest allows for clocks that run at different speeds
-SENDING: Final = 4.5
 
 
-@dataclass(slots=True)
-class ClaimedBatch:
-    """Claimed batch: rows that were claimed together, in the order of their ids.
+@dataclass(slots=True, eq=False)
+class ClaimedBatch(Claim):
+    """Claim on rows that are sent together, in the order of their ids.
 
-    ``deadline_ms``: end of the sending period on Redis's clock; ``until``: the same on ``time.monotonic()``;
     ``due_ms``: due times of the rows on Redis's clock, by ``pk``.
     """
 
-    token: uuid.UUID
-    deadline_ms: float
-    until: float
     rows: list[OutboxJob] = field(default_factory=list)
     due_ms: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def held(self) -> bool:
-        """True while there is time left to send commands to Redis."""
-        return time.monotonic() < self.until
 
 
 class Outbox:
@@ -109,16 +93,14 @@ class Outbox:
         Raises:
             QueueUnavailable: Redis does not return its time; nothing was claimed.
         """
-        read_at = time.monotonic()
-        redis_ms = broker.now_ms()
-        batch = ClaimedBatch(uuid.uuid4(), redis_ms + SENDING * 1000, read_at + SENDING)
+        batch = ClaimedBatch(self.alias, broker, Clock(), CLAIM)
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
-                take(self.rows.filter(pk__in=pks, state__in=OutboxJob.WAITING), batch.token, CLAIM)
+                batch.take(self.rows.filter(pk__in=pks, state__in=OutboxJob.WAITING))
         if pks:
-            mine = list(self.rows.filter(pk__in=pks, claim=batch.token).annotate(age=delay_age()).order_by("id"))
-            read_ms = redis_ms + (time.monotonic() - read_at) * 1000  # never behind Redis's clock
+            mine = list(batch.held(pk__in=pks).annotate(age=delay_age()).order_by("id"))
+            read_ms = batch.clock.now_at_latest()
             batch.due_ms = {
                 row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine
             }
@@ -129,9 +111,8 @@ class Outbox:
     def _release_blocked(self, batch: ClaimedBatch) -> None:
         """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
         blocked = self.behind([row.pk for row in batch.rows], OutboxJob.WAITING, ~Q(claim=batch.token))
-        if blocked:
-            self.release(batch.token, blocked)
-            batch.rows = [row for row in batch.rows if row.pk not in blocked]
+        batch.write(FREE, blocked)
+        batch.rows = [row for row in batch.rows if row.pk not in blocked]
 
     def behind(self, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
         """Return those of ``pks`` that have an earlier row of the same job; see :func:`.rows.behind`."""
@@ -143,20 +124,6 @@ class Outbox:
             queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__gt=OuterRef("id"), state__in=list(states)
         )
         return set(self.rows.filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
-
-    def release(self, token: uuid.UUID, pks: Iterable[int]) -> None:
-        """Release a claim on rows that were not sent."""
-        self.rows.filter(pk__in=list(pks), claim=token).update(claim=None, claimed_until=None)
-
-    def lock(self, token: uuid.UUID, pks: Iterable[int]) -> Iterator[tuple[int, str, uuid.UUID | None]]:
-        """Yield ``(pk, state, moved_by)`` of claimed rows as they are now, locked until the end of the transaction.
-
-        Rows that another transaction has locked are skipped without waiting.
-        """
-        rows = self.rows.filter(pk__in=list(pks), claim=token)
-        if not self._features.has_select_for_update:
-            rows.update(claim=F("claim"))  # SQLite has one lock, and the first write takes it
-        yield from self.unlocked(rows).order_by("id").values_list("id", "state", "moved_by")
 
     @property
     def _features(self) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -22,8 +22,8 @@ from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
 from ..core.schedule_outcome import ScheduleOutcome
 from . import rows
-from .producer import SendingTime, call_briefly
-from .protocol import FREE, ChangedRow, RowOutcome, RowResult, correct, row_result_of, write
+from .producer import brief_claim, call_briefly
+from .protocol import FREE, UNSENT, ChangedRow, Claim, RowResult, correct, row_result_of
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -48,7 +48,7 @@ class OutgoingJob:
     called_at: float
     key: uuid.UUID | None = None
 
-    def packed(self, row: rows.Claimed | None, now: float) -> NewJob:
+    def packed(self, row: rows.UnsentRow | None, now: float) -> NewJob:
         """Return the job in the form to send at ``now`` (``time.monotonic()``, the same for all jobs sent together).
 
         The due time is fixed at the call, so the wait for the commit is part of the delay.
@@ -99,10 +99,9 @@ class _SendBatch:
         self.queue = jobs[0].queue
         self.keys = [job.key for job in jobs if job.key is not None]
         self.results: dict[int, Result] = {}
-        self.token = uuid.uuid4()
-        #: the claimed rows, and the results of sending them
-        self.claimed: dict[uuid.UUID, rows.Claimed] = {}
-        self.row_results: dict[uuid.UUID, RowResult] = {}
+        #: the claimed rows, and the results of sending them by ``pk``
+        self.claimed: dict[uuid.UUID, rows.UnsentRow] = {}
+        self.row_results: dict[int, RowResult] = {}
 
     def send(self) -> list[Result]:
         """Send the batch. Return the result of each job."""
@@ -119,25 +118,30 @@ class _SendBatch:
         return [self.results[place] for place in range(len(self.jobs))]
 
     def _deliver(self, broker: DjangoBroker) -> None:
-        sending_time = self._claim(broker) if self.keys else None
+        # An unavailable Redis is detected here, before anything is claimed.
+        claim = brief_claim(self.alias, broker) if self.keys else None
+        if claim is not None:
+            self._take(claim)
         places = [place for place in range(len(self.jobs)) if place not in self.results]
         if not places:
             return
         live = broker.queue(self.queue)
         try:
-            self._send(live, places, sending_time)
+            self._send(live, places, claim)
         except (QueueFull, QueuePaused, Misconfigured):
-            self._update_rows(rows.release, list(self.claimed))  # certainly not stored by Redis
+            self._settle(live, claim)  # jobs without a reply were certainly not stored by Redis
             raise
-        if sending_time is not None:
-            self._settle(live, sending_time)
+        self._settle(live, claim)
 
-    def _claim(self, broker: DjangoBroker) -> SendingTime:
+    def _take(self, claim: Claim) -> None:
         """Claim the rows. Jobs whose rows cannot be claimed get their results here."""
-        sending_time = SendingTime(broker)  # an unavailable Redis is detected here, before anything is claimed
         try:
             ordered = any(job.key is not None and not job.new.fresh for job in self.jobs)
-            self.claimed = rows.claim(self.alias, self.token, self.keys, ordered=ordered)
+            claim.take(rows.unsent(self.alias, self.keys, ordered=ordered))
+            claimed = rows.read(claim.held(key__in=self.keys))
+            self.claimed = {key: row for key, row in claimed.items() if row.state == "unsent"}
+            # Others were changed by another process at this very moment.
+            claim.write(UNSENT, [row.pk for row in claimed.values() if row.state != "unsent"])
             missing = [key for key in self.keys if key not in self.claimed]
             states = rows.states(self.alias, missing) if missing else {}
         except DatabaseError as error:
@@ -146,19 +150,18 @@ class _SendBatch:
         for place, job in enumerate(self.jobs):
             if job.key is not None and job.key not in self.claimed:
                 self.results[place] = Result(_outcome_of_state(states.get(job.key)))
-        return sending_time
 
     # -- Redis ---------------------------------------------------------------------------------------------------------
 
-    def _send(self, live: Queue, places: list[int], sending_time: SendingTime | None) -> None:
-        if sending_time is None:
+    def _send(self, live: Queue, places: list[int], claim: Claim | None) -> None:
+        if claim is None:
             self._call(live, places, None)
             return
-        late = self._call(live, places, sending_time.deadline_ms())
+        late = self._call(live, places, claim.deadline_ms)
         if late:
-            sending_time.distrust_clock()
-            if not sending_time.is_over:
-                late = self._call(live, late, sending_time.deadline_ms())
+            claim.clock.forget()
+            if not claim.is_over:
+                late = self._call(live, late, claim.deadline_ms)
         plain = [place for place in late if self.jobs[place].key is None]
         if plain:  # these have no deadline of their own
             self._call(live, plain, None)
@@ -179,7 +182,8 @@ class _SendBatch:
                 continue
             result, key = Result.of(live, new, outcome), self.jobs[place].key
             if key is not None:
-                self.row_results[key] = row_result_of(outcome)
+                row_result = row_result_of(outcome)
+                self.row_results[self.claimed[key].pk] = UNSENT if row_result is FREE else row_result
                 if outcome.is_refusal_for_now:
                     result = Result(ScheduleOutcome.OUTBOX)
                 elif outcome is ScheduleOutcome.KNOWN:  # a relay was faster
@@ -189,45 +193,26 @@ class _SendBatch:
 
     # -- rows, after sending -------------------------------------------------------------------------------------------
 
-    def _settle(self, live: Queue, sending_time: SendingTime) -> None:
-        """Write the results, sent rows last: a row that was changed while it was being sent is corrected then."""
-        keys: dict[RowOutcome, list[uuid.UUID]] = {
-            outcome: [] for outcome in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.SENT)
-        }
-        for key in self.claimed:
-            keys.setdefault(self.row_results.get(key, FREE).outcome, []).append(key)
-        self._update_rows(self._write_gone, keys.get(RowOutcome.GONE, ()))
-        self._update_rows(rows.release, keys.get(RowOutcome.FREE, ()))
-        self._update_rows(self._write_sent, keys.get(RowOutcome.SENT, ()), live, sending_time)
-
-    def _write_gone(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-        write(rows.of_claim(alias, token, keys), RowResult(RowOutcome.GONE))
-
-    def _write_sent(
-        self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], live: Queue, sending_time: SendingTime
-    ) -> None:
-        unchanged = rows.of_claim(alias, token, keys).filter(state="unsent")
-        if write(unchanged, RowResult(RowOutcome.SENT)) == len(keys):
-            return
-        # Another process has changed them meanwhile and left the update of Redis to the holder of the claim.
-        changed = rows.claimed(alias, token, keys)
-        for job in self.jobs:
-            row = changed.get(job.key) if job.key is not None else None
-            if row is not None and job.key is not None and row.state in ("cancelled", "moved"):
-                new, deadline_ms = job.new, sending_time.deadline_ms()
-                due = row.due.after(time.monotonic() - row.read_at) if row.state == "moved" else None
-                result = correct(live, ChangedRow(new.id, new.task, generation_of(new), due), deadline_ms)
-                same = rows.of_claim(alias, token, [job.key]).filter(state=row.state, moved_by=row.moved_by)
-                write(same, result)
-
-    def _update_rows(self, update: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
-        """Update claimed rows. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""
-        if not keys:
+    def _settle(self, live: Queue, claim: Claim | None) -> None:
+        """Write the results. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""
+        if claim is None:
             return
         try:
-            update(self.alias, self.token, keys, *more)
+            changed = claim.settle(self.claimed.values(), self.row_results, UNSENT)
+            if changed:
+                self._correct(live, claim, changed)
         except (DatabaseError, DelayQError) as error:
             logger.warning("the outbox of database %s is left to the relay: %s", self.alias, error)
+
+    def _correct(self, live: Queue, claim: Claim, changed: set[int]) -> None:
+        """Correct jobs whose rows another process has changed, which left Redis to the holder of the claim."""
+        now = rows.read(claim.held(pk__in=changed, state__in=["cancelled", "moved"]))
+        for job in self.jobs:
+            if job.key is not None and job.key in now:
+                new, row = job.new, now[job.key]
+                due = row.due.after(time.monotonic() - row.read_at) if row.state == "moved" else None
+                result = correct(live, ChangedRow(new.id, new.task, generation_of(new), due), claim.deadline_ms)
+                claim.settle([row], {row.pk: result})
 
 
 def _send_one(live: Queue, new: NewJob) -> Result:

@@ -13,13 +13,12 @@ from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailab
 from ..worker.current import running
 from . import rows
 from .breaker import Breaker
+from .protocol import Claim
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.broker import Broker
 
-#: ms between the deadline and the end of the claim: for clocks that run at different speeds
-MARGIN: Final = 250.0
 #: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
 
@@ -27,21 +26,26 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Redis's clock as an offset to ``time.monotonic()``; never ahead of it."""
+    """Redis's clock as an offset to ``time.monotonic()``."""
 
-    __slots__ = ("_behind_ms", "_read_at")
+    __slots__ = ("_ahead_ms", "_behind_ms", "_read_at")
 
     def __init__(self) -> None:
         self._read_at = float("-inf")
-        self._behind_ms = 0.0
+        self._behind_ms = self._ahead_ms = 0.0
 
     def at(self, moment: float, broker: Broker) -> float:
-        """Return Redis's time in ms at a moment of ``time.monotonic()``."""
+        """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
         if time.monotonic() - self._read_at > CLOCK_AGE:
+            asked_at = time.monotonic()
             redis_ms = broker.now_ms()
             self._read_at = time.monotonic()
-            self._behind_ms = redis_ms - self._read_at * 1000
+            self._behind_ms, self._ahead_ms = redis_ms - self._read_at * 1000, redis_ms - asked_at * 1000
         return moment * 1000 + self._behind_ms
+
+    def now_at_latest(self) -> float:
+        """Return Redis's time in ms, as it was read by :meth:`at`; never behind it."""
+        return time.monotonic() * 1000 + self._ahead_ms
 
     def forget(self) -> None:
         """Discard the offset because Redis's clock was changed, or it is another Redis."""
@@ -103,33 +107,6 @@ def call_patiently(call: Callable[[DjangoBroker], T]) -> T:
     return call(connections.broker())
 
 
-class SendingTime:
-    """Time in which commands for rows may be sent: while the claim on them, which begins now, lasts.
-
-    Args:
-        broker: receives the commands.
-
-    Raises:
-        QueueUnavailable: Redis is unavailable, so nothing should be claimed.
-    """
-
-    __slots__ = ("_broker", "_clock", "_until")
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._clock = producer_state(broker).clock
-        self._clock.at(0, broker)
-        self._until = time.monotonic() + rows.CLAIM
-
-    @property
-    def is_over(self) -> bool:
-        """True if the claim has ended."""
-        return time.monotonic() >= self._until
-
-    def deadline_ms(self) -> float:
-        """Return the deadline of the commands: ms, on Redis's clock."""
-        return self._clock.at(self._until, self._broker) - MARGIN
-
-    def distrust_clock(self) -> None:
-        """Read Redis's clock again: a command was late although the claim lasts."""
-        self._clock.forget()
+def brief_claim(alias: str, broker: Broker) -> Claim:
+    """Return a claim on rows for calls while a request waits."""
+    return Claim(alias, broker, producer_state(broker).clock, rows.CLAIM)

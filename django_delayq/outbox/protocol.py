@@ -1,30 +1,38 @@
 """Protocol by which a row reaches Redis: claim it, send its job or its change, write the result to the row.
 
-The fast path after a commit and the relay of a dispatcher both follow it, with different patience. A claim is a token
-and an end time in the row. Every command carries a deadline on Redis's clock before that time, so a process that slept
-is answered ``late`` and has changed nothing. A process may die after each step: the next claim finds the row as it was,
-and Redis answers ``known`` to a job that it has received before.
+The fast path after a commit and the relay of a dispatcher both follow it, with different patience; a cancellation
+claims its rows, too. A claim is a token and an end time in the row, set by one guarded UPDATE, so it is safe on every
+database. Every command carries a deadline on Redis's clock before that time, so a process that slept is answered
+``late`` and has changed nothing. A process may die after each step: the next claim finds the row as it was, and Redis
+answers ``known`` to a job that it has received before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from django.db.models import QuerySet
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
 from ..core.errors import IdTaken
 from ..core.job import Generation
 from ..core.schedule_outcome import ScheduleOutcome
 from .due import DueTime
-from .rows import ahead
+from .rows import ahead, free, table
 
 if TYPE_CHECKING:
+    from ..core.broker import Broker
     from ..core.queue import Queue
     from ..models import OutboxJob
+    from .producer import Clock
 
+#: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
+MARGIN: Final = 0.25
 #: seconds of back-off for a row that Redis does not accept now
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 #: reasons why Redis does not accept a row now, but will later
@@ -47,7 +55,7 @@ class RowOutcome(StrEnum):
     SENT = "sent"
     #: sent, but rescheduled meanwhile: the new due time is to be sent
     MOVED = "moved"
-    #: to be sent again, because Redis has lost the job
+    #: to be sent, because Redis certainly does not have the job
     UNSENT = "unsent"
     #: no longer needed
     GONE = "gone"
@@ -55,7 +63,7 @@ class RowOutcome(StrEnum):
     REFUSED = "refused"
     #: tried again after a pause
     LATER = "later"
-    #: as if never claimed
+    #: as if never claimed, because Redis may have the job or not
     FREE = "free"
 
 
@@ -70,8 +78,8 @@ class RowResult:
     reply: str = ""
 
 
-#: the row was not sent, or Redis has changed nothing
 FREE: Final = RowResult(RowOutcome.FREE)
+UNSENT: Final = RowResult(RowOutcome.UNSENT)
 
 
 def row_result_of(outcome: ScheduleOutcome) -> RowResult:
@@ -119,7 +127,8 @@ def write(rows: QuerySet[OutboxJob], result: RowResult) -> int:
             state = str(result.outcome)
             return rows.update(state=state, sent_at=Now(), checked_at=Now(), tries=0, error="", **_UNCLAIMED)
         case RowOutcome.UNSENT:
-            return rows.update(state="unsent", **_UNCLAIMED)
+            moved_back = Case(When(state="moved", then=Value("unsent")), default=F("state"))
+            return rows.update(state=moved_back, **_UNCLAIMED)
         case RowOutcome.GONE:
             return rows.delete()[0]
         case RowOutcome.REFUSED:
@@ -130,3 +139,101 @@ def write(rows: QuerySet[OutboxJob], result: RowResult) -> int:
             return rows.update(claimed_until=ahead(pause), tries=result.tries, error=result.error)
         case RowOutcome.FREE:
             return rows.update(**_UNCLAIMED)
+
+
+class ClaimedRow(Protocol):
+    """Fields of a row as they were when it was claimed."""
+
+    @property
+    def pk(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def moved_by(self) -> uuid.UUID | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """Claim on rows of one database, which begins now.
+
+    Args:
+        alias: alias of the database.
+        broker: receives the commands for the rows.
+        clock: Redis's clock.
+        seconds: length of the claim.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable, so nothing should be claimed.
+    """
+
+    alias: str
+    broker: Broker
+    clock: Clock
+    seconds: float
+    token: uuid.UUID = field(default_factory=uuid.uuid4)
+    _until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock.at(0, self.broker)
+        self._until = time.monotonic() + self.seconds - MARGIN
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is too late to send commands to Redis."""
+        return time.monotonic() >= self._until
+
+    @property
+    def deadline_ms(self) -> float:
+        """Deadline of the commands: ms, on Redis's clock."""
+        return self.clock.at(self._until, self.broker)
+
+    def held(self, *conditions: Q, **fields: Any) -> QuerySet[OutboxJob]:
+        """Return those rows that the claim still holds."""
+        return table(self.alias).filter(*conditions, claim=self.token, **fields)
+
+    def take(self, wanted: QuerySet[OutboxJob]) -> None:
+        """Claim rows that no process has claimed."""
+        wanted.filter(free()).update(claim=self.token, claimed_until=ahead(self.seconds))
+
+    def write(self, result: RowResult, pks: Collection[int]) -> None:
+        """Write one result to rows, as far as the claim still holds them."""
+        if pks:
+            write(self.held(pk__in=pks), result)
+
+    def settle(
+        self, rows: Iterable[ClaimedRow], results: Mapping[int, RowResult], missing: RowResult = FREE
+    ) -> set[int]:
+        """Write the results of rows. Return the rows that are still claimed, because they were changed meanwhile.
+
+        Args:
+            rows: claimed rows.
+            results: results by ``pk``.
+            missing: result of all other rows.
+        """
+        groups: dict[tuple[RowResult, str], list[ClaimedRow]] = {}
+        for row in rows:
+            result = results.get(row.pk, missing)
+            groups.setdefault((RowResult(result.outcome, result.error, result.tries), row.state), []).append(row)
+        changed: set[int] = set()
+        for (result, _), some in groups.items():
+            changed |= self._write_unchanged(result, [row.pk for row in some], _unchanged(result.outcome, some))
+        return changed
+
+    def _write_unchanged(self, result: RowResult, pks: list[int], unchanged: Q) -> set[int]:
+        if write(self.held(unchanged, pk__in=pks), result) == len(pks) or not unchanged:
+            return set()
+        if result.outcome is RowOutcome.SENT:  # rescheduled after the claim had ended
+            write(self.held(pk__in=pks, state="unsent"), RowResult(RowOutcome.MOVED))
+        return set(self.held(~unchanged, pk__in=pks).values_list("pk", flat=True))
+
+
+def _unchanged(outcome: RowOutcome, rows: Sequence[ClaimedRow]) -> Q:
+    """Return the condition for rows to which an outcome applies, given these rows of one state as they were claimed."""
+    if outcome in (RowOutcome.GONE, RowOutcome.FREE, RowOutcome.UNSENT):
+        return Q()
+    if outcome is not RowOutcome.SENT:
+        return Q(state=rows[0].state)
+    # Every reschedule has a name of its own, and changes all its rows in one statement.
+    moved_by = {row.moved_by for row in rows if row.moved_by is not None}
+    never_moved = Q(state=rows[0].state, moved_by=None)
+    return never_moved | Q(state=rows[0].state, moved_by__in=moved_by) if moved_by else never_moved

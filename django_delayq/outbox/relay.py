@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-
-from django.db import transaction
 
 from ..core.errors import DelayQError, IdTaken
 from ..core.schedule_outcome import ScheduleOutcome
@@ -23,7 +20,7 @@ from ..settings.conf import Conf
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
 from .claims import ClaimedBatch, Outbox
-from .protocol import FREE, GONE, RowOutcome, RowResult, write
+from .protocol import FREE, GONE, RowOutcome, RowResult
 from .sender import OutboxSender
 
 if TYPE_CHECKING:
@@ -108,25 +105,22 @@ class Relay:
             time.sleep(pause)
             for pk in self._settle_unlocked(batch, unsettled, results):
                 del unsettled[pk]
-            if not unsettled or not self._outbox.rows.filter(pk__in=unsettled, claim=batch.token).exists():
+            if not unsettled or not batch.held(pk__in=unsettled).exists():
                 return
 
     def _settle_unlocked(
         self, batch: ClaimedBatch, sent: dict[int, OutboxJob], results: dict[int, RowResult]
     ) -> list[int]:
         """Settle the sent rows that no other transaction has locked. Return their keys."""
-        with transaction.atomic(using=self._outbox.alias):
-            final: dict[int, RowResult] = {}
-            for pk, state, moved_by in self._outbox.lock(batch.token, sent):
-                final[pk] = _result_now(results.get(pk, FREE), sent[pk], state, moved_by)
-            for result, pks in _group_by_result(final):
-                self._write(batch, result, pks)
-        for pk, result in final.items():
-            self._report(sent[pk], result)
-        return list(final)
-
-    def _write(self, batch: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
-        write(self._outbox.rows.filter(pk__in=pks, claim=batch.token), result)
+        with self._outbox.atomic():
+            rows = self._outbox.unlocked(batch.held(pk__in=sent)).order_by("id")
+            pks = list(rows.values_list("id", flat=True))
+            changed = batch.settle([sent[pk] for pk in pks], results)
+            batch.write(FREE, changed)
+        for pk in pks:
+            if pk in results and pk not in changed:
+                self._report(sent[pk], results[pk])
+        return pks
 
     def _report(self, row: OutboxJob, result: RowResult) -> None:
         """Report a result to the log, the counters and the signals."""
@@ -161,22 +155,3 @@ class Relay:
             and row.sent_at is None
         ):
             emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=result.reply, due=row.due)
-
-
-def _result_now(result: RowResult, sent: OutboxJob, state: str, moved_by: uuid.UUID | None) -> RowResult:
-    """Return the result for a row that may have changed since it was sent to Redis."""
-    if result.outcome is RowOutcome.GONE or (
-        state == sent.state and (moved_by == sent.moved_by or result.outcome is not RowOutcome.SENT)
-    ):
-        return result
-    if result.outcome is RowOutcome.SENT and state == sent.state == State.UNSENT:
-        return RowResult(RowOutcome.MOVED, reply=result.reply)  # it was rescheduled while it was being sent
-    return FREE
-
-
-def _group_by_result(results: dict[int, RowResult]) -> Iterator[tuple[RowResult, list[int]]]:
-    """Yield the results, each with the rows that share it."""
-    groups: dict[RowResult, list[int]] = {}
-    for pk, result in results.items():
-        groups.setdefault(RowResult(result.outcome, result.error, result.tries), []).append(pk)
-    yield from groups.items()

@@ -24,7 +24,7 @@ from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
 from . import durability, rows
 from .due import DueTime
-from .producer import SendingTime, call_briefly, call_patiently
+from .producer import brief_claim, call_briefly, call_patiently
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -152,26 +152,29 @@ class Change(Generic[A, R]):
 def cancellation(target: Target) -> Change[str, Cancelled]:
     """Return the change of :func:`django_delayq.cancel`."""
 
-    token = uuid.uuid4()
+    token: uuid.UUID | None = None
 
     def call(broker: DjangoBroker) -> str:
+        nonlocal token
         live = broker.existing(target.queue)
         if live is None:
             return ""
         if not target.row_keys:
             return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
         # A process that sleeps from here on must not cancel a job that is scheduled under this id later.
-        sending_time = SendingTime(broker)
-        rows.claim_cancelled(target.alias, token, list(target.row_keys))
+        claim = brief_claim(target.alias, broker)
+        token = claim.token
+        for keys in rows.chunks(target.row_keys):  # later rows of the id wait
+            claim.take(rows.cancelled(target.alias, keys))
         reply = live.cancel(
             target.id,
             task=target.task_name,
-            not_after_ms=sending_time.deadline_ms(),
+            not_after_ms=claim.deadline_ms,
             generation=target.generation,
             request=target.request,
         )
         if reply == "late":
-            sending_time.distrust_clock()
+            claim.clock.forget()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
         return reply
 

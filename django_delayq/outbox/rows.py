@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.db import IntegrityError, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
+from django.db.models import Case, Exists, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
@@ -34,12 +34,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """Claimed row, as it was at ``read_at`` (``time.monotonic()``)."""
+class UnsentRow:
+    """Row that its writer sends, as it was at ``read_at`` (``time.monotonic()``)."""
 
+    pk: int
     state: str
-    due: RowDue
     moved_by: uuid.UUID | None
+    due: RowDue
     read_at: float
 
 
@@ -143,16 +144,12 @@ def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
         mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
 
 
-def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: bool) -> dict[uuid.UUID, Claimed]:
-    """Claim unsent rows for :data:`CLAIM` seconds.
+def unsent(alias: str, keys: Sequence[uuid.UUID], *, ordered: bool) -> QuerySet[OutboxJob]:
+    """Return the unsent rows of ``keys`` that may be sent now.
 
     Args:
-        token: name of the claim.
         ordered: some ids were given by the caller, so that an earlier row of the same id may still wait. Rows behind
-            such a row are not claimed, unless it is among ``keys``.
-
-    Returns:
-        The claimed rows. Missing rows were claimed by another process, or are not wanted any more.
+            such a row are left out, unless it is among ``keys``.
     """
     rows = table(alias)
     wanted = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
@@ -160,17 +157,7 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
         # Evaluated by itself, because MySQL cannot read a table that it is updating.
         blocked = behind(alias, Q(key__in=keys), rows.model.WAITING, ~Q(key__in=keys))
         wanted = wanted.exclude(key__in=list(blocked.values_list("key", flat=True)))
-    take(wanted, token, CLAIM)
-    held = claimed(alias, token, keys)
-    changed = [key for key, row in held.items() if row.state != "unsent"]
-    if changed:  # changed by another process at this very moment
-        release(alias, token, changed)
-    return {key: row for key, row in held.items() if key not in changed}
-
-
-def take(wanted: QuerySet[OutboxJob], token: uuid.UUID, seconds: float) -> None:
-    """Claim rows that no process has claimed: one guarded UPDATE, so it is safe on every database."""
-    wanted.filter(free()).update(claim=token, claimed_until=ahead(seconds))
+    return wanted
 
 
 def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
@@ -190,32 +177,21 @@ def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = No
     return table(alias).filter(Exists(earlier), wanted)
 
 
-def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
-    """Return the rows that a claim holds now."""
-    mine = of_claim(alias, token, keys).annotate(age=delay_age())
-    values = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
+def read(rows: QuerySet[OutboxJob]) -> dict[uuid.UUID, UnsentRow]:
+    """Return the fields of rows that their writer needs, by key."""
+    values = list(
+        rows.annotate(age=delay_age()).values_list("key", "id", "state", "moved_by", "due_ms", "delay_ms", "age")
+    )
     now = time.monotonic()
     return {
-        key: Claimed(state, RowDue.of(due_ms, delay_ms, age), moved_by, now)
-        for key, state, moved_by, due_ms, delay_ms, age in values
+        key: UnsentRow(pk, state, moved_by, RowDue.of(due_ms, delay_ms, age), now)
+        for key, pk, state, moved_by, due_ms, delay_ms, age in values
     }
 
 
 def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     """Return the states of the rows that exist."""
     return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
-
-
-def of_claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
-    """Return rows, as far as the claim still holds them."""
-    return table(alias).filter(key__in=keys, claim=token)
-
-
-def release(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Release claimed rows that Redis certainly has not stored, so that others may send them at once."""
-    states = table(alias).model.State
-    moved_back = Case(When(state=states.MOVED, then=Value(states.UNSENT)), default=F("state"))
-    of_claim(alias, token, keys).update(claim=None, claimed_until=None, state=moved_back)
 
 
 # -- rows of one id --------------------------------------------------------------------------------------------------
@@ -260,18 +236,16 @@ def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
     mine.update(state=state, moved_by=moved_by, **due)
 
 
-def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Claim unclaimed cancelled rows for :data:`CLAIM` seconds. Later rows of their ids wait that long."""
-    for chunk in chunks(keys):
-        rows = table(alias)
-        take(rows.filter(key__in=chunk, state=rows.model.State.CANCELLED), token, CLAIM)
+def cancelled(alias: str, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
+    """Return the cancelled rows of ``keys``."""
+    rows = table(alias)
+    return rows.filter(key__in=keys, state=rows.model.State.CANCELLED)
 
 
-def delete_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
+def delete_cancelled(alias: str, token: uuid.UUID | None, keys: Sequence[uuid.UUID]) -> None:
     """Delete cancelled rows after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
-        rows = table(alias)
-        rows.filter(free() | Q(claim=token), key__in=chunk, state=rows.model.State.CANCELLED).delete()
+        cancelled(alias, chunk).filter(free() | Q(claim=token)).delete()
 
 
 def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:

@@ -156,7 +156,7 @@ class OutboxSender:
         for row, is_known in zip(rows, known, strict=True):
             cancelled = row.state == State.CANCELLED
             due = None if cancelled else DueTime(due_ms=batch.due_ms[row.pk], delay_ms=None)
-            if not batch.held:
+            if batch.is_over:
                 yield row, FREE
             elif is_known and opened is not None:
                 yield row, correct(opened, ChangedRow(row.job_id, row.task, generation_of(row), due), batch.deadline_ms)

@@ -35,11 +35,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def is_bytes(kind: pa.DataType) -> bool:
-    """Return True if the column holds bytes."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
 def is_list(kind: pa.DataType) -> bool:
     """Return True if the column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -22,7 +22,8 @@ from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
-from ..worker import decision
+from ..worker import decision, unbegun
+from ..worker.job_view import JobView
 from ..worker.policy import policy_of
 from . import ends, slots
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.pull")
 
 
-class HeldJob:
+class HeldJob(JobView):
     """Job that this process holds until its ``deadline``. Only :meth:`touch` renews the lease.
 
     The job ends with one call of :meth:`ack`, :meth:`fail`, :meth:`release` or :meth:`bury`. The call returns True if
@@ -46,22 +47,17 @@ class HeldJob:
     first call took effect.
 
     Attributes:
-        id: the job's id, unique within its queue.
-        queue: name of the queue.
         task: name of the task; "raw" for bytes stored by :meth:`Queue.put`.
         should_stop: True if the job was cancelled; updated by :meth:`touch`.
         lost: True if the lease is known to be lost.
     """
 
     def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int | None) -> None:
+        super().__init__(job)
         ttr_ms = ttr_ms or job.ttr_ms or USUAL_TTR_MS
-        self.id = job.id
-        self.queue = queue.name
-        self.task = job.task
         self.should_stop = False
         self.lost = False
         self._core_queue = queue
-        self._job = job
         self._ttr_ms = ttr_ms
         self._taken_ms = batch.now_ms
         self._began = time.monotonic()
@@ -77,6 +73,10 @@ class HeldJob:
         return f"<HeldJob {self.queue}/{self.id} attempt={self.attempt}>"
 
     # -- properties --------------------------------------------------------------------------------------------------
+
+    @property
+    def _max_attempts(self) -> int:
+        return self._policy.max_attempts
 
     @property
     def record(self) -> Job:
@@ -114,49 +114,9 @@ class HeldJob:
         return tuple([decode(payload.data) for payload in self._job.payloads])
 
     @property
-    def attempt(self) -> int:
-        """Number of this counted attempt; the first is 1."""
-        return self._job.attempt
-
-    @property
     def failures(self) -> int:
         """Number of failed attempts that were counted."""
         return self._job.failures
-
-    @property
-    def noe(self) -> int:
-        """Number of earlier reservations of the job, including those that were not counted as failures."""
-        return self._job.reserves - 1
-
-    @property
-    def releases(self) -> int:
-        """Number of times that the job was put back uncounted before this attempt."""
-        return self._job.releases
-
-    @property
-    def lives(self) -> int:
-        """Number of attempts left, including this one."""
-        return self._policy.max_attempts - self._job.failures
-
-    @property
-    def due(self) -> datetime:
-        """Due time of the job (UTC)."""
-        return datetime_of(self._job.due_ms)
-
-    @property
-    def key(self) -> str:
-        """Key of this generation of the id (32 hex digits), the same in every attempt."""
-        return self._job.key.hex()
-
-    @property
-    def token(self) -> int:
-        """Fencing token: larger than that of every earlier holder of the job."""
-        return self._job.token
-
-    @cached_property
-    def context(self) -> Mapping[str, Any]:
-        """Value of ``context`` in the schedule call."""
-        return self._job.context
 
     @property
     def deadline(self) -> datetime:
@@ -239,7 +199,7 @@ class HeldJob:
 
     def refuse(self, error: Undecodable) -> bool:
         """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
-        return self._end(decision.undecodable(self._job, error), error)
+        return self._end(unbegun.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -280,7 +240,7 @@ class HeldJob:
             if self._ended or self.lost:
                 return None
             self._ended = True
-        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
+        return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)

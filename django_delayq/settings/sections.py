@@ -83,7 +83,7 @@ class QueueConf(Section):
     #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or {"total": …,
     #: "local": …} with a limit for each worker process; None = no limit
     concurrency: Concurrency | None = key(None, check_concurrency)  # noqa: RUF009
-    #: maximum number of live jobs; further ones are refused with QueueFull. Divided among the shards. None = no limit
+    #: maximum number of live jobs; further ones are refused with QueueFull. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
     morgue_max: int | None = key(None, check_int, 1)

@@ -18,7 +18,7 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
-from ..worker import Hooks, crash, decision
+from ..worker import Hooks, crash, unbegun
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
 from ..worker.pace import Pace
@@ -214,7 +214,7 @@ class Runner:
     def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
         for run in runs:
             queue.settle(
-                [decision.give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts]
+                [unbegun.give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts]
             )
 
     def _execution(self) -> RecordingExecution:

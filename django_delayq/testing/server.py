@@ -17,9 +17,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from ..core.redis.composition import NAMES, compose
 from ..core.redis.connection import Connection
 from ..core.redis.pool import Limits
-from ..core.redis.scripts import NAMES, compose
 from ..core.redis.sources import Server
 from .agenda import Agenda
 from .times import Clock

@@ -10,18 +10,14 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..core.job import UNCLEAR, Job
 from ..core.redis.faults import Backoff
-from . import decision
-from .attempt import NEVER, Attempt, trusted
-from .batch import Batcher
+from .attempt import NEVER, Attempt
 from .changes import Changes
 from .concurrency import Limits
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
-from .policy import policy_of
 from .readiness import ReadinessGate
 from .redis_health import RedisHealth
 from .rest import SafetyCheck, call_waker
@@ -29,6 +25,7 @@ from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
 from .slots import Slots
 from .wake_listener import WakeListener
+from .workload import Workload
 
 if TYPE_CHECKING:
     from ..core.replies import Batch, Which
@@ -39,18 +36,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 250
-#: maximum number of jobs that a process holds without a slot, however short they are
-MOST_WAITING: Final = 500
 #: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
 QUARANTINE_PATIENCE: Final = 2.0
 #: a quarantine process ends after finding no job for this many seconds
 QUARANTINE_IDLE: Final = 30.0
-#: jobs that wait this many seconds for a slot are given back, so that another worker can take them
-GIVE_BACK: Final = 0.5
 #: seconds that settlements of a shard with no reserve at present wait for more to be sent with
 _SETTLE_AFTER_SECONDS: Final = 0.02
 _RECHECK_SECONDS: Final = 0.05
-_WORK_PER_SLOT_SECONDS: Final = 0.002
 
 
 class Consumer:
@@ -94,28 +86,27 @@ class Consumer:
         self._waker = waker
         self._registry = registry
         self._readiness = readiness or ReadinessGate()
-        self._batcher = Batcher(registry)
-        selector.on_new_source(self._set_batch_size)
         self._lease = lease
-        self._trust = trusted(lease)
-        self._prefetch = config.prefetch_ms / 1000
-        self._accepted = 0
-        self._collected = 0
-        self._batches = 0  # number of batches among the held attempts
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
         #: limits of how many jobs of a task or a queue run at the same time
         self.limits = Limits(registry, config.concurrency, name, selector)
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
-        self._busy_at = time.monotonic()
-        self._stuck: set[Attempt] = set()
+        self._workload = Workload(
+            config,
+            slots,
+            self._settler,
+            self.limits,
+            self._readiness,
+            registry,
+            lease,
+            1 if which == "quarantined" else BATCH,
+        )
+        selector.on_new_source(self._workload.set_batch_size)
         self._safety_check = SafetyCheck(selector)
         self._stopping = False
         self._giving_back = False
         self._halted = False
         self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
-
-    def _set_batch_size(self, source: Source) -> None:
-        source.pace.size = self._batcher.expected(source.queue.name)
 
     # --- for other threads
 
@@ -155,7 +146,7 @@ class Consumer:
 
     def overran(self, attempt: Attempt) -> None:
         """Record that this attempt cannot be ended, so that the loop does not wait for it."""
-        self._stuck.add(attempt)
+        self._workload.stuck.add(attempt)
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
@@ -181,23 +172,18 @@ class Consumer:
 
     def _is_over(self) -> bool:
         if self._giving_back:
-            self._release_waiting()
+            self._workload.give_back("the worker stops")
         if self._halted:
-            self._collect()
+            self._workload.collect()
             self._settler.settle_all()
             return True
         if not self._stopping or self._slots.done or self._slots.inbox or self._settler:
             return False
-        return self._only_stuck_left()
-
-    def _only_stuck_left(self) -> bool:
-        return self._accepted - self._collected <= sum(
-            len(attempt.parts) for attempt in self._stuck if not attempt.ended
-        )
+        return self._workload.holds_only_stuck
 
     def _turn(self) -> None:
         if self._slots.done:
-            self._collect()
+            self._workload.collect()
         if self._orphaned:
             self._orphaned.give_back()
         if self._which == "quarantined" and self._settler:
@@ -205,7 +191,8 @@ class Consumer:
         now = time.monotonic()
         room, source = BATCH, self._selector.due(now)
         if source is not None:
-            room = self.limits.room(source, self._room(source), now)
+            room = 0 if self._stopping or self._readiness.until > now else self._workload.room(source)
+            room = self.limits.room(source, room, now)
         if source is not None and room > 0:
             self._fetch(source, room)
             if now - self._settler.since > _SETTLE_AFTER_SECONDS:
@@ -216,45 +203,23 @@ class Consumer:
             self._rest()
         self.limits.trim()
 
-    def _room(self, source: Source) -> int:
-        """Return how many jobs of this shard can be reserved now."""
-        if self._stopping or self._readiness.until > time.monotonic():
-            return 0
-        waiting, pace = len(self._slots.inbox), source.pace
-        room = pace.room(self._slots.free, waiting, self._prefetch)
-        if pace.size == 1:
-            room = min(room, MOST_WAITING - waiting)
-        else:  # an attempt takes several jobs, and running jobs do not count as waiting
-            most = MOST_WAITING + self._slots.count * pace.size - (self._accepted - self._collected)
-            room = min(room * pace.size, max(most, self._slots.free - waiting))
-        if self._config.max_jobs is not None:
-            room = min(room, self._config.max_jobs - self._accepted)
-        if self._readiness.in_doubt:
-            room = min(room, self._slots.free - waiting)
-        return min(room, 1 if self._which == "quarantined" else BATCH)
-
     # --- reserve
 
     def _fetch(self, source: Source, limit: int) -> None:
         acks = self._settler.take_acks(source)
-        queue, shard, worker, which = source.queue, source.shard, self._name, self._which
-        request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
-        sent_at = time.monotonic()
+        queue, shard, sent_at = source.queue, source.shard, time.monotonic()
+        options: dict[str, Any] = {
+            "worker": self._name,
+            "request": os.urandom(16),  # the same in every retry, so that Redis repeats a reply that was lost
+            "which": self._which,
+            "allowances": self.limits.allowances(),
+        }
         self._selector.begin_reserve(source, sent_at)
-        allowances = self.limits.allowances()
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
-                return queue.settle_reserve(
-                    shard,
-                    settlements_of(acks),
-                    limit,
-                    worker=worker,
-                    request=request,
-                    which=which,
-                    allowances=allowances,
-                )
-            return [], queue.reserve(shard, limit, worker=worker, request=request, which=which, allowances=allowances)
+                return queue.settle_reserve(shard, settlements_of(acks), limit, **options)
+            return [], queue.reserve(shard, limit, **options)
 
         answer = self._settler.call_with_retries(call, acks)
         now = time.monotonic()
@@ -270,7 +235,9 @@ class Consumer:
         if self._board is not None and self._leaves_some_overdue(batch):
             self._board.report_overdue(now)
         if batch.jobs:
-            self._accept(source, batch.jobs, sent_at, now, batch.now_ms)
+            self._workload.accept(source, batch, sent_at, now)
+            if self._workload.left_to_take == 0:
+                self.reached_max_jobs = self._stopping = True
         if self.limits.exist:
             self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
 
@@ -279,88 +246,14 @@ class Consumer:
             return bool(batch.jobs) and batch.next_due_ms == 0
         return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
 
-    def _accept(self, source: Source, jobs: list[Job], sent_at: float, now: float, now_ms: float) -> None:
-        deadline, offset = sent_at + self._trust, now_ms - now * 1000
-        attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
-        self._settler.held.update(attempts)
-        self._accepted += len(attempts)
-        self.limits.took(source.queue.name, jobs)
-        slots, pace = self._slots, source.pace
-        if [job for job in jobs if job.merged or job.flags]:
-            attempts = self._arrange(source, attempts)
-        else:
-            pace.size = 1
-        slots.spread = not pace.tiny
-        # Wake one slot for every two milliseconds of work. Unmeasured work wakes as many slots as there are jobs.
-        wake = len(attempts) if pace.seconds is None else 1 + int(len(attempts) * pace.seconds / _WORK_PER_SLOT_SECONDS)
-        slots.put(attempts, min(wake, len(attempts)))
-        if self._config.max_jobs is not None and self._accepted >= self._config.max_jobs:
-            self.reached_max_jobs = self._stopping = True
-
-    def _arrange(self, source: Source, attempts: list[Attempt]) -> list[Attempt]:
-        """Return the attempts for the slots.
-
-        Merged jobs are combined into batches. Starts that might otherwise go unrecorded are recorded first.
-        """
-        unclear = [attempt for attempt in attempts if attempt.job.flags & UNCLEAR]
-        if unclear:
-            self._record_starts(unclear)
-        # The smallest batch: of slow jobs, no more than find a slot should be held.
-        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
-        arranged = self._batcher.arrange(attempts)
-        self._batches += sum([bool(attempt.members) for attempt in arranged])
-        return arranged
-
     def _is_idle(self, now: float) -> bool:
         """Return True if no shard has ready jobs and no job is held."""
         sources = self._selector.sources
         return (
-            self._accepted == self._collected
+            self._workload.is_empty
             and not self._slots.done
             and all(source.sent_at and source.due_at > now for source in sources)
         )
-
-    def _collect(self) -> None:
-        """Take over what the slots have finished, and update the measured run times."""
-        done, self._busy_at = self._slots.done, time.monotonic()
-        fresh: dict[Source, list[Attempt]] = {}
-        while done:
-            attempt = done.popleft()
-            fresh.setdefault(attempt.source, []).append(attempt)
-        for source, attempts in fresh.items():
-            if not self._readiness.in_doubt:
-                source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
-            if self._batches:
-                self._batches -= sum([bool(attempt.members) for attempt in attempts])
-                attempts = [part for attempt in attempts for part in attempt.parts]
-            self._collected += len(attempts)
-            self.limits.ended(source.queue.name, attempts)
-            self._settler.add(source, attempts)
-
-    def _record_starts(self, attempts: list[Attempt]) -> None:
-        """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
-        jobs = [attempt.job for attempt in attempts]
-        started = {(job.id, job.token) for job in jobs}
-        answers = self._settler.call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [])
-        for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
-            attempt.lost, attempt.should_stop = answer == "lost", answer != "held"
-
-    # --- give back
-
-    def _release_waiting(self) -> None:
-        """Give back, uncounted, what no slot has begun."""
-        for attempt in self._slots.take_back():
-            self._release(attempt, "the worker stops")
-
-    def _release(self, attempt: Attempt, reason: str) -> None:
-        parts = list(attempt.parts)
-        for part in parts:
-            policy = policy_of(self._registry.get(part.job.task), part.job)
-            part.settlement = decision.give_back(part.job, policy, reason=reason)
-        self._batches -= bool(attempt.members)
-        self._collected += len(parts)
-        self.limits.ended(attempt.source.queue.name, parts)
-        self._settler.add(attempt.source, parts)
 
     # --- rest
 
@@ -374,9 +267,9 @@ class Consumer:
         now = time.monotonic()
         until = NEVER
         if slots.inbox:
-            self._serve_inbox(now)
+            self._workload.serve_inbox(now)
             until = now + _RECHECK_SECONDS
-        if self._which == "quarantined" and self._accepted == self._collected:
+        if self._which == "quarantined" and self._workload.is_empty:
             until = min(until, self._check_call(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
@@ -384,7 +277,7 @@ class Consumer:
         has_room = has_room and self._readiness.until <= now
         if has_room:
             until = min(until, self._safety_check.next(now), selector.next_due_at())
-        if slots.done or self._settler or (self._stopping and self._only_stuck_left()):
+        if slots.done or self._settler or (self._stopping and self._workload.holds_only_stuck):
             selector.resting = False
             return
         if self._waker is not None:
@@ -398,24 +291,6 @@ class Consumer:
         """
         if self._board is not None and self._board.take_call():
             self._selector.check_all()
-        elif now >= self._busy_at + QUARANTINE_IDLE:
+        elif now >= self._workload.busy_at + QUARANTINE_IDLE:
             self.found_no_jobs = self._stopping = True
         return now + _RECHECK_SECONDS
-
-    def _serve_inbox(self, now: float) -> None:
-        """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
-        slots = self._slots
-        if slots.free:
-            slots.wake(1)
-            return
-        try:
-            waited = now - slots.inbox[0].received
-        except IndexError:
-            return
-        if waited < GIVE_BACK:
-            return
-        for attempt in list(slots.running):
-            if attempt is not None and attempt.started:
-                attempt.source.pace.at_least(now - attempt.started)
-        for attempt in slots.take_back():
-            self._release(attempt, "no free slot")

@@ -7,9 +7,10 @@ from typing import Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import JobTimeout
 from ..core.job import STARTED, UNRENEWED, Job
+from ..core.retry import ms_of
 from ..core.settlement import Settlement, bury, fail, release
-from .decision import failed, ms_of, rule_of, with_merge_rules
-from .policy import Policy
+from .decision import failed, rule_of
+from .policy import Policy, with_merge_rules
 from .record import name_of, record_of
 
 _LONGEST_CRASH_DELAY: Final = 3600.0

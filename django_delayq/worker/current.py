@@ -11,59 +11,34 @@ from typing import Any
 from ..core.job import created_ms
 from ..core.moments import datetime_of
 from .attempt import NEVER, Attempt, trusted
+from .job_view import JobView
 
 #: the attempt of this thread or coroutine; set by the execution, read by :func:`current_job`
 running: ContextVar[Attempt | None] = ContextVar("delayq_attempt", default=None)
 
 
-class CurrentJob:
+class CurrentJob(JobView):
     """View of the running job. Valid until the handler returns.
 
     In a batch it is a view of the whole call. Attributes that can describe one job only describe the first;
     :attr:`jobs` has a view of each job.
     """
 
-    __slots__ = ("_attempt", "_job", "_parts")
+    __slots__ = ("_attempt", "_parts")
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._parts = tuple([part for part in attempt.members if part.settlement is None])
-        self._job = self._parts[0].job if self._parts else attempt.job
+        super().__init__(self._parts[0].job if self._parts else attempt.job)
 
     @property
-    def id(self) -> str:
-        """Id of the job, unique within its queue."""
-        return self._job.id
-
-    @property
-    def queue(self) -> str:
-        """Name of the job's queue."""
-        return self._job.queue
-
-    @property
-    def task(self) -> str:
-        """Task name that the job was scheduled under."""
-        return self._job.task
-
-    @property
-    def attempt(self) -> int:
-        """Number of this counted attempt; the first is 1."""
-        return self._job.failures + 1
+    def _max_attempts(self) -> int:
+        return self._attempt.policy.max_attempts if self._attempt.policy else 1
 
     @property
     def retry_count(self) -> int:
         """Number of failures minus one: -1 for a job that never failed."""
         return self._job.failures - 1
-
-    @property
-    def noe(self) -> int:
-        """Number of earlier reserves of the job, whether they counted as failures or not."""
-        return self._job.reserves - 1
-
-    @property
-    def releases(self) -> int:
-        """Number of times that the job was put back uncounted before this attempt: by ``Release``, or at a shutdown."""
-        return self._job.releases
 
     @property
     def created(self) -> datetime | None:
@@ -75,35 +50,10 @@ class CurrentJob:
         return None if ms is None else datetime_of(ms)
 
     @property
-    def lives(self) -> int:
-        """Number of attempts left, including this one."""
-        return (self._attempt.policy.max_attempts if self._attempt.policy else 1) - self._job.failures
-
-    @property
-    def due(self) -> datetime:
-        """Time at which the job was due (UTC)."""
-        return datetime_of(self._job.due_ms)
-
-    @property
     def tick(self) -> datetime | None:
         """Tick of a recurring task that this job is for, the same in every attempt; None for other jobs."""
         ms = self._job.options.get("tick_ms")
         return None if ms is None else datetime_of(ms)
-
-    @property
-    def key(self) -> str:
-        """Key of this generation of the id (32 hex digits), the same in every attempt."""
-        return self._job.key.hex()
-
-    @property
-    def context(self) -> Mapping[str, Any]:
-        """Value of ``context`` from the schedule call."""
-        return self._job.context
-
-    @property
-    def token(self) -> int:
-        """Fencing token of this lease, larger than that of every earlier holder of the job. A batch has only one."""
-        return self._job.token
 
     @property
     def args(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Decision on a job whose attempt did not simply return. Pure functions: job, policy and error in, settlement out."""
+"""Decision on a job whose handler did not simply return. Pure functions: job, policy and error in, settlement out."""
 
 from __future__ import annotations
 
@@ -12,23 +12,16 @@ from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, JobTimeout, PartialFailure, Release, Retry
 from ..core.job import PRIORITIES, Job
 from ..core.retry import Policy as Backoff
-from ..core.retry import clamp, safe_delay
-from ..core.settlement import Settlement, bury, fail, release
-from .policy import Policy
-from .record import class_of, error_record, name_of, record_of, text_of
+from ..core.retry import clamp, ms_of, safe_delay
+from ..core.settlement import Settlement, bury, fail
+from .policy import Policy, with_merge_rules
+from .record import class_of, error_record, name_of, text_of
+from .unbegun import REASON_CHARS, give_back
 
 logger: Final = logging.getLogger(__name__)
 
-REASON_CHARS: Final = 200
-#: reasons of jobs whose task a worker does not know: a live worker can run it, or none can
-_UNKNOWN_HERE: Final = "task unknown to this worker"
-_UNKNOWN: Final = "unknown task"
-_UNKNOWN_SECONDS: Final = 24 * 3600.0
 #: seconds until a job is due that its handler released with an invalid delay
 _UNUSABLE_DELAY: Final = 10.0
-
-
-# --- the handler raised
 
 
 def raised(
@@ -184,96 +177,6 @@ def failed(
     )
 
 
-def with_merge_rules(settlement: Settlement, policy: Policy) -> Settlement:
-    """Set the rules by which returning payloads are merged with those that arrived meanwhile."""
-    if settlement.job.merged:
-        settlement.inherit, settlement.score_policy = policy.inherit, policy.score_policy
-    return settlement
-
-
-# --- the attempt did not begin
-
-
-def give_back(
-    job: Job,
-    policy: Policy,
-    *,
-    delay_ms: int | None = None,
-    reason: str = "",
-    quarantine: bool | None = None,
-    event: bool = False,
-    priority: int | None = None,
-    began: bool = False,
-) -> Settlement:
-    """Return a release that counts no attempt. ``began``: the attempt began, so the postponement is over."""
-    return with_merge_rules(
-        release(
-            job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority, began=began
-        ),
-        policy,
-    )
-
-
-def postpone(job: Job, policy: Policy, reason: str, delay: float) -> Settlement:
-    """Release a job whose attempt could not begin here; the time until it begins counts as lateness."""
-    return with_merge_rules(release(job, delay_ms=ms_of(delay), reason=reason, postpone=True), policy)
-
-
-def postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
-    """Return for how long the job has been postponed for this reason without a break."""
-    return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
-
-
-def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
-    """Release a job of a task that is not registered here, uncounted, for up to a day: the caller may be newer code.
-
-    Args:
-        elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
-            grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
-        jitter: 0 … 1.
-    """
-    if elsewhere:
-        waited = postponed_seconds(job, _UNKNOWN_HERE, now_ms)
-        return postpone(job, policy, _UNKNOWN_HERE, min(15.0, max(1.0 + jitter, waited / 4)))
-    waited = postponed_seconds(job, _UNKNOWN, now_ms)
-    if waited >= _UNKNOWN_SECONDS:
-        return bury(
-            job,
-            0,
-            0,
-            reason=_UNKNOWN,
-            error_class="UnknownTask",
-            error=record_of(
-                "UnknownTask",
-                f"no worker knew the task {job.task!r} for 24 hours; "
-                f"register it, or give the new name aliases=({job.task!r},)",
-            ),
-        )
-    return postpone(job, policy, _UNKNOWN, min(300.0, max(2.0, waited)))
-
-
-def undecodable(job: Job, error: BaseException) -> Settlement:
-    """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
-    return bury(
-        job,
-        0,
-        0,
-        reason="undecodable",
-        outcome=AttemptOutcome.UNDECODABLE,
-        error_class=class_of(error),
-        error=error_record(error),
-    )
-
-
-def not_prepared(job: Job, policy: Policy, error: BaseException, now_ms: float) -> Settlement:
-    """Postpone a job whose preconditions (a database connection, …) failed; the job is not to blame."""
-    reason = f"not prepared: {class_of(error)}"[:REASON_CHARS]
-    return postpone(job, policy, reason, min(60.0, max(1.0, postponed_seconds(job, reason, now_ms))))
-
-
-# --- values that handlers return
-
-
 def _delay_of(job: Job, delay: object) -> float | None:
     """Return the delay of a handler's verdict in seconds; None, with a log message, if it is invalid."""
     if isinstance(delay, timedelta):
@@ -296,7 +199,3 @@ def _priority_of(job: Job, priority: object) -> int | None:
 
 def _reason(error: BaseException) -> str:
     return text_of(error)[:REASON_CHARS]
-
-
-def ms_of(seconds: float) -> int:
-    return max(0, round(seconds * 1000))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..core.settlement import Settlement
-from . import decision
+from . import unbegun
 from .attempt import NEVER, Attempt
 from .orphans import crashed_early
 from .policy import Policy
@@ -46,7 +46,7 @@ def ack_early(attempt: Attempt, policy: Policy) -> bool:
     for part, deadline, good in zip(parts, deadlines, counted, strict=True):
         if not good:
             part.deadline = deadline
-            part.settlement = decision.give_back(part.job, policy, reason=reason)
+            part.settlement = unbegun.give_back(part.job, policy, reason=reason)
             if is_unsure:
                 job = replace(part.job, deadline_ms=int(part.now_ms))
                 part.settlement.also = crashed_early(job, reason, part.now_ms)

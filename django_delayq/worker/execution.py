@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
 from ..core.settlement import Settlement
 from ..core.task import Registry, Task
-from . import decision
+from . import decision, unbegun
 from .attempt import Attempt
 from .current import running, view_of
 from .early import ack_early
@@ -99,7 +99,7 @@ class Execution:
         if not part.lost and now < part.deadline:
             return True
         reason = "the lease ended before the attempt could begin"
-        part.settlement = decision.give_back(part.job, self._policy_of(part), reason=reason)
+        part.settlement = unbegun.give_back(part.job, self._policy_of(part), reason=reason)
         return False
 
     def _resolve(self, part: Attempt) -> bool:
@@ -124,7 +124,7 @@ class Execution:
             if job.merged or job.args:
                 part.args, part.kwargs = arguments_of(job)
         except Exception as error:
-            part.settlement = decision.undecodable(job, error)
+            part.settlement = unbegun.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
             self.notifier.ended(part, part.settlement, error)
             return False
@@ -159,7 +159,7 @@ class Execution:
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error))
             self.readiness.unfit()
             for part in attempt.live:
-                part.settlement = decision.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
+                part.settlement = unbegun.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
         self.readiness.fit()
         return True
@@ -274,7 +274,7 @@ class Execution:
                 part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
                 self.notifier.ended(part, part.settlement, attempt.error)
             else:
-                part.settlement = decision.give_back(
+                part.settlement = unbegun.give_back(
                     part.job, self._policy_of(part), delay_ms=_BUG_DELAY_MS, reason="the execution itself failed"
                 )
 

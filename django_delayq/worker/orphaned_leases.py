@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from . import decision
+from . import unbegun
 from .policy import policy_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class OrphanedLeases:
         return sum(
             source.queue.settle(
                 [
-                    decision.give_back(job, policy_of(self._registry.get(job.task), job), reason=reason)
+                    unbegun.give_back(job, policy_of(self._registry.get(job.task), job), reason=reason)
                     for job in orphaned
                 ]
             )

@@ -12,6 +12,7 @@ from ..core.job import Job
 from ..core.retry import Policy as Backoff
 from ..core.retry import default_backoff
 from ..core.retry import policy_of as backoff_of
+from ..core.settlement import Settlement
 from ..core.task import Task, TaskOptions
 
 logger: Final = logging.getLogger("django_delayq.worker.decision")
@@ -77,3 +78,10 @@ def _overrides(job: Job) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, Misconfigured) as error:
         logger.warning("%s: its own options cannot be used, so those of task %s apply: %s", job.id, job.task, error)
         return {}
+
+
+def with_merge_rules(settlement: Settlement, policy: Policy) -> Settlement:
+    """Set the rules by which returning payloads are merged with those that arrived meanwhile."""
+    if settlement.job.merged:
+        settlement.inherit, settlement.score_policy = policy.inherit, policy.score_policy
+    return settlement

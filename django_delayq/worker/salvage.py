@@ -12,7 +12,7 @@ from ..core.job import Job
 from ..core.requests import new_request
 from ..core.settlement import Settlement
 from ..core.task import Registry
-from . import crash, decision
+from . import crash, unbegun
 from .orphans import End
 from .policy import Policy, policy_of
 from .scoreboard import Mark, place_of
@@ -66,7 +66,7 @@ def _count_begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
 
 
 def _give_back(job: Job, policy: Policy, reason: str, *, began: bool = False) -> Settlement:
-    return decision.give_back(job, policy, reason=reason[:200], event=True, began=began)
+    return unbegun.give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
 class Salvage:

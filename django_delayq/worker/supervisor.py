@@ -11,20 +11,20 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.task import Registry
-from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name, reap_adopted
+from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, new_name, reap_adopted
+from .child_starter import ChildStarter
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
 from .salvage_threads import SalvageThreads
-from .scoreboard import Scoreboard
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .signs_of_life import SignsOfLife
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -62,22 +62,18 @@ class Supervisor:
         reload_on: frozenset[int] = frozenset(),
         hooks: Hooks | None = None,
     ) -> None:
-        self._command = list(command)
         self._config = config
-        self._broker = broker
         self._reload_on = reload_on
         self._base = config.name or new_name()
-        self._program = new_name()  # another one at each start, unlike a configured name
+        self._starter = ChildStarter(command, self._base, config.threads)
         self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
-        self._children_started = 0
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         self._suspects = Suspects()
         self._signals: Signals | None = None
         self._stop_by: float | None = None
         self._draining = False
-        self._awake_at = time.monotonic()
-        self._stale_after = 0.0
+        self._signs_of_life = SignsOfLife(lambda: broker().lease_ms / 1000)
 
     def run(self) -> int:
         """Work until stopped. Main thread only.
@@ -191,7 +187,7 @@ class Supervisor:
             return
         for place in self._places:
             if place.child is None and place.start_at <= now:
-                place.child = self._start(place)
+                place.child = self._starter.start(place)
 
     def _serve_quarantine(self, now: float) -> None:
         """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
@@ -208,48 +204,19 @@ class Supervisor:
             place = min(free, key=lambda place: place.start_at)
             if place.start_at > now:
                 return
-            place.child = self._start(place)
+            place.child = self._starter.start(place)
         for child in idle:
             child.board.call()
         self._suspects.served(now)  # if all are busy, each checks again after its job
 
-    def _start(self, place: Place) -> Child:
-        self._children_started += 1
-        slots = 1 if place.quarantine else self._config.threads
-        board = Scoreboard.create(slots)
-        child_spec = ChildSpec(
-            f"{self._base}.{self._children_started}",
-            place.index,
-            board.fd,
-            slots,
-            os.getpid(),
-            place.quarantine,
-            self._program,
-        )
-        process = subprocess.Popen(self._command, env=child_spec.environment(), pass_fds=(board.fd,))
-        logger.info(
-            "child %s started%s: pid %d", child_spec.name, " for quarantine" if place.quarantine else "", process.pid
-        )
-        return Child(place.index, child_spec.name, process, board, time.monotonic())
-
     # --- watching children
 
     def _watch(self, now: float) -> None:
-        gap, self._awake_at = now - self._awake_at, now
-        if gap > 2 * _TURN_SECONDS:
-            # This process itself was stopped, and its children may have been too. They get time to refresh their
-            # stamps.
-            self._stale_after = now + 5.0
         if self._stop_by is not None and now >= self._stop_by + _KILL_AFTER_SECONDS:
             self._kill_all("it did not end within the grace period", blame=False)
             return
-        if now < self._stale_after:
-            return
-        limit = 0.8 * self._lease()
-        for child in self._children():
-            stamped = child.board.stamped
-            if stamped and now - stamped > limit:
-                self._end_lifeless(child, now - stamped)
+        for child, seconds in self._signs_of_life.missing(self._children(), now):
+            self._end_lifeless(child, seconds)
 
     def _end_lifeless(self, child: Child, seconds: float) -> None:
         """Send SIGABRT, which writes the stacks to stderr; one turn later SIGKILL, which always works."""
@@ -261,9 +228,6 @@ class Supervisor:
         )
         child.killed, child.blame = f"it showed no life for {seconds:.0f} s", True
         child.process.send_signal(signal.SIGABRT)
-
-    def _lease(self) -> float:
-        return self._broker().lease_ms / 1000
 
     def _kill_all(self, why: str, *, blame: bool) -> None:
         for child in self._children():

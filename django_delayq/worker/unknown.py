@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.settlement import Settlement
-from . import decision
+from . import unbegun
 from .attempt import Attempt
 from .policy import Policy
 
@@ -43,7 +43,7 @@ class UnknownTasks:
         job, now_ms = attempt.job, attempt.now_ms
         elsewhere = self._is_known(job.queue, job.task, now_ms)
         self._log(job.task, elsewhere=elsewhere)
-        return decision.unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())
+        return unbegun.unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())
 
     def _is_known(self, queue: str, task: str, now_ms: float) -> bool:
         with self._lock:  # the other slots wait for the same reply

@@ -18,9 +18,16 @@ def _seconds(name: str, default: float) -> timedelta:
     return timedelta(seconds=float(os.environ.get(name, default)))
 
 
+# --- Redis -----------------------------------------------------------------------------------------------------------
+REDIS_URL = os.environ.get("SHOP_REDIS_URL")
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+if REDIS_URL:
+    # The queue's alone: clear() of a cache empties the whole database, so one that is used as a cache has another.
+    CACHES["jobs"] = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}
+
 # --- the queue -------------------------------------------------------------------------------------------------------
 DELAYQ = {
-    "REDIS": os.environ.get("SHOP_REDIS_URL") or None,  # None = an embedded Redis in EMBEDDED_DIR
+    "REDIS": "jobs" if REDIS_URL else None,  # the alias of a cache; None = an embedded Redis in EMBEDDED_DIR
     "EMBEDDED_DIR": BASE_DIR / ".delayq",
     "PREFIX": "shop",
     "WORKER": {"grace": 5.0},  # no task of this shop runs longer

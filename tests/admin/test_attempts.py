@@ -31,7 +31,7 @@ def past(delayq: Broker) -> Broker:
     job = yard.take_one()
     yard.queue.settle([ack(job, job.due_ms + 90_000, 1_500)])
     yard.put("bad", task="shop.remind")
-    yard.failed(yard.take_one())
+    yard.failed(yard.take_one(), **{"class": "shop.errors.LookupError"})  # shown without the module
     return delayq
 
 

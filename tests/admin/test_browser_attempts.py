@@ -13,7 +13,7 @@ def test_a_finished_job_is_found_by_its_outcome_and_its_attempts_are_on_its_page
     lively(delayq)
     operator.size(1280, 800)
     operator.open("/admin/django_delayq/livejob/")
-    operator.click("recently finished")
+    operator.click("Recently finished")
     operator.screenshot("finished")
     operator.fill("outcome", "failed")
     operator.click("Search")

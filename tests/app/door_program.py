@@ -17,7 +17,7 @@ django.setup()
 from django.db import transaction  # noqa: E402
 
 from django_delayq import schedule, schedule_many  # noqa: E402
-from django_delayq.outbox import fast_path, rows  # noqa: E402
+from django_delayq.outbox.protocol import Claim  # noqa: E402
 from tests.app.deeds import note, sync  # noqa: E402
 
 
@@ -25,22 +25,13 @@ def die(*_: Any, **__: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_behind(name: str) -> None:
-    before = getattr(rows, name)
-
-    def act(*args: Any, **options: Any) -> None:
-        before(*args, **options)
-        die()
-
-    setattr(rows, name, act)
-
-
 if __name__ == "__main__":
     step = sys.argv[1]
     if step == "claimed":
-        die_behind("claim")
+        take = Claim.take
+        Claim.take = lambda *args: die(take(*args))  # type: ignore[method-assign]
     if step == "told":
-        fast_path.write = die
+        Claim.settle = die  # type: ignore[method-assign]
     with transaction.atomic():
         if step == "committed":
             transaction.on_commit(die)

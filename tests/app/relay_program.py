@@ -16,7 +16,7 @@ django.setup()
 
 from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
-from django_delayq.outbox.protocol import RowResult  # noqa: E402
+from django_delayq.outbox.protocol import Claim, RowResult  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
 from django_delayq.outbox.sender import OutboxSender  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
@@ -42,19 +42,22 @@ class Mortal(Relay):
 
     step = ""
 
-    def _write(self, hand: ClaimedBatch, result: RowResult, pks: list[int]) -> None:
-        super()._write(hand, result, pks)
-        if self.step == "marked":
-            die()
-
     def _settle(self, hand: ClaimedBatch, results: dict[int, RowResult]) -> None:
         super()._settle(hand, results)
         if self.step == "committed":
             die()
 
 
+def settle(*args: Any) -> Any:
+    settled(*args)
+    die()
+
+
 if __name__ == "__main__":
     Mortal.step = sys.argv[1]
+    settled = Claim.settle
+    if Mortal.step == "marked":
+        Claim.settle = settle  # type: ignore[method-assign]
     relay = Mortal(conf.conf(), Outbox("default"), connections.broker())
     relay._sender = MortalSender(conf.conf(), connections.broker())
     while relay.run() == 0.0:

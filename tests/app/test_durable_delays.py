@@ -15,7 +15,7 @@ from django.db.models import F
 from django_delayq import connections, get_job, reschedule, run_now, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import fast_path
+from django_delayq.outbox.protocol import Claim
 from tests.support.redis_box import RedisBox
 
 from .deeds import note, sync
@@ -162,7 +162,7 @@ def test_a_job_that_was_sent_before_its_row_could_be_marked_keeps_its_delay(
         raise DatabaseError("gone")
 
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(fast_path, "write", fail)
+        broken.setattr(Claim, "settle", fail)
         schedule(note, "x", id="a", delay=60, durable=True)
     assert OutboxJob.objects.get(job_id="a").state == "unsent"
     before = get_job(note, id="a")

@@ -16,23 +16,11 @@ from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
-from tests.support.postgres_box import PostgresDatabase
 
 from .deeds import note
 from .outbox_stage import Stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def env(manage_env: dict[str, str]) -> dict[str, str]:
-    """Of a process that sees this test's database."""
-    told = connection.settings_dict
-    if connection.vendor == "sqlite":
-        url = f"sqlite:///{told['NAME']}"
-    else:
-        url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
-    return {**manage_env, "DELAYQ_TEST_DB": url}
 
 
 def there() -> dict[str, str]:
@@ -49,17 +37,17 @@ def stage(delayq: Any) -> Stage:
 
 
 def test_g6_a_process_that_is_killed_before_the_commit_leaves_nothing(
-    stage: Stage, spawn: Callable[..., Any], env: dict[str, str]
+    stage: Stage, spawn: Callable[..., Any], database_env: dict[str, str]
 ) -> None:
-    assert spawn(sys.executable, "-m", "tests.app.door_program", "inserted", env=env).wait(30) == -9
+    assert spawn(sys.executable, "-m", "tests.app.door_program", "inserted", env=database_env).wait(30) == -9
     assert (there(), stage.relay().turn(), in_redis(stage)) == ({}, {}, [])
 
 
 @pytest.mark.parametrize("step", ["committed", "claimed", "told"])
 def test_g7_g8_a_process_that_is_killed_behind_the_commit_leaves_each_job_once(
-    stage: Stage, spawn: Callable[..., Any], env: dict[str, str], step: str
+    stage: Stage, spawn: Callable[..., Any], database_env: dict[str, str], step: str
 ) -> None:
-    assert spawn(sys.executable, "-m", "tests.app.door_program", step, env=env).wait(30) == -9
+    assert spawn(sys.executable, "-m", "tests.app.door_program", step, env=database_env).wait(30) == -9
     assert there() == dict.fromkeys(["order-1", "order-2", "7"], "unsent")
     OutboxJob.objects.update(claimed_until=F("claimed_until") - timedelta(seconds=rows.CLAIM + 1))
     while stage.relay().turn():

@@ -14,7 +14,7 @@ from django_delayq import QueueUnavailable, connections, reschedule, schedule, s
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueuePaused
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import fast_path, producer, rows
+from django_delayq.outbox import producer, protocol
 from django_delayq.outbox.breaker import FIRST, LONGEST, Breaker
 from django_delayq.settings.conf import conf
 from django_delayq.worker.attempt import Attempt
@@ -250,7 +250,7 @@ def test_a_wrong_password_leaves_durable_jobs_to_the_relay(delayq: Broker, monke
     assert there() == [("d", "unsent")]
 
 
-@pytest.mark.parametrize("step", ["claim", "write"])
+@pytest.mark.parametrize("step", ["take", "write"])
 def test_a_database_that_fails_behind_the_commit_costs_neither_the_job_nor_the_request(
     delayq: Broker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -259,10 +259,10 @@ def test_a_database_that_fails_behind_the_commit_costs_neither_the_job_nor_the_r
     def fail(*_: Any, **__: Any) -> Any:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(rows if step == "claim" else fast_path, step, fail)
+    monkeypatch.setattr(protocol.Claim if step == "take" else protocol, step, fail)
     with transaction.atomic():
         durable, plain = schedule(keyed, 1, durable=True), schedule(keyed, 2)
-    assert (durable.outcome, plain.outcome) == ("outbox" if step == "claim" else "created", "created")
+    assert (durable.outcome, plain.outcome) == ("outbox" if step == "take" else "created", "created")
     assert there() == [(durable.id, "unsent")], "the relay sends it, again if need be"
 
 

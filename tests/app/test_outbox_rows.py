@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
-from django.db.models.functions import Now
 
 from django_delayq import get_job, schedule
 from django_delayq.connections import DjangoBroker
@@ -19,6 +17,8 @@ from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
 from django_delayq.outbox.fast_path import OutgoingJob
+from django_delayq.outbox.producer import brief_claim
+from django_delayq.outbox.protocol import UNSENT
 
 from .deeds import note
 from .outbox_stage import Stage, State
@@ -28,13 +28,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def states() -> list[tuple[str, str]]:
     return list(OutboxJob.objects.order_by("pk").values_list("job_id", "state"))
-
-
-def claimed(row: OutboxJob, state: str) -> uuid.UUID:
-    """The row in this state, in the hands of whoever has the token."""
-    token = uuid.uuid4()
-    OutboxJob.objects.filter(pk=row.pk).update(claim=token, claimed_until=Now() + timedelta(seconds=60), state=state)
-    return token
 
 
 def test_a_job_that_keeps_the_due_time_of_its_forerunner_is_sent_behind_it(delayq: DjangoBroker) -> None:
@@ -69,7 +62,10 @@ def test_a_job_that_was_moved_again_while_redis_was_told_is_told_again(delayq: D
 
 def test_a_row_that_was_moved_on_its_way_and_not_taken_is_to_be_sent(delayq: DjangoBroker) -> None:
     row = Stage(delayq).write("a")
-    rows.release("default", claimed(row, State.MOVED), [row.key])
+    claim = brief_claim("default", delayq)
+    claim.take(OutboxJob.objects.filter(pk=row.pk))
+    OutboxJob.objects.update(state=State.MOVED)
+    claim.settle([row], {}, UNSENT)
     row.refresh_from_db()
     assert (row.state, row.claim) == (State.UNSENT, None)
 

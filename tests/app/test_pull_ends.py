@@ -16,7 +16,7 @@ from tests.support.listening import Ears, listening
 from tests.support.processes import wait_until
 from tests.support.reaping import reaping
 
-from .test_pull import one, places
+from .pull_stage import one, places
 
 
 @pytest.fixture

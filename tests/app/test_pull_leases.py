@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from django_delayq import Queue, connections
-from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from tests.support.processes import wait_until
 from tests.support.reaping import reaping
 
-from .test_pull import PATIENCE, one, places
+from .pull_stage import PATIENCE, one, places
 
-
-@pytest.fixture(autouse=True)
-def _queues(delayq: Broker, settings: Any) -> None:
-    """Every test here has a Redis of its own, "feed" for raw bytes and "wide" in four shards."""
-    kinds = {"feed": {"kind": "pull"}, "wide": {"kind": "pull", "shards": 4}}
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": kinds}
+pytestmark = pytest.mark.usefixtures("pull_queues")
 
 
 @pytest.fixture
-def feed() -> Queue:
-    return Queue("feed")
-
-
-@pytest.fixture
-def dispatcher() -> Iterator[None]:
+def dispatcher(pull_queues: None) -> Iterator[None]:
     with reaping(connections.broker(), "feed", "wide"):
         yield
 

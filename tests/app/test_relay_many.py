@@ -19,7 +19,6 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.outbox import claims
 from django_delayq.outbox import relay as module
-from tests.support.postgres_box import PostgresDatabase
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -161,26 +160,15 @@ def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
     assert [outcome for _, _, outcome in offered] == ["created"]
 
 
-@pytest.fixture
-def relay_env(manage_env: dict[str, str]) -> dict[str, str]:
-    """Of a process that sees this test's database."""
-    told = connection.settings_dict
-    if connection.vendor == "sqlite":
-        url = f"sqlite:///{told['NAME']}"
-    else:
-        url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
-    return {**manage_env, "DELAYQ_TEST_DB": url}
-
-
 @pytest.mark.parametrize("step", ["claimed", "told", "marked", "committed"])
 def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
-    stage: Stage, spawn: Callable[..., Any], relay_env: dict[str, str], step: str
+    stage: Stage, spawn: Callable[..., Any], database_env: dict[str, str], step: str
 ) -> None:
     stage.sent("doomed", queue="others")
     stage.table.update(state=State.CANCELLED)
     plain = [stage.write(f"order-{number}") for number in range(20)]
     stage.write("7", payload={"n": 1}, queue="crm")
-    process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=relay_env)
+    process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=database_env)
     assert process.wait(30) == -9
     stage.age(claims.CLAIM + 1, "claimed_until")
     relay = stage.relay()
@@ -197,14 +185,13 @@ def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
 
 def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CLAIM", 0.3)
-    monkeypatch.setattr(claims, "SENDING", 0.25)
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
     stage.move(row.due_ms + 60_000)
     stage.write("order-5")
     sleeper = stage.relay()
     hand = sleeper._outbox.claim(10, stage.broker)
     assert len(hand.rows) == 2
-    while stage.broker.now_ms() < hand.deadline_ms or hand.held:
+    while stage.broker.now_ms() < hand.deadline_ms or not hand.is_over:
         time.sleep(0.01)  # it sleeps: the length of its claim
     while not stage.outbox().waiting.exists():
         time.sleep(0.01)
@@ -236,7 +223,7 @@ def test_a_database_that_goes_away_behind_the_telling_costs_nothing(
     def gone(*_: Any) -> None:
         raise OperationalError("the server closed the connection")
 
-    monkeypatch.setattr(relay, "_write", gone)
+    monkeypatch.setattr(claims.ClaimedBatch, "settle", gone)
     with pytest.raises(OperationalError):
         relay.turn()
     monkeypatch.undo()

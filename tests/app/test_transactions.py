@@ -144,6 +144,7 @@ def test_without_redis_a_call_raises_and_a_commit_does_not(
         handle = schedule(note, "x")
     assert (handle.outcome, type(handle.error)) == ("not_sent", QueueUnavailable)
     assert "was not sent after the commit" in caplog.text
+    assert "durable=True keeps such jobs in the database" in caplog.text
     connections.close_broker()
 
 

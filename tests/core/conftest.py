@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import epoch_walk
 
 from .epochs_stage import take_all
@@ -60,11 +62,13 @@ def full(clocked: Broker) -> Stage:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[object], Connection]]:
+def opened() -> Iterator[Callable[..., Connection]]:
     """Return a function that opens a connection and closes it after the test."""
     with contextlib.ExitStack() as stack:
 
-        def make(value: object) -> Connection:
+        def make(value: object, **options: Any) -> Connection:
+            if options:
+                value = {**(value if isinstance(value, dict) else {"URL": value}), **options}
             connection = value if isinstance(value, Connection) else connect(RedisConfig.parse(value))
             stack.callback(connection.close)
             return connection
@@ -76,3 +80,25 @@ def opened() -> Iterator[Callable[[object], Connection]]:
 def wide(clocked: Broker) -> Stage:
     """Return a queue of three shards."""
     return Stage(clocked, shards=3, name="wide")
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each call of a script, how many were under way."""
+    under_way: list[bytes] = []
+    most: list[int] = []
+    begin = Scripts.begin
+
+    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+        under_way.append(keys[0])
+        most.append(len(under_way))
+        reply = begin(self, name, keys, *args)
+
+        def read() -> Any:
+            under_way.remove(keys[0])
+            return reply()
+
+        return read
+
+    monkeypatch.setattr(Scripts, "begin", watched)
+    return most

@@ -19,7 +19,7 @@ from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, Job, NewJob, is_durable
 from django_delayq.core.operations import fsck
-from django_delayq.core.redis.scripts import compose
+from django_delayq.core.redis.composition import compose
 from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 from .stage import Stage

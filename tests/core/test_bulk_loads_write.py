@@ -14,7 +14,6 @@ from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, new_key
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 from django_delayq.core.settlement import fail
@@ -48,25 +47,7 @@ def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: St
     assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"19"
 
 
-def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    under_way: list[bytes] = []
-    most: list[int] = []
-    begin = Scripts.begin
-
-    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        under_way.append(keys[0])
-        most.append(len(under_way))
-        reply = begin(self, name, keys, *args)
-
-        def read() -> Any:
-            under_way.remove(keys[0])
-            return reply()
-
-        return read
-
-    monkeypatch.setattr(Scripts, "begin", watched)
+def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(broker: Broker, most: list[int]) -> None:
     write(broker, bulk_loads.open_load(broker, "a", "q"), rows(2000))
     assert max(most) == 3
     most.clear()

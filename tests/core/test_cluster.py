@@ -16,7 +16,7 @@ from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
-from django_delayq.core.redis.scripts import NAMES
+from django_delayq.core.redis.composition import NAMES
 from django_delayq.core.results import Record, Results
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import Limits

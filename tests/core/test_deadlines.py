@@ -15,7 +15,7 @@ import redis
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.connection import Connection
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until
@@ -26,21 +26,6 @@ Factory = Callable[..., RedisBox]
 Opener = Callable[..., Connection]
 #: seconds that a busy machine may add
 SLACK = 0.6
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Return a function that opens a connection and closes it after the test."""
-    made: list[Connection] = []
-
-    def make(setting: Any, **options: Any) -> Connection:
-        given = setting if isinstance(setting, dict) else {"URL": setting}
-        made.append(connect(RedisConfig.parse(given | options)))
-        return made[-1]
-
-    yield make
-    for connection in made:
-        connection.close()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ import redis
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.connection import Connection
 from django_delayq.core.redis.faults import Fault, classify
 
 from ..support.cluster_box import ClusterBox
@@ -22,21 +22,6 @@ from ..support.redis_box import RedisBox
 
 Factory = Callable[..., RedisBox]
 Opener = Callable[..., Connection]
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Return a function that opens a connection and closes it after the test."""
-    made: list[Connection] = []
-
-    def make(setting: Any, **options: Any) -> Connection:
-        given = setting if isinstance(setting, dict) else {"URL": setting}
-        made.append(connect(RedisConfig.parse(given | options)))
-        return made[-1]
-
-    yield make
-    for connection in made:
-        connection.close()
 
 
 def at_once(count: int, act: Callable[[int], object], meanwhile: Callable[[], object] | None = None) -> list[Any]:

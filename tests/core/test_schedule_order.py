@@ -142,24 +142,8 @@ def test_a_chunk_that_a_server_did_not_understand_is_not_overtaken(
 
 
 def test_chunks_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, most: list[int]
 ) -> None:
-    under_way: list[bytes] = []
-    most: list[int] = []
-    begin = Scripts.begin
-
-    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        under_way.append(keys[0])
-        most.append(len(under_way))
-        reply = begin(self, name, keys, *args)
-
-        def read() -> Any:
-            under_way.remove(keys[0])
-            return reply()
-
-        return read
-
-    monkeypatch.setattr(Scripts, "begin", watched)
     queue = broker.queue("q")
     queue.schedule_many(new(f"j{n}") for n in range(2000))
     assert max(most) == 3

@@ -16,7 +16,7 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import DUE_KEYS, SHARD_KEYS, make_shard
 from django_delayq.core.records.settle_frames import Mark
 from django_delayq.core.redis import scripts
-from django_delayq.core.redis.scripts import NAMES, compose
+from django_delayq.core.redis.composition import NAMES, compose
 from django_delayq.core.settlement import ack
 
 from .stage import Stage
@@ -41,7 +41,7 @@ def test_every_file_is_a_script_or_a_piece_of_one() -> None:
 
 
 def test_the_marks_of_settlements_are_the_same_in_scripts_and_frames() -> None:
-    table = re.search(r"local MARK = \{(.*?)\}", (LUA / "lib" / "settle.lua").read_text(), re.DOTALL)
+    table = re.search(r"local MARK = \{(.*?)\}", (LUA / "lib" / "run.lua").read_text(), re.DOTALL)
     assert table is not None
     assert {name: int(bit) for name, bit in re.findall(r"(\w+) = (\d+)", table[1])} == {
         name: bit for name, bit in vars(Mark).items() if name.isupper()
@@ -65,6 +65,22 @@ def test_every_script_loads(broker: Broker, name: str, test_clock: bool) -> None
     flags = broker.scripts._server_knows_flags()
     assert broker.client.script_load(compose(name, flags=flags, test_clock=test_clock))
     assert broker.client.script_load(compose(name, flags=False, test_clock=test_clock))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_room_for_twenty_more_local_names(broker: Broker, name: str) -> None:
+    """Lua compiles at most 200 at a time. A piece that gets new ones may export few (``-- exports``)."""
+    more = "".join(f"local more{n}\n" for n in range(20))
+    assert broker.client.script_load(more + compose(name, flags=False))
+
+
+def test_a_piece_exports_what_it_defines_without_local() -> None:
+    for path in (LUA / "lib").iterdir():
+        text = path.read_text()
+        exports = " ".join(re.findall(r"^-- exports (.+)$", text, re.MULTILINE)).split()
+        functions = set(re.findall(r"^function (\w+)\(", text, re.MULTILINE))
+        variables = re.findall(r"^(\w+(?:, \w+)*) = ", text, re.MULTILINE)
+        assert set(exports) == functions.union(*(names.split(", ") for names in variables)), path
 
 
 def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None:

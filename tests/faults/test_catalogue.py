@@ -15,15 +15,15 @@ from .copies import environment, project_copy
 FAULT = Fault(
     "the window is of another length",
     "core/lua/lib/window.lua",
-    "120000, 100000",
-    "120000, 7",
+    "LENGTH = 100000",
+    "LENGTH = 7",
     ("tests/faults/test_catalogue.py::test_every_fault_fits_the_code_and_names_existing_tests",),
 )
 PRINT_PACKAGE = """
 import sys
 import django_delayq
-from django_delayq.core.redis.scripts import compose
-print(django_delayq.__file__, "120000, 7" in compose("ack"))
+from django_delayq.core.redis.composition import compose
+print(django_delayq.__file__, "LENGTH = 7" in compose("ack"))
 """
 
 
@@ -34,7 +34,7 @@ def test_every_fault_fits_the_code_and_names_existing_tests() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (replace(FAULT, old="120000, 8"), "occurs 0 times"),
+        (replace(FAULT, old="LENGTH = 8"), "occurs 0 times"),
         (replace(FAULT, old="WINDOW_LENGTH"), "occurs 2 times"),
         (replace(FAULT, file="core/lua/lib/door.lua"), "occurs 0 times"),
         (replace(FAULT, new=FAULT.old), "its new text equals the old one"),

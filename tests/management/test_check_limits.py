@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.core.checks import Error
 
 from django_delayq import task
 from django_delayq.connections import DjangoBroker
@@ -54,4 +55,15 @@ def test_tasks_without_a_time_limit_are_named(delayq: DjangoBroker, registered: 
     registered("a.loses_its_lease", max_lease=60)
     (finding,) = diagnosis.limits(delayq)
     assert finding.level == "OK" and "neither timeout= nor max_lease=" in finding.text
+    assert "django_delayq." not in finding.text, "the project cannot limit our own tasks"
     assert "a.hangs" in finding.text and "a.times_out" not in finding.text and "a.loses" not in finding.text
+
+
+def test_a_finding_of_the_settings_is_made_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [
+        Error("no Redis is configured", hint="Name one.", id="delayq.E003"),
+        Error("A cache.", id="delayq.E017"),
+    ]
+    monkeypatch.setattr(diagnosis, "run_checks", lambda **_: messages)
+    texts = [finding.text for finding in diagnosis.settings(deploy=False)]
+    assert texts == ["(delayq.E003) no Redis is configured. Name one.", "(delayq.E017) A cache."]

@@ -26,14 +26,14 @@ def run(command: str, *arguments: str) -> str:
     return out.getvalue()
 
 
-def in_morgue(broker: Broker, *ids: str) -> None:
+def in_morgue(broker: Broker, *ids: str, error_class: str = "ValueError") -> None:
     """Bury jobs, in this order."""
     queue = broker.queue("default")
     for ident in ids:
         schedule(note, f"text of {ident}", id=ident)
         (job,) = queue.reserve(queue.shard_of(ident), 10, worker="w").jobs
         error = json.dumps({"message": f"no {ident}\x1b[31m", "traceback": "Traceback\n  line"}).encode()
-        queue.settle([bury(job, 0, 5, reason="exhausted", outcome="exhausted", error_class="ValueError", error=error)])
+        queue.settle([bury(job, 0, 5, reason="exhausted", outcome="exhausted", error_class=error_class, error=error)])
 
 
 # --- status
@@ -103,6 +103,12 @@ def test_the_morgue_is_listed_newest_first(delayq: Broker) -> None:
     ]
     listed = json.loads(run("delayq_morgue", "list", "--json", "--id", "a"))
     assert [(one["id"], one["reason"], one["error_class"]) for one in listed] == [("a", "exhausted", "ValueError")]
+
+
+def test_the_list_of_the_morgue_shows_classes_of_errors_without_their_module(delayq: Broker) -> None:
+    in_morgue(delayq, "a", error_class="a.long.path.to.the.project.NotPayable")
+    _, row = run("delayq_morgue").splitlines()
+    assert row.split()[5] == "NotPayable"
 
 
 def test_a_buried_job_is_shown_whole_and_harmless_to_a_terminal(delayq: Broker) -> None:
@@ -240,7 +246,7 @@ def test_check_names_what_endangers_jobs(redis_factory: Callable[..., RedisBox],
     assert found["persistence"][0][0] == "WARN"
     assert found["eviction"][0][0] == "ERROR"
     assert "allkeys-lru deletes jobs" in found["eviction"][0][1]
-    assert found["failed"] == [("1 errors, 1 warnings", "")]
+    assert found["failed"] == [("1 error, 1 warning", "")]
 
 
 @pytest.mark.django_db

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,47 +11,20 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry import metrics as otel_metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
-from django_delayq import InvalidJob, Queue, connections, get_job, schedule, schedule_many
-from django_delayq.core.codec import encode_args
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.metrics import tracing
+from django_delayq import Queue, get_job, schedule, schedule_many
 from tests.api.conftest import Caller, api, caller  # noqa: F401 - fixtures
 from tests.worker.support import eventually
 
 from .deeds import fall, first, later, note, seen, unite
+from .tracing_stage import attributes, link_ids, names, span, trace_ids, traceparent, tracer
 
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-tracer = trace.get_tracer("the project")
+
+
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def names(exporter: InMemorySpanExporter) -> list[str]:
-    return [span.name for span in exporter.get_finished_spans()]
-
-
-def span(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
-    (found,) = [one for one in exporter.get_finished_spans() if one.name == name]
-    return found
-
-
-def trace_ids(exporter: InMemorySpanExporter) -> set[int]:
-    return {one.context.trace_id for one in exporter.get_finished_spans()}
-
-
-def attributes(one: ReadableSpan) -> dict[str, Any]:
-    return dict(one.attributes or {})
-
-
-def link_ids(one: ReadableSpan) -> Sequence[int]:
-    return [link.context.span_id for link in one.links]
-
-
-def traceparent(one: SpanContext) -> str:
-    return f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}"
 
 
 def test_a_trace_goes_from_the_request_over_the_delay_to_the_run(
@@ -174,14 +146,6 @@ def test_a_run_of_several_jobs_continues_the_first_and_links_to_the_others(
     assert len(ran.links) == 2
 
 
-def test_a_partial_failure_is_an_error(traced: InMemorySpanExporter, work_off: Callable[..., None]) -> None:
-    for name in ("good", "bad"):
-        schedule(unite, id=name, payload=1)
-    work_off()
-
-    assert span(traced, "run measured.unite").status.status_code == StatusCode.ERROR
-
-
 def test_linked_runs_begin_traces_of_their_own(
     traced: InMemorySpanExporter, work_off: Callable[..., None], settings: Any
 ) -> None:
@@ -244,37 +208,6 @@ def test_beside_a_span_of_our_own_the_trace_that_the_call_names_is_linked(traced
     asked = span(traced, "schedule measured.note")
     assert asked.parent.span_id == ours.get_span_context().span_id
     assert [f"{number:016x}" for number in link_ids(asked)] == [THEIRS.split("-")[2]]
-
-
-@pytest.mark.parametrize("broken", [{"traceparent": 5}, {"traceparent": "00-xyz"}, {"traceparent": None}, {}])
-def test_a_context_that_names_no_trace_harms_nobody(
-    traced: InMemorySpanExporter, work_off: Callable[..., None], broken: dict[str, Any]
-) -> None:
-    queue = connections.broker().queue("notes")
-    options = json.dumps({"context": broken}).encode()
-    queue.schedule(NewJob(new_id(), "measured.note", encode_args(("one",), {}), delay_ms=0, options=options))
-    work_off()
-
-    assert [word for word, *_ in seen] == ["one"]
-    assert span(traced, "run measured.note").parent is None
-
-
-def test_a_refused_call_is_an_error_of_its_span(traced: InMemorySpanExporter) -> None:
-    with pytest.raises(InvalidJob):
-        schedule(note, "one", context="no dict")
-
-    asked = span(traced, "schedule measured.note")
-    assert asked.status.status_code == StatusCode.ERROR
-    assert attributes(asked)["error.type"] == "django_delayq.core.errors.InvalidJob"
-
-
-def test_without_the_middlewares_jobs_are_as_ever(spans: InMemorySpanExporter, delayq: Any) -> None:
-    with tracer.start_as_current_span("request"):
-        handle = schedule(note, "one", delay=60)
-
-    stored = get_job(handle)
-    assert stored is not None
-    assert dict(stored.job.context) == {}
 
 
 def test_entries_of_schedule_many_may_name_traces_of_their_own(
@@ -386,70 +319,3 @@ def test_what_a_process_does_is_measured_in_the_words_of_the_conventions(
         ("delayq.start_lateness", "measured.note"): 1,
         ("delayq.start_lateness", "measured.fall"): 1,
     }
-
-
-class Clumsy:
-    """A tracer whose spans cannot begin, or not end, as a sampler or a processor of the project may have it."""
-
-    def __init__(self, how: str) -> None:
-        self.how = how
-
-    def start_span(self, *args: Any, **options: Any) -> Any:
-        if self.how == "begin":
-            raise LookupError("no sampler")
-        found = tracer.start_span(*args, **options)
-        end = found.end
-
-        def fail() -> None:
-            end()
-            raise LookupError("no processor")
-
-        found.end = fail  # type: ignore[method-assign]
-        return found
-
-
-@pytest.mark.parametrize("how", ["begin", "end"])
-def test_telemetry_that_breaks_fails_neither_the_call_nor_the_job(
-    traced: InMemorySpanExporter, work_off: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(tracing.trace, "get_tracer", lambda *name: Clumsy(how))
-    connections.close_broker()
-
-    handle = schedule(note, "one")
-    work_off()
-
-    assert [word for word, *_ in seen] == ["one"]
-    counters = connections.broker().inspector.counts("notes").counters
-    assert (handle.outcome, counters["acked"], counters.get("failed", 0)) == ("created", 1, 0)
-    assert not trace.get_current_span().get_span_context().is_valid
-
-
-def test_an_error_without_words_stays_the_error_that_it_is(
-    traced: InMemorySpanExporter, work_off: Callable[..., None]
-) -> None:
-    handle = schedule(fall, "speechless", max_attempts=1)
-    work_off()
-
-    buried = get_job(handle)
-    assert buried is not None
-    assert buried.error_class == "tests.metrics.deeds.Speechless"
-    assert attributes(span(traced, "run measured.fall"))["error.type"] == "tests.metrics.deeds.Speechless"
-    assert span(traced, "run measured.fall").status.status_code == StatusCode.ERROR
-
-
-def test_flushing_hands_over_what_a_batch_processor_holds(spans: InMemorySpanExporter) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = trace.get_tracer_provider()
-    assert isinstance(provider, TracerProvider)
-    late = InMemorySpanExporter()
-    processor = BatchSpanProcessor(late, schedule_delay_millis=3_600_000)
-    provider.add_span_processor(processor)
-
-    tracer.start_span("held").end()
-    before = names(late)
-    tracing.flush()
-
-    assert (before, names(late)) == ([], ["held"])
-    processor.shutdown()

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
 from django_delayq.pipeline.errors import SparkMissing
 from django_delayq.pipeline.session import SessionOptions, build
 
+from .history_stage import Database, Inbox
 from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
@@ -76,3 +77,21 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 def spark(spark_session: SparkSession) -> SparkSession:
     """The run's Spark, with the formats of the pipeline."""
     return spark_session
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the folder of a history."""
+    return tmp_path / "history"
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Inbox:
+    """Return a stream of events made by hand."""
+    return Inbox(tmp_path / "inbox")
+
+
+@pytest.fixture
+def database() -> Database:
+    """Return a database that keeps the figures it gets."""
+    return Database()

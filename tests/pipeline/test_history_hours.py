@@ -30,16 +30,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "a lake"
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Inbox:
-    return Inbox(tmp_path / "inbox")
-
-
-@pytest.fixture
-def database() -> Database:
-    return Database()
-
-
 def hours_of(root: Path, table: str, day: date = DAY) -> dict[int | None, list[str]]:
     """The hours of a day, each with its files, which are others if it was written again."""
     found: dict[int | None, list[str]] = {}

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -59,7 +59,8 @@ def last_run() -> PipelineRun:
     return PipelineRun.objects.latest("pk")
 
 
-RECONCILE = (
+#: the command that compares the orders of the shop with their reminders
+RECONCILE: Final = (
     "reconcile",
     "--model",
     "shop.Order",

@@ -25,6 +25,7 @@ from shop.models import Customer, Order
 
 from .stock.models import Ticket
 from .stocked import Stock
+from .test_maintain_command import RECONCILE
 from .test_reconcile import jobs, name, options, put, queue, tickets  # noqa: F401 (fixtures)
 
 AGO = timedelta(hours=1)
@@ -167,24 +168,6 @@ class Replicated:
         return "primary"
 
 
-WORDS = (
-    "--model",
-    "shop.Order",
-    "--filter",
-    '{"status": "placed"}',
-    "--created",
-    "created_at",
-    "--task",
-    "shop.remind_customer",
-    "--id",
-    "remind-{pk}",
-    "--due",
-    "expires_at",
-    "--args",
-    "pk",
-)
-
-
 def test_the_command_asks_the_router_where_rows_are_written(
     spark: SparkSession, transactional_db: None, delayq: DjangoBroker, settings: Any
 ) -> None:
@@ -193,8 +176,11 @@ def test_the_command_asks_the_router_where_rows_are_written(
     parser = ArgumentParser()
     subcommand.add_arguments(parser)
     settings.DATABASE_ROUTERS = [Replicated()]
-    assert subcommand._reconcile_options(vars(parser.parse_args(WORDS))).written == "primary"
-    assert subcommand._reconcile_options(vars(parser.parse_args([*WORDS, "--using", "default"]))).written == "default"
+    assert subcommand._reconcile_options(vars(parser.parse_args(RECONCILE[1:]))).written == "primary"
+    assert (
+        subcommand._reconcile_options(vars(parser.parse_args([*RECONCILE[1:], "--using", "default"]))).written
+        == "default"
+    )
 
 
 def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(
@@ -208,7 +194,7 @@ def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(
     Order.objects.create(pk=2, **{**usual, "expires_at": now + timedelta(days=365 * 20)})
     Order.objects.create(pk=123_456_789_012, **usual)
     out, err = StringIO(), StringIO()
-    call_command("delayq_pipeline", "reconcile", *WORDS, stdout=out, stderr=err, no_color=True)
+    call_command("delayq_pipeline", *RECONCILE, stdout=out, stderr=err, no_color=True)
     told = json.loads(out.getvalue())
     assert (told["state"], told["bad"], told["outcomes"]) == ("finished", 2, {"created": 1, "refused": 1})
     assert [ident for ident, _ in told["first_bad"]] == ["remind-2", "remind-123456789012"]

@@ -38,6 +38,7 @@ from shop.models import Customer, Order
 from shop.tasks import remind_customer
 
 from .test_command import TODAY, run
+from .test_maintain_command import RECONCILE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -249,24 +250,7 @@ def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, clust
     pks = list(Order.objects.order_by("pk").values_list("pk", flat=True))
     for pk in pks[::2]:
         schedule(remind_customer, pk, id=f"remind-{pk}", delay=3600)
-    words = (
-        "reconcile",
-        "--model",
-        "shop.Order",
-        "--filter",
-        '{"status": "placed"}',
-        "--created",
-        "created_at",
-        "--task",
-        "shop.remind_customer",
-        "--id",
-        "remind-{pk}",
-        "--due",
-        "expires_at",
-        "--args",
-        "pk",
-    )
-    told = run(*words)
+    told = run(*RECONCILE)
     assert {name: told[name] for name in ("state", "rows", "known", "missing", "outcomes")} == {
         "state": "finished",
         "rows": 300,
@@ -277,7 +261,7 @@ def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, clust
     there = by_master(cluster_box, broker.queue(REMINDERS))
     assert sum(there.values()) == 300
     assert set(there) == {node.port for node in cluster_box.nodes}
-    told = run(*words)
+    told = run(*RECONCILE)
     assert (told["missing"], told["outcomes"]) == (0, {})
 
 

@@ -35,7 +35,7 @@ def test_every_command_has_the_options_that_the_page_gives_it(name: str, options
 
 
 def test_the_page_shows_the_worker_in_each_way() -> None:
-    assert [name for name, options in commands() if "--grace" in options] == ["delayq_worker"] * 3
+    assert [name for name, options in commands() if "--grace" in options] == ["delayq_worker"] * 4
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.split(":")[0])
@@ -47,9 +47,11 @@ def test_compose_and_kubernetes_are_well_formed(block: str) -> None:
 
 def test_processes_are_given_longer_than_their_grace() -> None:
     (grace,) = {int(found) for found in re.findall(r'--grace"?,? "?(\d+)', PAGE)}
-    limits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: |terminationGracePeriodSeconds: )(\d+)", PAGE)
+    limits = re.findall(
+        r"(?:TimeoutStopSec=|stopwaitsecs=|stop_grace_period: |terminationGracePeriodSeconds: )(\d+)", PAGE
+    )
 
-    assert len(limits) == 3
+    assert len(limits) == 4
     assert all(int(limit) > grace for limit in limits)
 
 

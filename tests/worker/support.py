@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import redis
+
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
@@ -20,6 +22,11 @@ from django_delayq.worker.pace import Pace
 from django_delayq.worker.shard_selector import Source
 
 DEADLINE = 15.0
+#: calls by clients: scripts and waits
+ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
+
+
+ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
 
 
 def registry_of(*functions: Callable[..., Any], **options: Any) -> Registry:
@@ -27,6 +34,13 @@ def registry_of(*functions: Callable[..., Any], **options: Any) -> Registry:
     registry = Registry()
     for function in functions:
         registry.add(Task(function, name=function.__name__, options=TaskOptions(**options)))
+    return registry
+
+
+def registry_named(name: str, function: Callable[..., Any]) -> Registry:
+    """A registry with a function under another name than its own."""
+    registry = Registry()
+    registry.add(Task(lambda *args: function(*args), name=name, options=TaskOptions()))
     return registry
 
 
@@ -158,3 +172,16 @@ def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float =
         assert time.monotonic() < until, f"never came true: {what or condition}"
         threading.Event().wait(0.01)
     return value
+
+
+def places(broker: Broker, queue: str = "default") -> dict[str, int]:
+    """Count the jobs by place; empty places are left out."""
+    counts = broker.inspector.counts(queue)
+    names = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+    return {name: getattr(counts, name) for name in names if getattr(counts, name)}
+
+
+def calls_of(client: redis.Redis) -> int:
+    """Number of calls by clients: scripts and waits, without commands inside scripts and our own reads."""
+    stats = client.info("commandstats")
+    return sum(entry["calls"] for name, entry in stats.items() if name in ASKED)

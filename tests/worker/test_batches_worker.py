@@ -23,13 +23,13 @@ from .support import (
     config,
     eventually,
     make_attempt,
+    places,
     put,
     put_payload,
     registry_of,
     run_dry,
     working,
 )
-from .test_worker import places
 
 
 def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
@@ -44,10 +44,10 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
     consumer = Consumer(config(threads=5), "w", selector, slots, RedisHealth(), None, 15.0, registry)
     source.pace.size = 2
     slots.running[:4] = [make_attempt()] * 4
-    consumer._accepted = 4 * 250
-    assert consumer._room(source) == 1
+    consumer._workload._held = 4 * 250
+    assert consumer._workload.room(source) == 1
     slots.running[4] = make_attempt()
-    assert consumer._room(source) <= 0
+    assert consumer._workload.room(source) <= 0
 
 
 def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:
@@ -150,12 +150,12 @@ def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker)
         eventually(lambda: sum(ran.values()) == 20)
         put_payload(broker, "work", "slow", 1)
         eventually(lambda: ran["slow"])
-        assert worker.consumer is not None and worker._slots is not None
+        assert worker._jobs is not None
         for n in range(12):
             put_payload(broker, "work", f"waits-{n}", n)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker._stop_by)
+        eventually(lambda: worker.ending.stop_by)
         gate.set()
         stopper.join(DEADLINE)
     assert places(broker) == {"ready": 12}

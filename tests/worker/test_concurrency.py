@@ -144,7 +144,7 @@ def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
         counts = broker.inspector.counts("default")
         assert (counts.parked, counts.ready, counts.reserved) == (1999, 1999, 1)
         release.set()
-        worker.drain()
+        worker.ending.drain()
 
 
 def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Broker) -> None:

@@ -17,7 +17,7 @@ MakeProgram = Callable[..., Program]
 
 
 def numbers_running(trace: list[tuple[str, str, int, int]]) -> list[int]:
-    """How many attempts ran at each moment; those of a killed process end with it."""
+    """Return how many attempts ran at each moment; those of a killed process end with it."""
     running: dict[tuple[str, int], int] = {}
     numbers = []
     for word, ident, attempt, pid in trace:

@@ -14,9 +14,8 @@ from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark, digest_of
 
-from .support import eventually, make_job, put, put_payload, registry_of
+from .support import eventually, make_job, places, put, put_payload, registry_of
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 
 def batches(client: redis.Redis) -> list[list[str]]:

@@ -15,7 +15,7 @@ from django_delayq.core.job import STARTED, UNRENEWED, Job
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Task, TaskOptions
-from django_delayq.worker import crash, decision
+from django_delayq.worker import crash, decision, unbegun
 from django_delayq.worker.policy import Policy, policy_of
 from django_delayq.worker.record import error_record
 
@@ -118,9 +118,9 @@ def test_a_run_in_quarantine_that_ends_by_itself_ends_the_suspicion(error: BaseE
 
 def test_a_job_that_is_given_back_before_it_ran_stays_in_quarantine() -> None:
     job = make_job(quarantined=True)
-    assert decision.give_back(job, policy()).quarantine
-    assert decision.not_prepared(job, policy(), OSError(), 0.0).quarantine
-    assert decision.unknown_task(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
+    assert unbegun.give_back(job, policy()).quarantine
+    assert unbegun.not_prepared(job, policy(), OSError(), 0.0).quarantine
+    assert unbegun.unknown_task(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
     assert crash.lost(job, policy()).quarantine
 
 
@@ -277,7 +277,7 @@ def postponements(settle: Callable[[Job, float], Settlement], hours: int) -> tup
 
 def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_day() -> None:
     delays, last = postponements(
-        lambda job, now_ms: decision.unknown_task(job, policy(), now_ms, elsewhere=False, jitter=0.5), 48
+        lambda job, now_ms: unbegun.unknown_task(job, policy(), now_ms, elsewhere=False, jitter=0.5), 48
     )
     assert delays[:9] == [2, 2, 4, 8, 16, 32, 64, 128, 256]
     assert set(delays[9:]) == {300} and sum(delays) >= 24 * 3600 > sum(delays[:-1])
@@ -287,7 +287,7 @@ def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_d
 @pytest.mark.parametrize("jitter", [0.0, 1.0])
 def test_a_task_that_another_worker_knows_comes_back_soon_but_makes_no_busy_loop(jitter: float) -> None:
     delays, last = postponements(
-        lambda job, now_ms: decision.unknown_task(job, policy(), now_ms, elsewhere=True, jitter=jitter), 48
+        lambda job, now_ms: unbegun.unknown_task(job, policy(), now_ms, elsewhere=True, jitter=jitter), 48
     )
     assert delays[0] == 1 + jitter and sum(delays[:10]) < 32, "ten older workers in a row cost half a minute"
     assert last.verb == "release", "it is not buried, because a worker knows it"
@@ -297,14 +297,14 @@ def test_a_task_that_another_worker_knows_comes_back_soon_but_makes_no_busy_loop
 def test_waiting_for_another_reason_begins_anew() -> None:
     job = make_job(postponed_for="not prepared: OSError", postponed_at_ms=0)
     day = 25 * 3_600_000
-    assert decision.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert unbegun.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
     job.postponed_for = "task unknown to this worker"
-    assert decision.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert unbegun.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
 
 
 def test_a_job_whose_surroundings_are_not_prepared_waits_longer_each_time() -> None:
     delays, last = postponements(
-        lambda job, now_ms: decision.not_prepared(job, policy(), OSError("no database"), now_ms), 1
+        lambda job, now_ms: unbegun.not_prepared(job, policy(), OSError("no database"), now_ms), 1
     )
     assert delays[:8] == [1, 1, 2, 4, 8, 16, 32, 60]
     assert (last.verb, last.reason) == ("release", "not prepared: OSError")
@@ -312,8 +312,8 @@ def test_a_job_whose_surroundings_are_not_prepared_waits_longer_each_time() -> N
 
 def test_a_job_that_was_released_a_thousand_times_is_postponed_like_a_new_one() -> None:
     job = make_job(reserves=1_000)
-    assert decision.unknown_task(job, policy(), 0, elsewhere=False, jitter=0).delay_ms == 2_000
-    assert decision.not_prepared(job, policy(), OSError(), 0).delay_ms == 1_000
+    assert unbegun.unknown_task(job, policy(), 0, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert unbegun.not_prepared(job, policy(), OSError(), 0).delay_ms == 1_000
 
 
 def test_a_broken_back_off_falls_back_to_the_default() -> None:

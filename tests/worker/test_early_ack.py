@@ -27,6 +27,7 @@ from .support import (
     make_attempt,
     make_job,
     payloads_of,
+    places,
     put,
     put_payload,
     registry_of,
@@ -34,7 +35,6 @@ from .support import (
     working,
 )
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 
 def events(broker: Broker) -> list[tuple[str, str]]:

@@ -76,7 +76,7 @@ def test_a_dead_thread_of_a_job_is_not_the_workers(broker: Broker) -> None:
         thread = threading.Thread(target=lambda: 1 / 0, name="mine")
         thread.start()
         thread.join()
-        worker[0].drain()
+        worker[0].ending.drain()
 
     put(broker, "work")
     worker.append(worker_of(broker, work, hooks=Hooks(last_words=heard.append)))

@@ -11,9 +11,8 @@ from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.settlement import Settlement
 
-from .support import eventually, put, put_payload
+from .support import eventually, places, put, put_payload
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 ENDS = "job_failed,job_buried"
 

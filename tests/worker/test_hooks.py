@@ -13,8 +13,18 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Bury, PartialFailure
 from django_delayq.worker import Hooks, current_job
 
-from .support import eventually, execute, execute_batch, make_job, payloads_of, put, registry_of, run_dry, working
-from .test_worker import places
+from .support import (
+    eventually,
+    execute,
+    execute_batch,
+    make_job,
+    payloads_of,
+    places,
+    put,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 def fail() -> None:

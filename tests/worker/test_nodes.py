@@ -12,8 +12,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.worker import WorkerConfig
 from django_delayq.worker.shard_selector import split
 
-from .support import config, eventually, put, registry_of, run_dry, working
-from .test_worker import places
+from .support import config, eventually, places, put, registry_of, run_dry, working
 
 PLACES = [("a", shard) for shard in range(5)] + [("b", 0)]
 

@@ -23,9 +23,19 @@ from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
 
-from .support import DEADLINE, config, eventually, make_attempt, make_job, put, put_payload, registry_of, working
+from .support import (
+    DEADLINE,
+    config,
+    eventually,
+    make_attempt,
+    make_job,
+    places,
+    put,
+    put_payload,
+    registry_of,
+    working,
+)
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 #: s; workers of these tests announce themselves so often
 BEAT = 0.05

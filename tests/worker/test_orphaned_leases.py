@@ -18,8 +18,7 @@ from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.settler import Settler
 from django_delayq.worker.shard_selector import ShardSelector, Source
 
-from .support import config, eventually, make_attempt, put, registry_of, working
-from .test_worker import places
+from .support import config, eventually, make_attempt, places, put, registry_of, working
 
 
 def stage(broker: Broker) -> tuple[Source, Settler, OrphanedLeases]:

@@ -26,8 +26,7 @@ from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.redis_health import RedisHealth
 
-from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
-from .test_worker import places
+from .support import DEADLINE, config, eventually, places, put, registry_of, run_dry, working
 
 
 def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(

@@ -9,8 +9,7 @@ import redis
 
 from django_delayq.core.broker import Broker
 
-from .support import config, eventually, put, registry_of, working
-from .test_worker import _calls, places
+from .support import calls_of, config, eventually, places, put, registry_of, working
 
 
 def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resumed(
@@ -36,9 +35,9 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
         go_on.set()
         eventually(lambda: places(broker) == {"ready": 10})  # what ran was settled as ever
         eventually(lambda: worker._selector is not None and worker._selector.resting)
-        before, begin = _calls(redis_client), time.monotonic()
+        before, begin = calls_of(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement, not a way to wait for something
-        rate = (_calls(redis_client) - before) / (time.monotonic() - begin)
+        rate = (calls_of(redis_client) - before) / (time.monotonic() - begin)
         assert started == []
         assert rate < 2.0  # that of a worker without work, and one look of ours
         resumed = time.monotonic()
@@ -62,9 +61,9 @@ def test_consumers_wake_up_when_a_pause_for_a_time_ends(broker: Broker, redis_cl
             put(broker, "work")
         eventually(lambda: worker._selector is not None and worker._selector.resting)
         threading.Event().wait(1.5)  # until the calls of its start are over
-        before, begin = _calls(redis_client), time.monotonic()
+        before, begin = calls_of(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement
-        rate = (_calls(redis_client) - before) / (time.monotonic() - begin)
+        rate = (calls_of(redis_client) - before) / (time.monotonic() - begin)
         assert started == []
         assert rate < 2.0, "no polling"
         eventually(lambda: len(started) == 10)

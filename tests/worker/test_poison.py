@@ -12,9 +12,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 
-from .support import eventually, put
+from .support import eventually, places, put
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 CRASH_LIMIT = 2  # of the task "deadly"
 

@@ -18,9 +18,8 @@ from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
-from .support import DEADLINE, config, eventually, make_job, put, registry_of, working
+from .support import DEADLINE, config, eventually, make_job, places, put, registry_of, working
 from .test_supervisor import Program, alive, program  # noqa: F401 (a fixture)
-from .test_worker import places
 
 MakeProgram = Callable[..., Program]
 

@@ -1,4 +1,4 @@
-"""What a handler's ``False`` means, and what a handler knows of its job's past."""
+"""Handlers that return ``False``, and the past of a job as its handler sees it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Release
 from django_delayq.worker import current_job
 
-from .support import put, registry_of, run_dry
-from .test_worker import places
+from .support import places, put, registry_of, run_dry
 
 
 @pytest.mark.parametrize("value", [False, None, 0, ""])

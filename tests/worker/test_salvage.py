@@ -1,4 +1,4 @@
-"""What a supervisor settles for a dead child: in which order, and when Redis fails on the way."""
+"""Settlement of the jobs of a dead child by its supervisor: the order, and failures of Redis on the way."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.salvage import Salvage
 from django_delayq.worker.scoreboard import Mark
 
-from .support import put, registry_of
-from .test_worker import places
+from .support import places, put, registry_of
 
 
 def work() -> None: ...

@@ -95,7 +95,7 @@ def test_a_worker_of_all_queues_serves_those_that_come_later(
     with working(broker, registry, config(heartbeat=0.05, all_queues=True)) as worker:
         put(other(), "note", id="a", queue="later")
         assert seen.wait_for("a") == ("later", "a", 0)
-        assert worker.describe()["queues"] == ["default", "later"]
+        assert worker._registration.entry()["queues"] == ["default", "later"]
         for number in range(3):
             put(other(), "note", id=f"b{number}", queue="later")
             seen.wait_for(f"b{number}")

@@ -21,8 +21,7 @@ from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
-from .support import eventually, make_job, put, registry_of
-from .test_worker import places
+from .support import eventually, make_job, places, put, registry_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -63,9 +63,9 @@ def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker
         assert runs.next() == ("extra", "late")
         put(broker, "work", id="still")
         assert runs.next() == ("default", "still")
-        assert worker.describe()["queues"] == ["default", "extra"]
+        assert worker._registration.entry()["queues"] == ["default", "extra"]
         worker.watch("extra")  # again: nothing changes
-        assert worker.describe()["queues"] == ["default", "extra"]
+        assert worker._registration.entry()["queues"] == ["default", "extra"]
 
 
 def test_a_queue_that_does_not_exist_yet_may_be_watched(broker: Broker, runs: Runs) -> None:
@@ -84,7 +84,7 @@ def test_an_ignored_queue_is_left_alone_until_it_is_watched_again(broker: Broker
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
         assert ready(broker, "extra") == 1
-        assert worker.describe()["queues"] == ["default"]
+        assert worker._registration.entry()["queues"] == ["default"]
         worker.watch("extra")
         assert runs.next() == ("extra", "left")
 
@@ -140,7 +140,7 @@ def test_a_wrong_queue_is_refused_and_nothing_changes(broker: Broker, runs: Runs
             worker.watch("feed")
         with pytest.raises(InvalidJob, match="queue name"):
             worker.watch("no queue")
-        assert worker.describe()["queues"] == ["default"]
+        assert worker._registration.entry()["queues"] == ["default"]
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
 
@@ -157,7 +157,7 @@ def test_without_redis_nothing_changes(
             patch.setattr(broker, "served", away)
             with pytest.raises(QueueUnavailable):
                 choose(worker, "extra" if choose is Worker.ignore else "more")
-        assert worker.describe()["queues"] == ["default", "extra"]
+        assert worker._registration.entry()["queues"] == ["default", "extra"]
         put(broker, "work", id="x", queue="extra")
         assert runs.next() == ("extra", "x")
 

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,23 +15,10 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import QueueUnavailable, Release, Retry
 from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, Hooks, current_job
+from django_delayq.core.task import Registry
+from django_delayq.worker import Hooks, current_job
 
-from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
-
-
-def _registry(name: str, function: Callable[..., Any]) -> Registry:
-    registry = Registry()
-    registry.add(Task(lambda *args: function(*args), name=name, options=TaskOptions()))
-    return registry
-
-
-def places(broker: Broker, queue: str = "default") -> dict[str, int]:
-    """Count the jobs by place; empty places are left out."""
-    counts = broker.inspector.counts(queue)
-    names = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
-    return {name: getattr(counts, name) for name in names if getattr(counts, name)}
+from .support import DEADLINE, calls_of, config, eventually, places, put, registry_named, registry_of, run_dry, working
 
 
 def test_a_job_runs_and_nothing_of_it_stays(broker: Broker) -> None:
@@ -138,7 +124,7 @@ def test_a_delayed_job_starts_at_its_time(broker: Broker) -> None:
 
 def test_a_job_scheduled_while_the_worker_rests_starts_at_once(broker: Broker) -> None:
     started = threading.Event()
-    with working(broker, _registry("work", started.set)):
+    with working(broker, registry_named("work", started.set)):
         eventually(lambda: broker.workers())
         for _ in range(5):
             started.clear()
@@ -226,143 +212,6 @@ def test_async_jobs_run_beside_each_other(broker: Broker) -> None:
     assert max(together) == 3 and places(broker) == {}
 
 
-def busy(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        pass
-
-
-@pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_a_run_that_takes_too_long_is_a_timeout_and_the_next_job_is_not_disturbed(broker: Broker, kind: str) -> None:
-    after: list[int] = []
-
-    def work() -> None:
-        busy(DEADLINE)
-
-    async def work_async() -> None:
-        await asyncio.sleep(DEADLINE)
-
-    def following() -> None:
-        after.append(1)
-
-    name = "work" if kind == "thread" else "work_async"
-    put(broker, name, id="slow")
-    registry = registry_of(work, work_async, timeout=0.2, max_attempts=2, retry_in=lambda n: 60.0)
-    registry.add(Task(following, name="following"))
-    with working(broker, registry, config(threads=1)):
-        eventually(lambda: places(broker) == {"delayed": 1, "failed": 1})
-        put(broker, "following")
-        eventually(lambda: after)
-    view = broker.queue("default")
-    page = broker.inspector.page(view.name, "failed")
-    assert b"JobTimeout" in page.jobs[0].job.error or b"CancelledError" in page.jobs[0].job.error
-
-
-def test_a_time_limit_never_strikes_after_the_run(broker: Broker) -> None:
-    ran: Counter[str] = Counter()
-
-    def work() -> None:
-        ran["work"] += 1
-        busy(0.0098)
-
-    for _ in range(150):
-        put(broker, "work")
-    registry = registry_of(work, timeout=0.01, max_attempts=1)
-    worker = run_dry(broker, registry, threads=1)
-    counts = places(broker)
-    assert ran["work"] == 150 and set(counts) <= {"morgue"}
-    assert worker.consumer is not None and worker.consumer.settled == 150
-
-
-def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(broker: Broker) -> None:
-    gate = threading.Event()
-    others: list[int] = []
-
-    def stubborn() -> None:
-        while not gate.is_set():
-            try:
-                gate.wait(DEADLINE)
-            except BaseException:
-                continue
-
-    def work() -> None:
-        others.append(1)
-
-    registry = registry_of(stubborn, timeout=0.1)
-    registry.add(Task(work, name="work"))
-    put(broker, "stubborn", id="stubborn")
-    with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
-        put(broker, "work")
-        assert worker.done.wait(DEADLINE)
-        assert not worker.stop() and worker._exit_code == EXIT_STUCK
-        gate.set()
-    assert others == [1]
-    assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
-
-
-def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:
-    gate, begun = threading.Event(), threading.Event()
-    ended: list[int] = []
-
-    def work() -> None:
-        begun.set()
-        gate.wait(DEADLINE)
-        ended.append(1)
-
-    for _ in range(4):
-        put(broker, "work")
-    with working(broker, registry_of(work), config(threads=1)) as worker:
-        assert begun.wait(DEADLINE)
-        stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
-        stopper.start()
-        eventually(lambda: worker._stop_by)
-        gate.set()
-        stopper.join(DEADLINE)
-    assert ended == [1] and places(broker) == {"ready": 3}
-    assert broker.workers() == []
-
-
-def test_long_handlers_are_told_to_stop_before_the_end(broker: Broker) -> None:
-    told, begun = threading.Event(), threading.Event()
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        told.set()
-        raise Release
-
-    put(broker, "work")
-    with working(broker, registry_of(work)) as worker:
-        assert begun.wait(DEADLINE)
-        assert worker.stop(4.0)
-    assert told.is_set() and places(broker) == {"ready": 1}
-
-
-def test_a_cancelled_run_hears_of_it_and_does_not_come_back(broker: Broker) -> None:
-    begun, stopped = threading.Event(), threading.Event()
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        stopped.set()
-        raise ValueError("stopped in the middle")
-
-    put(broker, "work", id="x")
-    with working(broker, registry_of(work), config(heartbeat=0.05)):
-        assert begun.wait(DEADLINE)
-        assert broker.queue("default").cancel("x") == "stopping"
-        assert stopped.wait(DEADLINE)
-        eventually(lambda: places(broker) == {})
-
-
 def test_the_heartbeat_keeps_a_long_run_its_own(connection: Any, prefix: str) -> None:
     broker = Broker(connection, prefix=prefix, lease_ms=1000)
     runs: list[int] = []
@@ -399,33 +248,6 @@ def test_the_dispatcher_takes_the_jobs_of_a_vanished_worker(connection: Any, pre
     assert seen == {"quiet": 1, "begun": 2}
 
 
-def test_a_run_beyond_its_max_lease_is_told_to_stop_and_left_to_the_reaper(connection: Any, prefix: str) -> None:
-    broker = Broker(connection, prefix=prefix, lease_ms=1000)
-    attempts: list[int] = []
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None
-        attempts.append(job.attempt)
-        if job.attempt == 1:
-            eventually(lambda: job.should_stop)
-            eventually(lambda: broker.inspector.counts("default").failed, "the reaper took the job")
-
-    put(broker, "work")
-    with working(broker, registry_of(work, max_lease=0.3), config(heartbeat=0.1)):
-        eventually(lambda: len(attempts) == 2)
-        eventually(lambda: places(broker) == {})
-    assert attempts == [1, 2]
-
-
-def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
-    with working(broker, Registry()) as worker:
-        eventually(lambda: worker._selector and worker._selector.waiting)
-        begin = time.monotonic()
-        assert worker.stop()
-        assert time.monotonic() - begin < 1.5
-
-
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(broker: Broker) -> None:
     put(broker, "shop.not_yet")
     run_dry(broker, Registry())
@@ -436,7 +258,7 @@ def test_a_body_that_nobody_can_read_does_not_stop_the_others(broker: Broker) ->
     ran: list[int] = []
     broker.queue("default").schedule(NewJob("bad", "work", b"\xff\xfe"))
     put(broker, "work", 1)
-    run_dry(broker, _registry("work", ran.append))
+    run_dry(broker, registry_named("work", ran.append))
     assert ran == [1] and places(broker) == {"morgue": 1}
 
 
@@ -447,7 +269,7 @@ def test_hooks_that_raise_kill_neither_slot_nor_process(broker: Broker) -> None:
     ran: list[int] = []
     put(broker, "work", 1)
     hooks = Hooks(thread_start=broken, thread_end=broken, process_stop=broken)
-    run_dry(broker, _registry("work", ran.append), hooks)
+    run_dry(broker, registry_named("work", ran.append), hooks)
     assert ran == [1] and places(broker) == {}
 
 
@@ -460,22 +282,6 @@ def test_thread_hooks_run_in_every_slot(broker: Broker) -> None:
     )
     run_dry(broker, Registry(), hooks, threads=3)
     assert sorted(started) == sorted(ended) == ["delayq-slot-0", "delayq-slot-1", "delayq-slot-2"]
-
-
-def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> None:
-    ran: list[int] = []
-    for n in range(5):
-        put(broker, "work", n)
-    with working(broker, _registry("work", ran.append), config(max_jobs=3)) as worker:
-        assert worker.done.wait(DEADLINE)
-        worker.stop()
-        assert worker._exit_code == EXIT_RECYCLE
-    assert len(ran) == 3 and places(broker) == {"ready": 2}
-
-
-def test_a_worker_that_has_grown_ends_to_be_replaced(broker: Broker) -> None:
-    with working(broker, Registry(), config(max_rss=1.0)) as worker:
-        assert worker.done.wait(DEADLINE) and worker._exit_code == EXIT_RECYCLE
 
 
 def test_the_registry_of_workers_tells_who_works(broker: Broker) -> None:
@@ -515,19 +321,10 @@ def test_a_standing_worker_costs_less_than_one_call_a_second(broker: Broker, red
     with working(broker, Registry()):
         eventually(broker.workers)
         threading.Event().wait(1.5)  # the first round of looks
-        before, begin = _calls(redis_client), time.monotonic()
+        before, begin = calls_of(redis_client), time.monotonic()
         threading.Event().wait(6.0)
-        rate = (_calls(redis_client) - before) / (time.monotonic() - begin)
+        rate = (calls_of(redis_client) - before) / (time.monotonic() - begin)
     assert rate < 1.0
-
-
-def _calls(client: redis.Redis) -> int:
-    """Number of calls by clients: scripts and waits, without commands inside scripts and our own reads."""
-    stats = client.info("commandstats")
-    return sum(entry["calls"] for name, entry in stats.items() if name in ASKED)
-
-
-ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
 
 
 def test_workers_leave_pull_queues_alone(broker: Broker) -> None:

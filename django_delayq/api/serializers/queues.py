@@ -26,7 +26,7 @@ def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
             allow_null=True,
             min_value=1,
             max_value=_MOST,
-            help_text="maximum live jobs, divided among the shards; more are refused (429 queue_full)",
+            help_text="maximum live jobs of all shards together; more are refused (429 queue_full)",
         ),
         "morgue_max": IntField(
             **options,

@@ -30,10 +30,14 @@ def filter_of(attrs: dict[str, Any]) -> JobFilter:
             text=attrs.get("text") or "",
             task=attrs.get("task") or "",
             prefix=attrs.get("prefix") or "",
+            id_from=attrs.get("id_from") or "",
+            id_to=attrs.get("id_to") or "",
             due_from_ms=_ms_of(attrs.get("due_from")),
             due_before_ms=_ms_of(attrs.get("due_before")),
             failures=attrs.get("failures") or 0,
             never_started=attrs.get("never_started") or False,
+            buried_from_ms=_ms_of(attrs.get("buried_from")),
+            buried_before_ms=_ms_of(attrs.get("buried_before")),
         )
     except InvalidJob as error:
         raise serializers.ValidationError(str(error)) from None
@@ -76,10 +80,14 @@ class WhereSerializer(Resource):
     )
     task = TextField(MOST_TEXT_BYTES, required=False, help_text="name of the task")
     prefix = TextField(MAX_ID_BYTES, required=False, help_text="beginning of the id")
+    id_from = TextField(MAX_ID_BYTES, required=False, help_text="ids from this one on, in the order of their bytes")
+    id_to = TextField(MAX_ID_BYTES, required=False, help_text="ids up to this one")
     due_from = MomentField(required=False, help_text="due at this moment or later")
     due_before = MomentField(required=False, help_text="due before this moment")
     failures = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at least so often")
     never_started = FlagField(required=False, help_text="true: only jobs that nobody has reserved yet")
+    buried_from = MomentField(required=False, help_text="buried at this moment or later")
+    buried_before = MomentField(required=False, help_text="buried before this moment")
     requests: ClassVar = {}
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -109,10 +117,14 @@ class WhereQuery(Resource):
     )
     task = TextQueryField(help_text="jobs of this task")
     prefix = TextQueryField(help_text="jobs whose id begins with this")
+    id_from = TextQueryField(help_text="jobs with ids from this one on, in the order of their bytes")
+    id_to = TextQueryField(help_text="jobs with ids up to this one")
     due_from = QueryMomentField(default=None, help_text="jobs due at this moment or later (as min)")
     due_before = QueryMomentField(default=None, help_text="jobs due before this moment")
     failures = _FailuresQueryField(default=0, help_text="jobs that failed at least so often")
     never_started = serializers.BooleanField(default=False, help_text="true: only jobs that nobody has reserved yet")
+    buried_from = QueryMomentField(default=None, help_text="morgue records buried at this moment or later")
+    buried_before = QueryMomentField(default=None, help_text="morgue records buried before this moment")
 
 
 @extend_schema_field({"type": "string", "maxLength": 1000})

@@ -5,7 +5,7 @@
 --         without its task's number unless it is broken; 8 the payloads of the record; 9 its counts
 -- Returns k(icked), l(ive: a live job of the id prevents it) or v (a closed shard, and the id is not live here).
 -- Events  none
--- include keys clock begin sweep window marks body tasks state due wake bytes payload gate grave durable kick
+-- include keys clock begin sweep window marks body tasks state due wake bytes payload unite gate grave durable kick
 local seen = replay()
 if seen then
   return seen

@@ -14,7 +14,7 @@
 -- Events  bulk
 -- include keys clock begin sweep window marks body tasks due wake event entry
 local function make_policies()
-  -- include state bytes payload gate durable known policies
+  -- include state bytes payload unite gate durable known policies
 end
 -- include put
 local LEDGER, CLOSED = KEYS[#KEYS], '\0closed'

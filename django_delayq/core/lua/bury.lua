@@ -4,7 +4,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload gate event lease settle grave
+-- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle grave
 local seen = replay()
 if seen then
   return seen

@@ -4,7 +4,7 @@
 --         each; 6 fields of PAYLOAD and 7 members of PARKED_ORDER one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin marks body state due wake bytes payload gate
+-- include keys clock begin marks body state due wake bytes payload unite gate
 local repair = ARGV[3] == '1'
 local findings = {}
 

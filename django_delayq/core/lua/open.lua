@@ -2,7 +2,7 @@
 -- Prepare a shard of a new epoch, before it is published. Safe to call many times, concurrently and too late: a shard
 -- that is in use stays as it is, and a caller that read an older layout changes nothing.
 -- ARGV    3 the registry's number of changes when the layout was read; 4 the lower bound of fencing tokens; 5 the lower
---         bound of arrivals; 6 flags, 7 most live ids, 8 most morgue records, 9 ms that a morgue record is kept, 10 and
+--         bound of arrivals; 6 flags, 7 most live ids of the queue, 8 most morgue records, 9 ms that a morgue record is kept, 10 and
 --         11 the ends of the pauses (rule.lua); 12 number of shards of the epoch
 -- Returns '1'; '0' when a caller with a newer layout opened it; 'u' when it is in use, or has another number of shards.
 -- Events  none

@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); mark EXPIRED = only if no end of the attempt is stored yet
 -- Returns one '1' or '0' for each.
 -- Events  the outcome of each
--- include keys clock begin sweep window event lease settle
+-- include keys clock begin sweep window event lease run settle
 local seen = replay()
 if seen then
   return seen

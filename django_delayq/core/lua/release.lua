@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); error: a byte with the job's new priority, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload gate event lease settle
+-- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
 -- Its run could not begin. What it waits for counts from the first time in a row.
 local function postpone(e, s)
   if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then

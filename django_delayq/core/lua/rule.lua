@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Set the queue policy of a shard.
 -- ARGV    3 flags to clear; 4 flags to set: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids), 8
---         classes are weighted, 32 producers are paused; 5 most live ids, 6 most morgue records, 7 ms that a morgue
+--         classes are weighted, 32 producers are paused; 5 most live ids of the queue, 6 most morgue records, 7 ms that a morgue
 --         record is kept: 0 = no limit, '' = unchanged; 8 and 9 when the pauses for new jobs and for reserving end, ms:
 --         0 = not by themselves, '' = unchanged
 -- Returns the last fencing token.
@@ -26,6 +26,9 @@ if result % 8 >= CLOSING then
   redis.call('HSETNX', META, 'closed', text(now_us))
 end
 local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
+if limit ~= max_length then
+  redis.call('HDEL', META, 'quota') -- divided anew by the next producer that is refused
+end
 write_rules(result, limit, graves, ttl, tonumber(ARGV[8]) or in_until, tonumber(ARGV[9]) or out_until)
 -- Consumers know when the pause was to end, or that it has no end.
 if paused_out and head(1, PARKED) then

@@ -4,7 +4,8 @@ A live id is in exactly one of due and lease, in the class that its body names; 
 attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
 lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
 both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs; samples of depths are whole. Each id is examined inside one script, so a busy system causes no false alarm.
+two epochs; samples of depths are whole; the quotas of a queue's shards do not exceed its limit. Each id is examined
+inside one script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .. import depths
 from ..marks import is_mark
 from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
+from ..sending import quotas
 from .morgue import live_in_older
 from .selection import Progress
 
@@ -70,6 +72,7 @@ def check(
             _check_shard(broker, queue, queue.shard(number), report, repair)
         _check_epochs(queue, report)
         report.violations += depths.violations(broker, queue.name)
+        _check_quotas(queue, report, repair)
     return report
 
 
@@ -117,6 +120,13 @@ def _check_epochs(queue: Queue, report: Report) -> None:
                     report.violations.append(
                         f"{queue.name}[{number}] {ident.decode(errors='backslashreplace')!r}: live in two epochs"
                     )
+
+
+def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:
+    found = quotas.violations(queue)
+    report.violations += found
+    if found and repair:
+        report.repaired += quotas.divide(queue)
 
 
 def _live(queue: Queue, number: int) -> Iterator[bytes]:

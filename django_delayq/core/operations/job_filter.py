@@ -30,10 +30,13 @@ class JobFilter:
             last error, in upper or lower case.
         task: name of its task.
         prefix: beginning of its id.
+        id_from, id_to: first and last id, both included, in the order of their UTF-8 bytes; "" = no bound.
         due_from_ms: first due time, Unix ms.
         due_before_ms: due time behind the last one, Unix ms.
         failures: least number of its failures.
         never_started: True = only jobs that nobody has reserved yet.
+        buried_from_ms: first time of its burial, Unix ms. A job that is not in the morgue does not meet this condition.
+        buried_before_ms: time of burial behind the last one, Unix ms.
 
     Raises:
         InvalidJob: a value that no job can have.
@@ -42,16 +45,26 @@ class JobFilter:
     text: str = ""
     task: str = ""
     prefix: str = ""
+    id_from: str = ""
+    id_to: str = ""
     due_from_ms: float | None = None
     due_before_ms: float | None = None
     failures: int = 0
     never_started: bool = False
+    buried_from_ms: float | None = None
+    buried_before_ms: float | None = None
 
     def __post_init__(self) -> None:
-        for name, most in (("text", MOST_TEXT_BYTES), ("task", MOST_TEXT_BYTES), ("prefix", MAX_ID_BYTES)):
+        for name, most in (("text", MOST_TEXT_BYTES), ("task", MOST_TEXT_BYTES)):
             _check_text(name, getattr(self, name), most)
-        for name in ("due_from_ms", "due_before_ms"):
+        for name in ("prefix", "id_from", "id_to"):
+            _check_text(name, getattr(self, name), MAX_ID_BYTES)
+        for name in ("due_from_ms", "due_before_ms", "buried_from_ms", "buried_before_ms"):
             _check_moment(name, getattr(self, name))
+        if self.id_to and self.id_from > self.id_to:
+            raise InvalidJob(
+                f"no id lies between {short(self.id_from)} and {short(self.id_to)}; exchange id_from and id_to"
+            )
         if not isinstance(self.failures, int) or isinstance(self.failures, bool) or not 0 <= self.failures < 2**31:
             raise InvalidJob(f"failures is a number of failed attempts, 0 or more, not {short(self.failures)}")
 
@@ -71,30 +84,57 @@ class JobFilter:
         return (
             job.task == (self.task or job.task)
             and view.id.startswith(self.prefix)
+            and self.id_from <= view.id
+            and (not self.id_to or view.id <= self.id_to)
             and (self.due_from_ms is None or self.due_from_ms <= view.due_ms)
             and (self.due_before_ms is None or view.due_ms < self.due_before_ms)
             and job.failures >= self.failures
             and not (self.never_started and job.reserves)
+            and (not self._has_burial or self._holds_burial(view.buried_ms))
+        )
+
+    def _holds_burial(self, buried_ms: float | None) -> bool:
+        return (
+            buried_ms is not None
+            and (self.buried_from_ms is None or self.buried_from_ms <= buried_ms)
+            and (self.buried_before_ms is None or buried_ms < self.buried_before_ms)
         )
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
         """Return the order of a place whose index excludes most jobs; the first one if none does."""
-        wanted = {"due": self._has_due, "failures": self.failures > 0, "id": bool(self.prefix)}
+        wanted = {
+            "due": self._has_due,
+            "updated": place == "morgue" and self._has_burial,
+            "failures": self.failures > 0,
+            "id": bool(self.prefix or self.id_from or self.id_to),
+        }
         return next((by for by in orders if wanted.get(by)), orders[0])
 
     def bounds(self, by: str) -> tuple[Bound, Bound]:
         """Return the ends of the range in an order that holds all jobs which meet the conditions."""
         if by == "due":
-            return self.due_from_ms, None if self.due_before_ms is None else math.ceil(self.due_before_ms) - 1
+            return self.due_from_ms, _last_before(self.due_before_ms)
+        if by == "updated":
+            return self.buried_from_ms, _last_before(self.buried_before_ms)
         if by == "failures" and self.failures:
             return self.failures, None
-        if by == "id" and self.prefix:
-            return self.prefix, self.prefix + _END
+        if by == "id":
+            lasts = [last for last in (self.prefix and self.prefix + _END, self.id_to) if last]
+            return max(self.prefix, self.id_from) or None, min(lasts, default=None)
         return None, None
 
     @property
     def _has_due(self) -> bool:
         return self.due_from_ms is not None or self.due_before_ms is not None
+
+    @property
+    def _has_burial(self) -> bool:
+        return self.buried_from_ms is not None or self.buried_before_ms is not None
+
+
+def _last_before(ms: float | None) -> int | None:
+    """Return the last whole millisecond before a moment."""
+    return None if ms is None else math.ceil(ms) - 1
 
 
 def _check_text(name: str, value: object, most: int) -> None:

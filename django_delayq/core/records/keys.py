@@ -23,7 +23,8 @@ window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped (:mod:`.events`)
 meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks,
-                     random id of the shard, cursors of the consumers of the events (:mod:`..events`)
+                     quota and number of its division (``lua/quota.lua``), random id of the shard,
+                     cursors of the consumers of the events (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)

@@ -18,6 +18,7 @@ until             ``{"in": ms, "out": ms}``: when a pause in this direction ends
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Layout: TypeAlias = dict[str, Any]
@@ -31,6 +32,8 @@ WEIGHTED: Final = 8
 ENDED: Final = 16
 PRODUCERS_PAUSED: Final = 32
 _LONGEST_PAST: Final = 64
+#: stored form of :class:`Rules`
+RULES: Final = struct.Struct("<Bddddd")
 
 
 class Rules(NamedTuple):
@@ -138,18 +141,17 @@ def revived(layout: Layout) -> Layout:
 
 
 def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> Rules:
-    """Return the rules of each of ``shards`` shards. Limits of the queue are divided among them, rounded up."""
+    """Return the rules of each of ``shards`` shards.
+
+    Every shard knows the whole ``max_length``, its part of it is its quota (:mod:`..sending.quotas`). ``morgue_max`` is
+    divided among the shards, rounded up.
+    """
     limits, ends = layout.get("limits") or {}, layout.get("until") or {}
     flags = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT) | (WEIGHTED if limits.get("weighted") else 0)
     flags |= PRODUCERS_PAUSED if producers_paused else 0
-
-    def share(name: str) -> int:
-        return -(-int(limits.get(name) or 0) // shards)
-
-    ttl_ms = int(limits.get("morgue_ttl_ms") or 0)
-    return Rules(
-        flags, share("max_length"), share("morgue_max"), ttl_ms, int(ends.get("in") or 0), int(ends.get("out") or 0)
-    )
+    morgue_max = -(-int(limits.get("morgue_max") or 0) // shards)
+    max_length, ttl_ms = int(limits.get("max_length") or 0), int(limits.get("morgue_ttl_ms") or 0)
+    return Rules(flags, max_length, morgue_max, ttl_ms, int(ends.get("in") or 0), int(ends.get("out") or 0))
 
 
 def describe(layout: Layout) -> str:

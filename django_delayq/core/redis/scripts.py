@@ -1,114 +1,25 @@
-"""Loader and caller of the Lua scripts. No other module handles their sources and hashes.
-
-A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are inserted there, in
-that order. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
-"""
+"""Loader and caller of the Lua scripts. No other module handles their hashes."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final, NoReturn, Protocol, cast
 
 from redis.exceptions import NoScriptError
 
 from ..errors import Misconfigured, QueueFull, QueueUnavailable
+from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
 from .faults import REDIS_ERRORS, Fault, classify
 
-NAMES: Final = (
-    "schedule",
-    "schedule_fresh",
-    "reserve",
-    "reserve_match",
-    "ack",
-    "ack_reserve",
-    "fail",
-    "release",
-    "bury",
-    "expire",
-    "record",
-    "touch",
-    "kick",
-    "discard",
-    "cancel",
-    "reschedule",
-    "tick",
-    "leases",
-    "stats",
-    "page",
-    "view",
-    "graves",
-    "burials",
-    "examine",
-    "lengths",
-    "announce",
-    "rule",
-    "sight",
-    "end_failed",
-    "run_all_now",
-    "layout",
-    "producers",
-    "open",
-    "carry",
-    "retire",
-    "adopt",
-    "payloads",
-    "marks",
-    "known",
-    "result",
-    "command",
-    "note",
-    "bulk",
-    "close_ledger",
-    "pace",
-    "advance",
-    "columns",
-    "swap_bulk_load",
-    "ack_early",
-    "begun",
-    "take_over",
-    "locate",
-    "permits",
-    "depth",
-)
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
-_INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
-
-
-@cache
-def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
-    """Return the source of a script with its pieces inserted.
-
-    Args:
-        flags: keep the first line, which Redis before 7 cannot read.
-        test_clock: take the time from the shard's meta instead of Redis, so that a test can move it.
-    """
-    lua = files("django_delayq.core") / "lua"
-    source = (lua / f"{name}.lua").read_text(encoding="utf-8")
-
-    def paste(match: re.Match[str]) -> str:
-        pieces = match[1].split()
-        if test_clock:
-            pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
-        return "\n".join((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8") for piece in pieces)
-
-    source = _INCLUDE.sub(paste, source)
-    if not flags and source.startswith("#!"):
-        first, _, source = source.partition("\n")
-        if "allow-oom" in first:
-            # Before 7 a script may exceed the memory limit once it has written; this is a write that changes nothing.
-            source = "redis.call('PERSIST', KEYS[1])\n" + source
-    return source
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
@@ -17,6 +17,7 @@ from ..redis.scripts import Reply
 from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER
 from .chunks import CHUNK_BYTES, ChunkSender
+from .quotas import RoomSearch
 from .room import RoomWait
 
 if TYPE_CHECKING:
@@ -156,12 +157,15 @@ class JobSender:
 
     def begin(self, chunk: _JobChunk) -> None:
         """Begin the script call of a chunk."""
+        self._call(chunk, self._scripts.begin)
+
+    def _call(self, chunk: _JobChunk, begin: Callable[..., Reply]) -> None:
         shard, entries = self._queue.shard(chunk.number), chunk.entries
         frame = b"".join([packed for _, _, packed in entries])
         news = [new for _, new, _ in entries]
         args = (request_for(news), shard.constants, frame, b"1", b"", self._deadline, self._keys)
         if self._queue.broker.connection.confirmation is None:
-            chunk.reply = self._scripts.begin("schedule", shard.keys, *args)
+            chunk.reply = begin("schedule", shard.keys, *args)
         else:
             chunk.reply = self._made_at_once(news, shard.keys, args)
 
@@ -178,11 +182,10 @@ class JobSender:
     def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""
         entries, answer = chunk.entries, chunk.reply()
-        letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
-        if keys:
-            joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
-            for place, new in enumerate(joined):
-                new.joined = keys[16 * place : 16 * place + 16]
+        letters = self._read_letters(chunk, answer)
+        if FULL_LETTER in letters:
+            is_repeated = (len(answer) - len(letters)) % 16 and all(new.repeatable for _, new, _ in entries)
+            letters = self._found_room(chunk, letters, is_first=not is_repeated)
         if FULL_LETTER in letters and not self._room.over:
             entries, letters = self._without_full(entries, letters)
         places = [entry[0] for entry in entries]
@@ -194,6 +197,39 @@ class JobSender:
         self._keep_order()
         refused = {place for place, letter in zip(places, letters, strict=True) if letter == CLOSED_LETTER}
         yield chunk, [index for index, entry in enumerate(chunk.entries) if entry[0] in refused]
+
+    def _read_letters(self, chunk: _JobChunk, answer: bytes) -> str:
+        """Read the reply of a chunk; return a letter for each of its entries."""
+        entries = chunk.entries
+        letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
+        if keys:
+            joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
+            for place, new in enumerate(joined):
+                new.joined = keys[16 * place : 16 * place + 16]
+        return letters
+
+    def _found_room(self, chunk: _JobChunk, letters: str, *, is_first: bool) -> str:
+        """Send the jobs that found their shard full again while the queue has room elsewhere; return all letters.
+
+        Args:
+            is_first: False: a caller repeats this call, and gets the answers of its first try.
+        """
+        search, found = RoomSearch(self._queue), list(letters)
+        while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
+            again = _JobChunk(chunk.number, [chunk.entries[place] for place in full])
+            if is_first:
+                if not search.find(chunk.number, len(full), counted=len(full)):
+                    break
+                self._call(again, self._queue.broker.scripts.begin)
+                answer = again.reply()
+            else:
+                request = request_for([new for _, new, _ in again.entries])
+                answer = self._queue.call("quota", chunk.number, 0, 0, b"recall", 0, 0, request=request)
+                if answer is None:
+                    break
+            for place, letter in zip(full, self._read_letters(again, answer), strict=True):
+                found[place] = letter
+        return "".join(found)
 
     def _without_full(self, entries: list[_Entry], letters: str) -> tuple[list[_Entry], str]:
         """Keep the jobs whose callers wait for room; return the other entries with their letters."""

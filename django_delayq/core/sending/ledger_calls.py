@@ -18,10 +18,11 @@ from ..records.bulk_load_frames import NO_CODE, Frame, Rows, Shape
 from ..records.keys import MAX_SHARDS, number_of
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply, clear_errors
-from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, ScheduleOutcome
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .bulk_load_limits import Limits, Throttle, Wait
 from .bulk_loads import OPEN, BulkLoad, read_load
 from .ledgers import CLOSED, epochs_of, ledger_key
+from .quotas import RoomSearch
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -204,6 +205,7 @@ class LedgerCalls:
     def settle(self, chunk: LoadChunk) -> Iterator[tuple[LoadChunk, list[int]]]:
         """Read the reply of a chunk. Retry the rows that the queue cannot take now; yield those of closed shards."""
         wait: Wait | None = None
+        search = RoomSearch(self.queue)
         while True:
             letters, error = self._read_reply(chunk)
             refused, moved = self._sort_out(chunk, letters)
@@ -212,10 +214,10 @@ class LedgerCalls:
             if not refused:
                 return
             if len(refused) < len(chunk.rows):
-                wait = None  # there is progress, or a result of an earlier try
+                search, wait = RoomSearch(self.queue), None  # there is progress, or a result of an earlier try
                 chunk = self._chunk(chunk.number, chunk.shape, chunk.group, chunk.rows.pick(refused), chunk)
-            else:
-                wait = wait or Wait(self._limits.patience, self._stop)
+            elif error or letters[0] != FULL_LETTER or not search.find(chunk.number, len(refused)):
+                search, wait = RoomSearch(self.queue), wait or Wait(self._limits.patience, self._stop)
                 wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
             self._call(chunk, self._broker.scripts.begin)
 

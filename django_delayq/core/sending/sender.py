@@ -19,6 +19,7 @@ from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, ScheduleOutcome, count_
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
+from .quotas import RoomSearch
 from .room import until_room
 
 T = TypeVar("T")
@@ -137,6 +138,15 @@ class Sender(Shards):
         return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
+        outcome = self._send_one(new, tick, not_after_ms)
+        if outcome is not ScheduleOutcome.FULL:
+            return outcome
+        search = RoomSearch(self)
+        while outcome is ScheduleOutcome.FULL and search.find(self.shard_of(new.id), counted=1):
+            outcome = self._send_one(new, tick, not_after_ms)
+        return outcome
+
+    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> ScheduleOutcome:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
         confirmed = not tick and self.is_confirmed(new)

@@ -52,4 +52,8 @@ class Command(DelayQCommand):
         errors = sum(finding.level == "ERROR" for finding in results)
         warnings = sum(finding.level == "WARN" for finding in results)
         if errors or (warnings and options["fail_level"] == "warning"):
-            raise CommandError(f"{errors} errors, {warnings} warnings")
+            raise CommandError(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,19 +5,22 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core import bulk
+from ...core import bulk, filtered_bulk
 from ...core.moments import iso_of
-from ...core.operations.inspector import JobView
+from ...core.operations.inspector import INDEXES, JobView
+from ...core.operations.job_filter import JobFilter
 from ...core.operations.selection import Progress, Selected
 from ...core.queue import Queue
 from ...masking import Mask
 from ...status.formatting import printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_of, positive
+from ..conditions import add_conditions, filter_of
 
 PAGE = 250
 
@@ -34,6 +37,7 @@ class Command(DelayQCommand):
         "delayq_morgue show --id invoice-17",
         "delayq_morgue retry --id invoice-17",
         "delayq_morgue retry --all --queue orders --per-second 50",
+        "delayq_morgue retry --queue orders --task shop.remind --buried-from 2030-01-31T00:00:00Z",
         "delayq_morgue discard --all --older-than 2592000",
     )
     requires_system_checks = ()
@@ -62,47 +66,52 @@ class Command(DelayQCommand):
             "--per-second",
             type=positive(float, "a number of jobs"),
             metavar="JOBS",
-            help="retry --all: how many jobs of each queue become due per second (default: all at once)",
+            help="retry without --id: how many jobs of each queue become due per second (default: all at once)",
         )
         parser.add_argument(
             "--older-than",
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="discard --all: only jobs that have been in the morgue for longer than this",
+            help="discard without --id: only jobs that have been in the morgue for longer than this",
         )
         parser.add_argument("--replace", action="store_true", help="retry: replace a live job of the same id")
-        parser.add_argument("--yes", action="store_true", help="discard --all: do not ask for confirmation")
+        parser.add_argument("--yes", action="store_true", help="discard without --id: do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print JSON")
+        add_conditions(parser)
         add_show_secrets(parser)
 
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
-        action, hide = options["action"], mask_for(options)
+        action, hide, where = options["action"], mask_for(options), filter_of(options)
         queues = self.queues(options["queue"])
+        if options["ids"] and not where.is_empty:
+            raise CommandError("--id names the jobs already; leave the conditions out, or leave --id out")
         if action == "list":
-            self.print_list(queues, options["ids"], options["limit"] or 50, hide, as_json=options["json"])
+            found = _select(queues, options["ids"], options["limit"] or 50, where)
+            self.print_list([view for _, view in found], hide, options)
             return
         if action == "show":
             if not options["ids"] or options["all"]:
                 raise CommandError("show needs --id ID (and --queue NAME if several queues have that id)")
-            self.print_jobs(list(_select(queues, options["ids"], None)), hide, as_json=options["json"])
+            self.print_jobs(list(_select(queues, options["ids"], None, where)), hide, as_json=options["json"])
             return
-        if bool(options["ids"]) == options["all"]:
-            raise CommandError(f"{action} needs either --id ID (may be repeated) or --all")
+        if bool(options["ids"]) + options["all"] + (not where.is_empty) != 1:
+            raise CommandError(f"{action} needs either --id ID (may be repeated), --all, or conditions")
         for option, command in (("per_second", "retry"), ("older_than", "discard")):
             if options[option] is not None and (action != command or options["ids"] or options["limit"]):
-                raise CommandError(f"--{option.replace('_', '-')} needs {command} --all without --limit")
-        if action == "discard" and options["all"]:
+                raise CommandError(f"--{option.replace('_', '-')} needs {command} --all or conditions, without --limit")
+        if action == "discard" and not options["ids"]:
             self.confirm_discard(queues, options)
         counts: Counter[str] = Counter()
         selected: dict[str, list[Selected]] = {}
         if options["ids"] or options["limit"]:
-            for queue, view in _select(queues, options["ids"], options["limit"]):
+            for queue, view in _select(queues, options["ids"], options["limit"], where):
                 selected.setdefault(queue.name, []).append((view.id, view.job.key))
         with self.progress(action) as progress:
             for queue in queues:
-                if options["all"] and not options["limit"]:
-                    counts.update(self.act_on_all(queue, action, options, progress.part()))
+                if not (options["ids"] or options["limit"]):
+                    act = self.act_on_all if where.is_empty else self.act_on_matching
+                    counts.update(act(queue, action, options, progress.part()))
                 else:
                     counts.update(self.act_on(queue, selected.get(queue.name, []), action, options, progress.part()))
         self.print_outcome(counts, options)
@@ -113,7 +122,8 @@ class Command(DelayQCommand):
         buried = sum(inspector.counts(queue.name).morgue for queue in queues)
         if buried:
             number = min(buried, options["limit"] or buried)
-            up_to = "up to " if options["older_than"] is not None else ""
+            is_part = options["older_than"] is not None or not options["all"]
+            up_to = "up to " if is_part else ""
             self.confirm(
                 f"Discard {up_to}{number} job{'s' if number > 1 else ''} of the morgue for good?", yes=options["yes"]
             )
@@ -146,18 +156,35 @@ class Command(DelayQCommand):
             progress=progress,
         )
 
+    def act_on_matching(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> Counter[str]:
+        """Retry or discard the jobs in the morgue of a queue that meet the conditions."""
+        where, now_ms = filter_of(options), queue.broker.now_ms()
+        if options["older_than"] is not None:
+            before_ms = now_ms - options["older_than"] * 1000
+            known = where.buried_before_ms
+            where = replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
+        verb = filtered_bulk.DISCARD
+        if action == "retry":
+            verb = filtered_bulk.kick(
+                delay_ms=int(options["delay"] * 1000),
+                per_second=options["per_second"],
+                replace=options["replace"],
+                now_ms=now_ms,
+            )
+        return filtered_bulk.change_matching(queue, verb, where, progress=progress).counts
+
     def queues(self, name: str | None) -> list[Queue]:
         """Return the chosen queue, or all."""
         return connections.broker().queues() if name is None else [self.known_queue(name)]
 
-    def print_list(self, queues: list[Queue], ids: list[str], limit: int, hide: Mask, *, as_json: bool) -> None:
-        """Print the jobs that were buried last, newest first."""
-        views = [view for _, view in _select(queues, ids, limit)]
-        if as_json:
+    def print_list(self, views: list[JobView], hide: Mask, options: dict[str, Any]) -> None:
+        """Print jobs of the morgue."""
+        if options["json"]:
             self.print_json([as_dict(view, hide) for view in views])
             return
         if not views:
-            self.stdout.write("The morgue is empty." if not ids else "No such job in the morgue.")
+            is_all = not options["ids"] and filter_of(options).is_empty
+            self.stdout.write("The morgue is empty." if is_all else "No such job in the morgue.")
             return
         rows = [
             (
@@ -166,7 +193,7 @@ class Command(DelayQCommand):
                 printable(view.job.task, 40),
                 view.job.failures,
                 printable(hide.text(view.reason), 30),
-                printable(view.error_class or str(view.error.get("class", "")), 30),
+                printable(_class_of(view), 30),
                 iso_of(view.buried_ms),
             )
             for view in views
@@ -206,11 +233,13 @@ class Command(DelayQCommand):
             )
 
 
-def _select(queues: list[Queue], ids: list[str], limit: int | None) -> Iterator[tuple[Queue, JobView]]:
+def _select(
+    queues: list[Queue], ids: list[str], limit: int | None, where: JobFilter
+) -> Iterator[tuple[Queue, JobView]]:
     """Yield the selected jobs of the morgue, newest first in each queue."""
     left = limit
     for queue in queues:
-        for view in _of_ids(queue, ids) if ids else _all(queue):
+        for view in _of_ids(queue, ids) if ids else _all(queue, where):
             if left is not None:
                 if left == 0:
                     return
@@ -223,14 +252,23 @@ def _of_ids(queue: Queue, ids: list[str]) -> Iterator[JobView]:
         yield from queue.broker.inspector.graves(queue.name, job_id)
 
 
-def _all(queue: Queue) -> Iterator[JobView]:
+def _all(queue: Queue, where: JobFilter) -> Iterator[JobView]:
+    by = where.best_order("morgue", tuple(INDEXES["morgue"]))
     cursor = ""
     while True:
-        page = queue.broker.inspector.page(queue.name, "morgue", cursor=cursor, limit=PAGE, reverse=True)
+        page = queue.broker.inspector.page(
+            queue.name, "morgue", by, cursor=cursor, limit=PAGE, reverse=True, where=where
+        )
         yield from page.jobs
         cursor = page.cursor
         if not cursor:
             return
+
+
+def _class_of(view: JobView) -> str:
+    """Return the class of the last error without its module, which would not fit into the column."""
+    name = view.error_class or str(view.error.get("class", ""))
+    return name.rpartition(".")[2] or name
 
 
 def as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, Any]:

@@ -106,13 +106,13 @@ def format_options(settings: Conf | None = None) -> dict[str, str]:
     return {"redisEnv": address.ENV, "prefix": (settings or conf()).prefix}
 
 
-def session_options(options: Mapping[str, Any], app: str, settings: Conf | None = None) -> SessionOptions:
+def session_options(options: Mapping[str, Any], app: str) -> SessionOptions:
     """Return the options of Spark from the command line and the settings.
 
     Raises:
         Misconfigured: the address of Redis cannot be passed to Spark's workers, or they cannot reach it.
     """
-    settings = settings or conf()
+    settings = conf()
     master = options.get("master") or settings.pipeline.master
     redis = address.redis_address(settings)
     address.check_reach(redis, master)

@@ -12,7 +12,10 @@
   const colour = (number) => () => css(`--dq-${number}`);
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
   const short = (number) => compact.format(number).replace(/(?=[KMBT])/, "\u202f");
-  const shortMillis = (ms) => (ms < 1000 ? `${ms} ms` : `${short(ms / 1000)} s`);
+  const shortMillis = (ms) => {
+    if (ms < 1e6) return ms < 1000 ? `${ms} ms` : `${ms / 1000} s`;
+    return ms < 1e7 ? `${Math.round(ms / 60_000)} min` : `${Number((ms / 3_600_000).toPrecision(2))} h`;
+  };
   const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 
   class TableChart {
@@ -61,7 +64,7 @@
         cursor: { y: false, drag: { x: false, y: false }, points: { show: !bars } },
         scales: { x: { time: false, range: (u, from, to) => this.rangeX(from, to, bars) }, y: this.scaleY() },
         axes: [
-          { ...axis, grid: { show: false }, size: 24, space: 72, incrs: this.isTimed ? SECONDS : ROUND, values: (u, splits) => splits.map((x) => this.label(x)) },
+          { ...axis, grid: { show: false }, size: 28, gap: 9, space: 72, incrs: this.isTimed ? SECONDS : ROUND, values: (u, splits) => splits.map((x) => this.label(x)) },
           { ...axis, grid: line, size: 64, space: 30, ...this.axisY(bars) },
         ],
         series: [{}, ...series],

@@ -1,5 +1,6 @@
 -- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua. Batched for speed, because every plain job passes here.
 -- Jobs without gated content are deleted at once, with one command for each list.
+-- exports ack
 local function add_leaving(leaving, id, taken, failures)
   leaving.ids[#leaving.ids + 1] = id
   if failures > 0 then
@@ -36,7 +37,7 @@ end
 
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
-local function ack(frame, keep)
+function ack(frame, keep)
   local tokens, ids, events_of, marks = read_acks(frame)
   if #ids == 0 then
     return ''

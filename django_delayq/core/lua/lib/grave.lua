@@ -1,14 +1,16 @@
 -- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2' due us, buried at us, failures, reserves, crashes,
 -- 8 bytes with its counts (lib/state), '<Bc0Bc0Bc0I2c0I4c0' outcome, reason, error class, error, body; the payloads of a
 -- merged job are framed behind it.
+-- exports counts_of_record body_of_record fill_in each_buried each_in_grave mark_live throw_out trim_graves dig
+-- exports each_grave_of find_grave
 local GRAVE_TEXTS = '<Bc0Bc0Bc0I2c0I4c0'
 
-local function counts_of_record(record)
+function counts_of_record(record)
   return string.sub(record, 23, 30)
 end
 
 -- Return the body of a record, and its payloads.
-local function body_of_record(record)
+function body_of_record(record)
   local fields = { struct.unpack(GRAVE_TEXTS, record, 31) }
   return fields[#fields - 1], string.sub(record, fields[#fields])
 end
@@ -19,14 +21,14 @@ local function grave_of(id, body)
   return id .. '\0' .. key .. string.rep('\0', 16 - #key)
 end
 
-local function fill_in(grave)
+function fill_in(grave)
   redis.call('ZREM', MORGUE, grave)
   redis.call('ZREM', MORGUE_ID, grave)
   redis.call('HDEL', GRAVE, grave)
 end
 
 -- Calls `each(key)` for the generations in a record: the plain job, or the framed payloads.
-local function each_buried(body, payloads, each)
+function each_buried(body, payloads, each)
   if not is_merged(body) then
     return each(key_of(body))
   elseif payloads == '' then
@@ -41,7 +43,7 @@ local function each_buried(body, payloads, each)
 end
 
 -- Calls `each(key)` for a record of which only the name is known. The name ends in the key of a plain job.
-local function each_in_grave(grave, each)
+function each_in_grave(grave, each)
   if not has_durable_payloads then
     return each(string.sub(grave, -16))
   end
@@ -53,14 +55,14 @@ local function each_in_grave(grave, each)
 end
 
 -- Written at once, see lib/marks.
-local function mark_live(key)
+function mark_live(key)
   if is_durable(key) then
     redis.call('HSET', MARKS, key, struct.pack('<Bd', 3, tonumber(score_at(now_ms))))
   end
 end
 
 -- Deletes a record: its job can no longer be kicked.
-local function throw_out(grave)
+function throw_out(grave)
   each_in_grave(grave, function(key)
     mark_end(key, 'done')
   end)
@@ -68,7 +70,7 @@ local function throw_out(grave)
 end
 
 -- Deletes the oldest records, up to `most`, as long as they are too many or too old for the shard's rules.
-local function trim_graves(most)
+function trim_graves(most)
   local excess = morgue_max > 0 and redis.call('ZCARD', MORGUE) - morgue_max or 0
   if excess <= 0 and morgue_ttl == 0 then
     return
@@ -91,7 +93,7 @@ local function counts_at_end(s, outcome)
   return add_to_counts(add_to_counts(s.counts, 'releases', released), 'buries', 1)
 end
 
-local function dig(id, body, s, e, payloads)
+function dig(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
     body = without_marks(body)
   end
@@ -109,7 +111,7 @@ local function dig(id, body, s, e, payloads)
 end
 
 -- Calls `each(grave, buried at us)` for the records of an id, up to 250.
-local function each_grave_of(id, each)
+function each_grave_of(id, each)
   for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
     local buried = redis.call('ZSCORE', MORGUE, grave)
     if buried then
@@ -119,7 +121,7 @@ local function each_grave_of(id, each)
 end
 
 -- Return the record that a caller means: of the named generation, or the youngest of the id.
-local function find_grave(id, key)
+function find_grave(id, key)
   if key ~= '' then
     local grave = id .. '\0' .. key
     return redis.call('HEXISTS', GRAVE, grave) == 1 and grave or nil

@@ -1,4 +1,6 @@
 -- Brings a job back from the morgue; shared by kick.lua and adopt.lua.
+-- exports bring_back
+
 -- Return how many payloads came back: a caller with many ids pauses when they were many.
 local function put_back_payloads(id, frame, taken)
   local n, at = struct.unpack('<I4', frame)
@@ -50,7 +52,7 @@ end
 -- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back. The job
 -- keeps the record's `counts`, unless it is gated: that content has no state of its own.
-local function bring_back(id, body, payloads, ms, replace, counts)
+function bring_back(id, body, payloads, ms, replace, counts)
   body = without_marks(body) -- that of an undecodable job was buried as it was
   local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)

@@ -1,4 +1,5 @@
 -- Checks if a durable generation, or a payload, was stored here before: a retry must not start it again.
+-- exports is_known
 local function is_in_morgue(id, key)
   if redis.call('HEXISTS', GRAVE, id .. '\0' .. key) == 1 then
     return true
@@ -53,7 +54,7 @@ local function is_among_payloads(id, key, digest)
 end
 
 -- `body` is that of the live job of the id, if there is one.
-local function is_known(id, key, digest, body)
+function is_known(id, key, digest, body)
   if redis.call('HEXISTS', MARKS, key) == 1 then
     return true
   elseif body then

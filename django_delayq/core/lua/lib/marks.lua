@@ -7,23 +7,24 @@
 -- opposite order a completion might name a job that is still live: it would be forgotten outside, and lost with the
 -- next loss of Redis. LIVE is different: it makes a job watched again, and so it is written first (mark_live).
 -- Few functions, because every call of a script creates them again.
+-- exports has_durable_payloads is_durable mark_end write_marks
 local ends = {}
 -- Payloads are read for their keys only where one with a durable key was ever stored.
-local has_durable_payloads = meta[7] == '1'
+has_durable_payloads = meta[7] == '1'
 
-local function is_durable(key)
+function is_durable(key)
   return #key == 16 and string.byte(key) >= 128
 end
 
 -- Registers an end for write_marks(): done or buried. Of two ends in one call the later one counts; a key that is not
 -- durable is left out.
-local function mark_end(key, how)
+function mark_end(key, how)
   if is_durable(key) then
     ends[key] = how
   end
 end
 
-local function write_marks()
+function write_marks()
   for key, how in pairs(ends) do
     redis.call('HSET', MARKS, key, struct.pack('<Bd', how == 'done' and 1 or 2, tonumber(score_at(now_ms))))
   end

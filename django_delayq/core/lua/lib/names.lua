@@ -1,8 +1,10 @@
 -- The names of the tasks whose bodies a reply has: '<B n>' and n times '<c2 number><Bc0 name>', in front of it.
 -- They are sent with every reply, because a number means another task after the loss of Redis.
-local names, names_seen = {}, {}
+-- exports names name_task_of frame_of_names
+names = {}
+local names_seen = {}
 
-local function name_task_of(body)
+function name_task_of(body)
   local code = task_code_of(body)
   if #code == 2 and not names_seen[code] then
     names_seen[code] = true
@@ -13,6 +15,6 @@ local function name_task_of(body)
   end
 end
 
-local function frame_of_names()
+function frame_of_names()
   return string.char(#names) .. table.concat(names)
 end

@@ -1,12 +1,16 @@
 -- Stores one entry according to its own policies; returns its letter (schedule.lua).
 local put_payload_of, change_live, is_known_entry, expect_durable_payloads
 local is_ruled = paused_in or max_length > 0
+local quota
 
 -- Return why no new job is accepted, or nil.
 local function refusal()
   if paused_in then
     return 'p'
-  elseif max_length > 0 and redis.call('HLEN', BODY) >= max_length then
+  end
+  -- The part of the limit that this shard may use; without one, it has none (quota.lua).
+  quota = quota or tonumber(redis.call('HGET', META, 'quota') or 0)
+  if redis.call('HLEN', BODY) >= quota then
     return 'f'
   end
 end

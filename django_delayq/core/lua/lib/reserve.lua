@@ -4,11 +4,14 @@
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
 -- for a postponed one '<d since ms><Bc0 reason>' and for a counted one its counts (lib/state),
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'; at the end what is parked (lib/park).
+-- exports ttr_ms is_started prefers_own_ttr served parking frame_of_job frame_of_batch new_token lease_jobs is_due
+-- exports reserve reserve_again
+
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
 -- as started at once.
-local ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
+ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
 -- The first and the last class that this call hands out, and the limits that its caller names (lib/park).
-local served, parking = { 1, QUARANTINE, limits = '' }, nil
+served, parking = { 1, QUARANTINE, limits = '' }, nil
 
 -- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
@@ -20,7 +23,7 @@ local function lease_end_of(body)
   return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
 
-local function frame_of_job(id, s, body, payloads)
+function frame_of_job(id, s, body, payloads)
   name_task_of(body)
   payloads = s.counts .. payloads
   if has_flag(s, POSTPONED) then
@@ -30,7 +33,7 @@ local function frame_of_job(id, s, body, payloads)
     s.failed_at, #id, id, #body, body) .. payloads
 end
 
-local function frame_of_batch(token, next_due, jobs)
+function frame_of_batch(token, next_due, jobs)
   local quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or -1
   return struct.pack('<ddddI2', token, now_us, next_due or -1, quarantined, #jobs) .. frame_of_names()
     .. table.concat(jobs) .. (parking and parking.frame() or '')
@@ -39,7 +42,7 @@ end
 -- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
 -- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
 -- (core/operations/resharding.py explains why).
-local function new_token()
+function new_token()
   local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
   local moment = now_us
   if closing then
@@ -104,7 +107,7 @@ end
 
 -- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
 -- whole batch, except for jobs with a ttr of their own.
-local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
+function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
   local state_end = FRESH_COUNTS .. struct.pack('<Bc0I2', #worker, worker, 0)
@@ -131,7 +134,7 @@ local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   count('lost_body', lost)
 end
 
-local function is_due(score)
+function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
 
@@ -172,7 +175,7 @@ local function order_of_classes(token)
   return order
 end
 
-local function reserve(limit, worker)
+function reserve(limit, worker)
   local jobs, token = {}, 0
   if paused_out then
     return frame_of_batch(token, handed_out_at(head(unpack(served))), jobs), token
@@ -207,7 +210,7 @@ end
 
 -- Returns the same batch for a retried call: what that token still holds. The lease starts again, because its holder only
 -- learns of it now.
-local function reserve_again(token)
+function reserve_again(token)
   local jobs = {}
   if token > 0 then
     for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do

@@ -2,14 +2,9 @@
 -- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
 -- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
 -- 3 last) decides between a returned payload and an equal one that arrived since.
--- One table, since a script has no more than 200 local names. The marks are explained in records/settle_frames.py.
-local MARK = {
-  MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
-  UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024, TIMEOUT = 2048,
-}
-local settler = ARGV[3]
+-- exports has_mark read_entries settle_all stop give_way wait_again
 
-local function has_mark(entry, mark)
+function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
 end
 
@@ -20,7 +15,7 @@ local function read_entry(frame, at)
   return e, at
 end
 
-local function read_entries(frame)
+function read_entries(frame)
   local entries, ids, at, n = {}, {}, 1, 0
   while at <= #frame do
     n = n + 1
@@ -62,7 +57,7 @@ end
 
 -- Runs `settle(entry, state)` for every entry that is still held, which answers the counter that counts it; answers one
 -- '1' or '0' for each.
-local function settle_all(frame, settle)
+function settle_all(frame, settle)
   local before = head()
   local entries, ids = read_entries(frame)
   if #ids == 0 then
@@ -93,49 +88,8 @@ local function settle_all(frame, settle)
   return reply
 end
 
--- What a run had in its hands is done; to be called before it goes.
-local function mark_run(id, taken)
-  if #taken > 0 then
-    local _, fields = in_hand(id, taken)
-    mark_payloads(fields)
-    return
-  end
-  local body = redis.call('HGET', BODY, id) or ''
-  if not is_merged(body) then
-    mark_end(key_of(body), 'done')
-  end
-end
-
--- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
--- inbox and morgue treat it as another job, with the time of its creation (job.created_ms). Its end is not awaited, so
--- it is not durable.
-local function put_rest(id, body, gated)
-  local old = key_of(body)
-  local key = string.char((string.byte(old) or 0) % 128) .. string.sub(old, 2, 7) .. string.sub(digest_of_bytes(old), 8)
-  body = without_marks(with_key(body, key .. string.rep('\0', 16 - #key)))
-  if gated then
-    local _, gated_body = read_gate(gated)
-    body = with_class_of(body, gated_body)
-  end
-  forget_failures(id)
-  redis.call('HDEL', STATE, id)
-  redis.call('HSET', BODY, id, body)
-  redis.call('HDEL', GATE, id)
-  put_due(body, score_at(now_ms), id)
-end
-
--- The attempt and its payloads are done; payloads beyond its limit get an attempt of their own.
-local function finish_run(id, taken, gated)
-  finish_payloads(id, taken, gated)
-  if left_some(taken) and has_payloads(id) then
-    put_rest(id, redis.call('HGET', BODY, id) or '', gated)
-  else
-    end_run(id, gated)
-  end
-end
-
 -- A cancelled run does not come back, however it ended: answers its counter.
-local function stop(e, s)
+function stop(e, s)
   if has_flag(s, STOPPING) then
     mark_run(e.id, s.taken)
     finish_payloads(e.id, s.taken, e.gated)
@@ -148,7 +102,7 @@ local function stop(e, s)
 end
 
 -- Nor does that of a plain job, when newer content was gated behind it.
-local function give_way(e, s)
+function give_way(e, s)
   if e.gated and #s.taken == 0 then
     mark_run(e.id, s.taken)
     end_run(e.id, e.gated)
@@ -158,7 +112,7 @@ local function give_way(e, s)
 end
 
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
-local function wait_again(e, s, due)
+function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
   local body = with_body_mark(stored, IS_QUARANTINED, has_mark(e, MARK.QUARANTINE))
   if e.gated then

@@ -6,67 +6,65 @@
 -- Behind that, if any of them is above 0, lie the counts of the generation, '<I2I2I2I2': its time was over while it was
 -- held, it was released (before the last kick; later ones follow from reserves and failures), buried, kicked. A kick
 -- keeps them, and nothing else.
-local STARTED, UNRENEWED, STOPPING, UNCLEAR, POSTPONED = 1, 2, 4, 8, 16
+-- exports STARTED UNRENEWED STOPPING UNCLEAR POSTPONED has_flag set_flag clear_flag add_to_counts read_state pack_state
+STARTED, UNRENEWED, STOPPING, UNCLEAR, POSTPONED = 1, 2, 4, 8, 16
 
-local function has_flag(s, flag)
+function has_flag(s, flag)
   return math.floor(s.flags / flag) % 2 == 1
 end
 
-local function set_flag(s, flag)
+function set_flag(s, flag)
   if not has_flag(s, flag) then
     s.flags = s.flags + flag
   end
 end
 
-local function clear_flag(s, flag)
+function clear_flag(s, flag)
   if has_flag(s, flag) then
     s.flags = s.flags - flag
   end
 end
 
 -- Return the counts ('' = all are 0) with one of them increased by n.
-local function add_to_counts(counts, name, n)
+function add_to_counts(counts, name, n)
   local place = ({ timeouts = 1, releases = 2, buries = 3, kicks = 4 })[name]
   local values = { struct.unpack('<I2I2I2I2', counts == '' and string.rep('\0', 8) or counts) }
   values[place] = math.min(values[place] + n, 65535)
   return struct.pack('<I2I2I2I2', values[1], values[2], values[3], values[4])
 end
 
-local read_state, pack_state
-do -- a block, because a script may have at most 200 local variables
-  local STATE_FORMAT = '<ddI2I2I2I2BdBc0I2c0'
-  local STATE_SHORTEST = 36
-  local COUNTED = 32
+local STATE_FORMAT = '<ddI2I2I2I2BdBc0I2c0'
+local STATE_SHORTEST = 36
+local COUNTED = 32
 
-  function read_state(packed)
-    local s = { counts = '' }
-    if not packed or #packed < STATE_SHORTEST then
-      s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at = 0, 0, 0, 0, 0, 0, 0, 0
-      s.worker, s.taken, s.error = '', '', ''
-      return s
-    end
-    local at
-    s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at, s.worker, s.taken, at =
-      struct.unpack(STATE_FORMAT, packed)
-    if has_flag(s, POSTPONED) then
-      s.postponed_at, s.postponed_for, s.postponed_to, at = struct.unpack('<dBc0d', packed, at)
-    end
-    if has_flag(s, COUNTED) then
-      s.counts, at = string.sub(packed, at, at + 7), at + 8
-    end
-    s.error = string.sub(packed, at)
+function read_state(packed)
+  local s = { counts = '' }
+  if not packed or #packed < STATE_SHORTEST then
+    s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at = 0, 0, 0, 0, 0, 0, 0, 0
+    s.worker, s.taken, s.error = '', '', ''
     return s
   end
-
-  local function pack_postponed(s)
-    return struct.pack('<dBc0d', s.postponed_at, #s.postponed_for, s.postponed_for, s.postponed_to)
+  local at
+  s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at, s.worker, s.taken, at =
+    struct.unpack(STATE_FORMAT, packed)
+  if has_flag(s, POSTPONED) then
+    s.postponed_at, s.postponed_for, s.postponed_to, at = struct.unpack('<dBc0d', packed, at)
   end
-
-  function pack_state(s)
-    if s.counts ~= '' then
-      set_flag(s, COUNTED)
-    end
-    return struct.pack(STATE_FORMAT, s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at,
-      #s.worker, s.worker, #s.taken, s.taken) .. (has_flag(s, POSTPONED) and pack_postponed(s) or '') .. s.counts .. s.error
+  if has_flag(s, COUNTED) then
+    s.counts, at = string.sub(packed, at, at + 7), at + 8
   end
+  s.error = string.sub(packed, at)
+  return s
+end
+
+local function pack_postponed(s)
+  return struct.pack('<dBc0d', s.postponed_at, #s.postponed_for, s.postponed_for, s.postponed_to)
+end
+
+function pack_state(s)
+  if s.counts ~= '' then
+    set_flag(s, COUNTED)
+  end
+  return struct.pack(STATE_FORMAT, s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at,
+    #s.worker, s.worker, #s.taken, s.taken) .. (has_flag(s, POSTPONED) and pack_postponed(s) or '') .. s.counts .. s.error
 end

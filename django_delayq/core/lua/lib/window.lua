@@ -1,14 +1,16 @@
 -- The request window: a call that is retried after a lost reply gets the first reply again and changes nothing, except
 -- the leases of the jobs that it handed out (reserve_again).
-local WINDOW_MS, WINDOW_LENGTH = 120000, 100000
+-- exports WINDOW_MS replay sweep remember
+WINDOW_MS = 120000
+local WINDOW_LENGTH = 100000
 
-local function replay()
+function replay()
   return redis.call('HGET', REPLY, request)
 end
 
 -- Deletes up to `most` of the oldest. Twice as many as arrived since the last sweep keep the window short without ever
 -- taking long.
-local function sweep(length, most)
+function sweep(length, most)
   for _ = 1, most do
     local oldest = redis.call('LINDEX', WINDOW, 0)
     if not oldest or (length <= WINDOW_LENGTH and now_ms - struct.unpack('<d', oldest, #oldest - 7) < WINDOW_MS) then
@@ -20,7 +22,7 @@ local function sweep(length, most)
   end
 end
 
-local function remember(reply)
+function remember(reply)
   if ended then
     return
   end

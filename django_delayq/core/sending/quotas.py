@@ -1,0 +1,198 @@
+"""Quotas: the parts of a queue's ``max_length`` that its shards may use.
+
+No script sees two shards (on a cluster they lie on different nodes), so every shard has a quota, and the quotas
+together never exceed the limit. A shard whose quota is used up refuses a job. Then the sender looks for room in the
+other shards, and sends the job again:
+
+* It *moves* unused places: it takes them from another shard and gives them to this one. If it dies in between they
+  belong to no shard, which refuses jobs too early, but never stores too many.
+* It *divides* the limit, if places belong to no shard: at first, after a change of the limit or of the number of
+  shards, after a loss. A division clears the quotas of all shards, which fixes their lengths, then sets new ones. It
+  has a number; moves and divisions under an earlier number are refused.
+
+``lua/quota.lua`` carries out the steps.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .. import rules
+from ..records.layout import CLOSING, RULES, Rules
+from ..redis.gather import gather
+from ..redis.scripts import clear_errors
+
+if TYPE_CHECKING:
+    from ..shard_set import ShardSet
+
+#: most attempts to make room for one call
+MOST_ATTEMPTS: Final = 6
+#: share of its time, in seconds per shard, after which a process reads the lengths of a full queue again
+READ_SECONDS: Final = 1e-5
+#: seconds for which a queue without a limit is known to have none
+NO_LIMIT_SECONDS: Final = 1.0
+#: shortest and longest pause while another process moves places or divides the limit, seconds
+_PAUSE: Final = (0.002, 0.006)
+
+
+class ShardRoom(NamedTuple):
+    """Room of one shard, as read."""
+
+    number: int
+    length: int
+    #: None: none was set since the last division began
+    quota: int | None
+    #: number of the division; 0: the shard was never part of one
+    division: int
+    #: the queue's
+    max_length: int
+    is_closed: bool
+
+    @property
+    def spare(self) -> int:
+        """Number of unused places."""
+        return max(0, (self.quota or 0) - self.length)
+
+
+def read_room(queue: ShardSet) -> list[ShardRoom]:
+    """Return the room of every shard of a queue, in one round trip (on a cluster: of each node)."""
+    with clear_errors(), queue.broker.client.pipeline(transaction=False) as pipe:
+        for names in (queue.shard(number).names for number in queue.numbers):
+            pipe.hlen(names["body"])
+            pipe.hmget(names["meta"], "quota", "division", "rules")
+        found = pipe.execute()
+    return [_room(*each) for each in zip(queue.numbers, found[::2], found[1::2], strict=True)]
+
+
+def _room(number: int, length: int, meta: tuple[bytes | None, bytes | None, bytes | None]) -> ShardRoom:
+    quota, division, stored = meta
+    known = Rules(*RULES.unpack(stored)) if stored else Rules()
+    is_closed = bool(known.flags & CLOSING)
+    return ShardRoom(
+        number, length, None if quota is None else int(quota), int(division or 0), int(known.max_length), is_closed
+    )
+
+
+class RoomSearch:
+    """Search of one call for room, after a shard refused jobs because its quota was used up."""
+
+    def __init__(self, queue: ShardSet) -> None:
+        self._queue = queue
+        self._attempts = 0
+        self._has_paused = False
+        self._has_met_room = False
+
+    def find(self, number: int, jobs: int = 1, *, counted: int = 0) -> bool:
+        """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again.
+
+        Args:
+            counted: how many of the jobs the shard has counted as refused.
+        """
+        queue, began = self._queue, time.monotonic()
+        if self._attempts == MOST_ATTEMPTS or began < queue.full_until:
+            return False
+        self._attempts += 1
+        shards = read_room(queue)
+        here = next((room for room in shards if room.number == number), None)
+        if here is None or here.is_closed:
+            return False  # which refuses only payloads of its merged jobs
+        if not here.max_length:
+            queue.full_until = began + NO_LIMIT_SECONDS
+            return False
+        free = here.max_length - sum(room.length for room in shards)
+        if free <= 0:
+            queue.full_until = began + READ_SECONDS * len(shards)
+            return False
+        places = 0
+        if here.spare:
+            # Another producer has made room, or the refusal was that of a merged job with all its payloads.
+            if self._has_met_room:
+                return False
+            self._has_met_room = True
+        else:
+            places = self._take(here, shards, min(jobs, free))
+            if not places and not self._is_divided(here, shards):
+                self._pause()
+        queue.call("quota", number, here.max_length, here.division, b"give", places, counted)
+        return True
+
+    def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
+        """Take places for ``jobs`` jobs from other shards, and more from one that has many; return their number."""
+        taken = 0
+        for donor in sorted(shards, key=lambda room: room.spare, reverse=True):
+            if here.quota is None or taken >= jobs or not donor.spare:
+                break
+            if donor.division == here.division:
+                most = max(jobs - taken, donor.spare // 2)
+                reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most, 0)
+                taken += max(0, reply)
+        return taken
+
+    def _is_divided(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
+        """Divide the limit, unless another process may be about to give away the missing places."""
+        if here.division and not self._has_paused and any(room.quota != 0 for room in shards):
+            return False
+        return divide(self._queue, here.number)
+
+    def _pause(self) -> None:
+        self._has_paused = True
+        time.sleep(random.uniform(*_PAUSE))
+
+
+def divide(queue: ShardSet, first: int = -1) -> bool:
+    """Divide the limit of a queue among its shards, by their lengths.
+
+    Args:
+        first: the shard that gets a free place before the others.
+
+    Returns:
+        False if nothing was divided: there is no limit, or another process changes it or divides it.
+    """
+    shards = read_room(queue)
+    if len({room.max_length for room in shards}) != 1:
+        rules.restore(queue)
+        return False
+    limit, division = shards[0].max_length, max(room.division for room in shards) + 1
+
+    def call(act: bytes, numbers: Mapping[int, int]) -> list[int]:
+        calls = [(queue.shard(number), (limit, division, act, n, 0)) for number, n in numbers.items()]
+        return gather(queue.broker, "quota", calls)
+
+    numbers = [room.number for room in shards]
+    lengths = dict(zip(numbers, call(b"clear", dict.fromkeys(numbers, 0)), strict=True)) if limit else {}
+    if not lengths or min(lengths.values()) < 0:
+        return False
+    takers = sorted((room.number for room in shards if not room.is_closed), key=lambda number: number != first)
+    return min(call(b"set", quotas_of(limit, lengths, takers))) >= 0
+
+
+def quotas_of(limit: int, lengths: Mapping[int, int], takers: list[int]) -> dict[int, int]:
+    """Return quotas whose sum is the limit: what each shard holds, and free places in equal parts for the takers.
+
+    All are 0 where the shards hold more than the limit: whichever shard's jobs end, none takes a new one before the
+    limit is divided again, when the queue is below it.
+    """
+    free = limit - sum(lengths.values())
+    if free < 0:
+        return dict.fromkeys(lengths, 0)
+    parts = {number: (free + place) // len(takers) for place, number in enumerate(reversed(takers))}
+    return {number: length + parts.get(number, 0) for number, length in lengths.items()}
+
+
+def violations(queue: ShardSet) -> list[str]:
+    """Return a sentence if the quotas of a queue exceed its limit together."""
+    shards, again = read_room(queue), read_room(queue)
+    for _ in range(MOST_ATTEMPTS):
+        if [room[2:] for room in shards] == [room[2:] for room in again]:
+            break
+        # Places that are moved between the reads of two shards are counted twice.
+        shards, again = again, read_room(queue)
+    else:
+        return []
+    limit, total = max((room.max_length for room in shards), default=0), sum(room.quota or 0 for room in shards)
+    if total <= limit:
+        return []
+    return [f"{queue.name}: the quotas of the shards are {total} together, above its max_length {limit}"]

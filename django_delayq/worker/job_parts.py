@@ -1,0 +1,105 @@
+"""Parts of a worker process that run jobs: execution, slots, time limits, wake listener and fetch loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .child import EXIT_OK, exit_code_of
+from .config import WorkerConfig
+from .consumer import Consumer
+from .eventloop import EventLoop
+from .execution import Execution
+from .limits import TimeoutMonitor
+from .slots import Slots
+from .unknown import UnknownTasks
+from .wake_listener import WakeListener
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.replies import Which
+    from ..core.task import Registry
+    from .changes import Changes
+    from .ending import Ending
+    from .hooks import Hooks
+    from .middleware import Middleware
+    from .redis_health import RedisHealth
+    from .scoreboard import Scoreboard
+    from .shard_selector import ShardSelector
+
+
+class JobParts:
+    """Parts of one process, built and connected; each has its own ``start``. See :class:`.worker.Worker`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        registry: Registry,
+        config: WorkerConfig,
+        hooks: Hooks,
+        middlewares: Sequence[Middleware],
+        *,
+        name: str,
+        which: Which,
+        selector: ShardSelector,
+        health: RedisHealth,
+        changes: Changes,
+        board: Scoreboard | None,
+        ending: Ending,
+        reaction_seconds: float,
+    ) -> None:
+        self._ending = ending
+        self._event_loop = EventLoop()
+        execution = Execution(registry, hooks, middlewares, board=board, loop=self._event_loop)
+        execution.unknown = UnknownTasks(broker.knows_task)
+        self.slots = Slots(config.threads, execution, hooks, selector.attempt_ended)
+        self.timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
+            self.slots.running, board, ending.overran, ending.check, reaction_seconds=reaction_seconds
+        )
+        self._waker: WakeListener | None = None
+        if which != "quarantined":  # the tokens are for processes that serve all other jobs
+            self._waker = WakeListener(broker, selector, health, selector.lock)
+        self.consumer = Consumer(
+            config,
+            name,
+            selector,
+            self.slots,
+            health,
+            self._waker,
+            broker.lease_ms / 1000,
+            registry,
+            changes,
+            execution.readiness,
+            broker.tally,
+            which,
+            board,
+        )
+        ending.consumer = self.consumer
+
+    def start_consumer(self) -> None:
+        """Start the fetch loop; when it has ended, the worker has nothing more to do."""
+        self.consumer.start()
+        threading.Thread(target=self._await_consumer, name="delayq-end", daemon=True).start()
+
+    def _await_consumer(self) -> None:
+        self.consumer.finished.wait()
+        self._ending.finish()
+
+    def stop_listening(self) -> None:
+        """Take no wake tokens any more."""
+        if self._waker is not None:
+            self._waker.close()
+
+    def close(self) -> bool:
+        """Wait for the fetch loop until the grace period ends, then end it. Return False if a job still runs."""
+        consumer, ending = self.consumer, self._ending
+        if not consumer.join(max(0.0, ending.seconds_left)):
+            consumer.halt()
+            consumer.join(1.0)
+        if ending.exit_code == EXIT_OK:
+            ending.exit_code = exit_code_of(consumer)
+        clean = self.slots.close(0.2 if not consumer.held else 0.0)
+        if clean:
+            self._event_loop.close()
+        return clean

@@ -1,0 +1,50 @@
+"""The job browser: ranges of ids, and of burials in the morgue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_delayq.core.broker import Broker
+from tests.admin.support import Yard, cells
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/django_delayq/livejob/"
+
+
+@pytest.fixture
+def operator(client: Client, staff: Callable[..., Any], delayq: Broker) -> Client:
+    yard = Yard(delayq, shards=2)
+    for ident in ("a", "b", "c"):
+        yard.put(ident)
+        yard.buried(yard.take_one())
+    for ident in ("a", "b", "c", "d"):
+        yard.put(ident)
+    client.force_login(staff("view_livejob"))
+    return client
+
+
+def ids(client: Client, **asked: Any) -> list[str]:
+    answer = client.get(LIST, asked)
+    assert answer.status_code == 200
+    return sorted(row[0] for row in cells(answer.content))
+
+
+def test_jobs_are_listed_by_ranges(operator: Client) -> None:
+    assert ids(operator, id_from="b", id_to="c") == ["b", "c"]
+    assert ids(operator, id_from="c") == ["c", "d"]
+    assert ids(operator, id_from="c", id_to="a") == ["a", "b", "c", "d"], "a range that cannot be is left out"
+    assert ids(operator, place="morgue", id_to="b") == ["a", "b"]
+    assert ids(operator, place="morgue", buried_from="2000-01-01T00:00") == ["a", "b", "c"]
+    assert ids(operator, place="morgue", buried_before="2000-01-01T00:00") == []
+
+
+def test_the_form_offers_burials_in_the_morgue_only(operator: Client) -> None:
+    assert b'name="buried_from"' in operator.get(LIST, {"place": "morgue"}).content
+    waiting = operator.get(LIST, {"id_from": "b"}).content
+    assert b'name="buried_from"' not in waiting
+    assert b'name="id_from" value="b"' in waiting

@@ -1,0 +1,198 @@
+"""Runs and workers that are to end: time limits, stops, cancellations, replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Release
+from django_delayq.core.task import Registry, Task
+from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, current_job
+
+from .support import DEADLINE, config, eventually, places, put, registry_named, registry_of, run_dry, working
+
+
+def busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_run_that_takes_too_long_is_a_timeout_and_the_next_job_is_not_disturbed(broker: Broker, kind: str) -> None:
+    after: list[int] = []
+
+    def work() -> None:
+        busy(DEADLINE)
+
+    async def work_async() -> None:
+        await asyncio.sleep(DEADLINE)
+
+    def following() -> None:
+        after.append(1)
+
+    name = "work" if kind == "thread" else "work_async"
+    put(broker, name, id="slow")
+    registry = registry_of(work, work_async, timeout=0.2, max_attempts=2, retry_in=lambda n: 60.0)
+    registry.add(Task(following, name="following"))
+    with working(broker, registry, config(threads=1)):
+        eventually(lambda: places(broker) == {"delayed": 1, "failed": 1})
+        put(broker, "following")
+        eventually(lambda: after)
+    view = broker.queue("default")
+    page = broker.inspector.page(view.name, "failed")
+    assert b"JobTimeout" in page.jobs[0].job.error or b"CancelledError" in page.jobs[0].job.error
+
+
+def test_a_time_limit_never_strikes_after_the_run(broker: Broker) -> None:
+    ran: Counter[str] = Counter()
+
+    def work() -> None:
+        ran["work"] += 1
+        busy(0.0098)
+
+    for _ in range(150):
+        put(broker, "work")
+    registry = registry_of(work, timeout=0.01, max_attempts=1)
+    worker = run_dry(broker, registry, threads=1)
+    counts = places(broker)
+    assert ran["work"] == 150 and set(counts) <= {"morgue"}
+    assert worker.consumer is not None and worker.consumer.settled == 150
+
+
+def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(broker: Broker) -> None:
+    gate = threading.Event()
+    others: list[int] = []
+
+    def stubborn() -> None:
+        while not gate.is_set():
+            try:
+                gate.wait(DEADLINE)
+            except BaseException:
+                continue
+
+    def work() -> None:
+        others.append(1)
+
+    registry = registry_of(stubborn, timeout=0.1)
+    registry.add(Task(work, name="work"))
+    put(broker, "stubborn", id="stubborn")
+    with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
+        put(broker, "work")
+        assert worker.done.wait(DEADLINE)
+        assert not worker.stop() and worker.ending.exit_code == EXIT_STUCK
+        gate.set()
+    assert others == [1]
+    assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
+
+
+def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:
+    gate, begun = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def work() -> None:
+        begun.set()
+        gate.wait(DEADLINE)
+        ended.append(1)
+
+    for _ in range(4):
+        put(broker, "work")
+    with working(broker, registry_of(work), config(threads=1)) as worker:
+        assert begun.wait(DEADLINE)
+        stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
+        stopper.start()
+        eventually(lambda: worker.ending.stop_by)
+        gate.set()
+        stopper.join(DEADLINE)
+    assert ended == [1] and places(broker) == {"ready": 3}
+    assert broker.workers() == []
+
+
+def test_long_handlers_are_told_to_stop_before_the_end(broker: Broker) -> None:
+    told, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        begun.set()
+        until = time.monotonic() + DEADLINE
+        while not job.should_stop and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        told.set()
+        raise Release
+
+    put(broker, "work")
+    with working(broker, registry_of(work)) as worker:
+        assert begun.wait(DEADLINE)
+        assert worker.stop(4.0)
+    assert told.is_set() and places(broker) == {"ready": 1}
+
+
+def test_a_cancelled_run_hears_of_it_and_does_not_come_back(broker: Broker) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        begun.set()
+        until = time.monotonic() + DEADLINE
+        while not job.should_stop and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        stopped.set()
+        raise ValueError("stopped in the middle")
+
+    put(broker, "work", id="x")
+    with working(broker, registry_of(work), config(heartbeat=0.05)):
+        assert begun.wait(DEADLINE)
+        assert broker.queue("default").cancel("x") == "stopping"
+        assert stopped.wait(DEADLINE)
+        eventually(lambda: places(broker) == {})
+
+
+def test_a_run_beyond_its_max_lease_is_told_to_stop_and_left_to_the_reaper(connection: Any, prefix: str) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    attempts: list[int] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            eventually(lambda: job.should_stop)
+            eventually(lambda: broker.inspector.counts("default").failed, "the reaper took the job")
+
+    put(broker, "work")
+    with working(broker, registry_of(work, max_lease=0.3), config(heartbeat=0.1)):
+        eventually(lambda: len(attempts) == 2)
+        eventually(lambda: places(broker) == {})
+    assert attempts == [1, 2]
+
+
+def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
+    with working(broker, Registry()) as worker:
+        eventually(lambda: worker._selector and worker._selector.waiting)
+        begin = time.monotonic()
+        assert worker.stop()
+        assert time.monotonic() - begin < 1.5
+
+
+def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> None:
+    ran: list[int] = []
+    for n in range(5):
+        put(broker, "work", n)
+    with working(broker, registry_named("work", ran.append), config(max_jobs=3)) as worker:
+        assert worker.done.wait(DEADLINE)
+        worker.stop()
+        assert worker.ending.exit_code == EXIT_RECYCLE
+    assert len(ran) == 3 and places(broker) == {"ready": 2}
+
+
+def test_a_worker_that_has_grown_ends_to_be_replaced(broker: Broker) -> None:
+    with working(broker, Registry(), config(max_rss=1.0)) as worker:
+        assert worker.done.wait(DEADLINE) and worker.ending.exit_code == EXIT_RECYCLE
