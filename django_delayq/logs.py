@@ -117,21 +117,27 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["traceback"] = record.exc_text
         return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, default=str, ensure_ascii=False))
 
 
 def configure(style: str = "plain", verbosity: int = 1) -> bool:
-    """Add a handler on stderr to the package's logger, unless the project's ``LOGGING`` configured one.
+    """Set up the logging of a worker command. A handler or a level of the project's ``LOGGING`` stays as it is.
 
     Args:
         style: "plain" or "json".
-        verbosity: Django's ``--verbosity``: 0 = warnings, 1 = normal events, 2 and more = everything.
+        verbosity: Django's ``--verbosity``: 0 = warnings and failed attempts, 1 = also what a worker does, 2 = also
+            each success and all tracebacks (level ``DEBUG``), 3 = also the records of other libraries.
 
     Returns:
-        True if a handler was added.
+        True if a handler on stderr was added.
     """
     package = logging.getLogger(PACKAGE)
-    if package.hasHandlers():
+    is_configured = package.hasHandlers()
+    if package.level == logging.NOTSET and (verbosity != 1 or not is_configured):
+        package.setLevel(logging.WARNING if verbosity < 1 else logging.INFO if verbosity == 1 else logging.DEBUG)
+    if is_configured:
         return False
     handler = logging.StreamHandler(sys.stderr)
     if style == "json":
@@ -139,7 +145,9 @@ def configure(style: str = "plain", verbosity: int = 1) -> bool:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter(PLAIN))
-    package.addHandler(handler)
-    if package.level == logging.NOTSET:
-        package.setLevel(logging.WARNING if verbosity < 1 else logging.INFO if verbosity == 1 else logging.DEBUG)
+    if verbosity < 3:
+        package.addHandler(handler)
+    else:
+        logging.root.addHandler(handler)
+        logging.root.setLevel(logging.DEBUG)
     return True

@@ -115,10 +115,10 @@ def check_cache(alias: str) -> None:
 def _backend(alias: str) -> type[Any]:
     """Return the class of a cache; ``object`` if it cannot be imported."""
     try:
-        found = import_string(str(django_settings.CACHES[alias].get("BACKEND")))
+        backend = import_string(str(django_settings.CACHES[alias].get("BACKEND")))
     except (ImportError, AttributeError, TypeError):
         return object
-    return found if isinstance(found, type) else object
+    return backend if isinstance(backend, type) else object
 
 
 # -- tests -----------------------------------------------------------------------------------------------------------

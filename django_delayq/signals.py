@@ -68,7 +68,7 @@ def notify(event: str, *, job: Job, task: Task | None, **details: Any) -> None:
         try:
             task.listener(event, job=job, **details)
         except Exception:
-            logger.exception("%s: the task %s failed to hear of %s", job.id, task.name, event)
+            logger.exception("%s: the listener of task %s failed at %s", job.id, task.name, event)
     emit(_OF_RUNS[event], task, job=job, **details)
 
 

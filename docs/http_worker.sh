@@ -12,7 +12,7 @@ post() { # VERB: sends stdin, and prints the answer; fails on an error, or witho
     -H 'Content-Type: application/json' "$DELAYQ_URL/v1/queues/$queue/$1"
 }
 
-settle() { # VERB MEMBERS: tells how the job ended, again while nobody hears it
+settle() { # VERB MEMBERS: sends how the job ended; repeats that until there is a response
   for pause in 1 5 10 30 60 0; do
     if answer=$(printf '%s' "$held" | jq -c --argjson more "$2" '{jobs: [. + $more]}' | post "$1"); then
       printf '%s' "$answer" | jq -r '.results[] | select(.counted | not) | "lost the lease of \(.id)"' >&2

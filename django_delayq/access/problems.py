@@ -171,7 +171,9 @@ def _problem_of_queue(error: Exception) -> Problem | None:
             return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
         case Misconfigured():
             logger.error("the queue cannot be used: %s", error)
-            return Problem(503, "unavailable", "the queue is not set up; the server's log says why", retry_after=60)
+            return Problem(
+                503, "unavailable", "the queue is not set up; the reason is in the server's log", retry_after=60
+            )
         case DelayQError():
             return Problem(409, "conflict", str(error))
     return None

@@ -83,11 +83,11 @@ class AttemptPages(RedisPages):
         """Render the jobs that finished recently."""
         broker = connections.broker()
         names = ("queue", "task", "outcome", "id")
-        wanted = EventFilter(**{name: request.GET.get(name, "").strip()[:_LONGEST_TEXT] for name in names})
+        conditions = EventFilter(**{name: request.GET.get(name, "").strip()[:_LONGEST_TEXT] for name in names})
         now_ms = broker.now_ms()
         context = {
-            "wanted": wanted,
-            "attempts": self.attempts(wanted, now_ms),
+            "conditions": conditions,
+            "attempts": self.attempts(conditions, now_ms),
             "most": MOST,
             "queues": broker.queue_names(),
             "outcomes": OUTCOMES,
@@ -96,11 +96,11 @@ class AttemptPages(RedisPages):
         title = _("Recently finished")
         return self.render(request, "live_finished", title, context, trail=[(title, "")])
 
-    def attempts(self, wanted: EventFilter, now_ms: float) -> list[AttemptViewModel]:
+    def attempts(self, conditions: EventFilter, now_ms: float) -> list[AttemptViewModel]:
         """Return view models of the newest events, the latest first."""
         return [
             AttemptViewModel(event, now_ms, self.url("change", f"{event.queue}/{event.id}") if event.id else "")
-            for event in newest(connections.broker(), wanted, MOST)
+            for event in newest(connections.broker(), conditions, MOST)
         ]
 
     def attempts_of(self, queue: str, ident: str) -> dict[str, Any]:

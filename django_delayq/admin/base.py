@@ -156,9 +156,9 @@ class ReadOnlyAdmin(AdminPages):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list, also stored on the request for actions."""
-        found = super().get_changelist_instance(request)
-        request.delayq_changelist = found  # type: ignore[attr-defined]
-        return found
+        change_list = super().get_changelist_instance(request)
+        request.delayq_changelist = change_list  # type: ignore[attr-defined]
+        return change_list
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Render the list with our plural name and explanation."""
@@ -182,10 +182,10 @@ class ReadOnlyAdmin(AdminPages):
         Raises:
             Http404: there is none.
         """
-        found = self.get_object(request, unquote(object_id))
-        if found is None:
+        row = self.get_object(request, unquote(object_id))
+        if row is None:
             raise Http404(f"no {self.opts.verbose_name} {object_id[:100]!r} exists; it may have been removed")
-        return found
+        return row
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Run an action; report invalid keys in the selection instead of failing."""

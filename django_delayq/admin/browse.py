@@ -199,12 +199,12 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
     deadline = time.monotonic() + seconds
     matches = TextSearch(query.text, deadline)
     listing = Listing()
-    known: set[tuple[str, str, bytes]] = set()
+    seen: set[tuple[str, str, bytes]] = set()
 
     def add(view: JobView) -> None:
         name = view.job.queue, view.id, view.job.key if view.state == "morgue" else b""
-        if name not in known and query.where.holds(view):
-            known.add(name)
+        if name not in seen and query.where.holds(view):
+            seen.add(name)
             listing.jobs.append(view)
 
     try:
@@ -234,6 +234,6 @@ def _by_id(broker: Broker, names: Sequence[str], matches: TextSearch, text: str)
         return
     for name in names:
         matches.check_deadline()
-        found = broker.inspector.get(name, ident)
-        if found is not None:
-            yield found
+        view = broker.inspector.get(name, ident)
+        if view is not None:
+            yield view

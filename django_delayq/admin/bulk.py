@@ -159,8 +159,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("delay"))
     def delay(self, row: BulkAction) -> str:
         """Return the delay of a retry."""
-        found = row.options.get("delay") if isinstance(row.options, dict) else None
-        return formatting.duration(found) if isinstance(found, (int, float)) else formatting.NOTHING
+        seconds = row.options.get("delay") if isinstance(row.options, dict) else None
+        return formatting.duration(seconds) if isinstance(seconds, (int, float)) else formatting.NOTHING
 
     @admin.display(description=_("ordered"), ordering="created_at")
     def ordered(self, row: BulkAction) -> SafeString | str:

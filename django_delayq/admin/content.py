@@ -158,8 +158,8 @@ def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
 
 def project_frame(line: str) -> bool | None:
     """Return True if the line opens a traceback frame of the project, False for a library's; None for other lines."""
-    found = _FRAME.match(line)
-    return None if found is None else _FOREIGN.search(found["file"]) is None
+    frame = _FRAME.match(line)
+    return None if frame is None else _FOREIGN.search(frame["file"]) is None
 
 
 def traceback_html(text: str) -> SafeString | str:

@@ -85,35 +85,35 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 
 def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
-    redis, found = snapshot.redis, []
+    redis, warnings = snapshot.redis, []
     if snapshot.producers_paused_ms is not None:
-        found.append(_("Producers are paused: no queue takes new jobs. Resume them on the page of the queues."))
+        warnings.append(_("Producers are paused: no queue takes new jobs. Resume them on the page of the queues."))
     if redis.loading:
-        found.append(_("Redis is loading its data: these numbers are incomplete until it has finished."))
+        warnings.append(_("Redis is loading its data: these numbers are incomplete until it has finished."))
     if redis.role == "replica":
-        found.append(_("This Redis is a replica and refuses writes: configure the primary, or Sentinel."))
+        warnings.append(_("This Redis is a replica and refuses writes: configure the primary, or Sentinel."))
     if not redis.aof:
         text = _(
             "Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
             "(%s). Set “appendonly yes”."
         )
-        found.append(text % _ago(redis.rdb_last_save_seconds))
+        warnings.append(text % _ago(redis.rdb_last_save_seconds))
     elif not redis.aof_ok:
-        found.append(_("Redis could not write its append-only file: check if its disk is full."))
+        warnings.append(_("Redis could not write its append-only file: check if its disk is full."))
     if not redis.rdb_ok:
-        found.append(_("Redis could not write its last snapshot: check its log, and if its disk is full."))
+        warnings.append(_("Redis could not write its last snapshot: check its log, and if its disk is full."))
     if (redis.maxmemory_policy or "").startswith("allkeys"):
-        found.append(
+        warnings.append(
             _("maxmemory-policy %s deletes jobs when memory is full: set “noeviction”.") % redis.maxmemory_policy
         )
     if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
         full = percent((redis.used_memory or 0) / redis.maxmemory)
-        found.append(_("%s of Redis's memory limit is used: new jobs are refused when it is full.") % full)
-    return found + _worker_warnings(snapshot)
+        warnings.append(_("%s of Redis's memory limit is used: new jobs are refused when it is full.") % full)
+    return warnings + _worker_warnings(snapshot)
 
 
 def _worker_warnings(snapshot: Snapshot) -> list[str]:
-    found = []
+    warnings = []
     lost = [worker.name for worker in snapshot.workers if worker.lost]
     if lost:
         text = ngettext(
@@ -121,7 +121,7 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             "%(n)d workers have sent no heartbeat for a while: %(names)s",
             len(lost),
         )
-        found.append(text % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
+        warnings.append(text % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
     held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
     if held:
         seconds = max(queue.counts.hold_ms for queue in held) / 1000
@@ -130,7 +130,7 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             "for another %(time)s (%(names)s)."
         )
         names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
-        found.append(text % {"time": duration(seconds), "names": names})
+        warnings.append(text % {"time": duration(seconds), "names": names})
     alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
     if alone:
         number = sum(queue.counts.quarantine for queue in alone)
@@ -140,7 +140,7 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             "while running them (%(names)s).",
             number,
         )
-        found.append(text % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
+        warnings.append(text % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
     parked = [queue for queue in snapshot.queues if queue.counts.parked]
     if parked:
         number = sum(queue.counts.parked for queue in parked)
@@ -149,10 +149,10 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
             "%(n)d due jobs wait for a free slot of their task (%(names)s).",
             number,
         )
-        found.append(text % {"n": number, "names": ", ".join(queue.name for queue in parked[:_MOST_NAMES])})
+        warnings.append(text % {"n": number, "names": ", ".join(queue.name for queue in parked[:_MOST_NAMES])})
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )
     if waiting and all(worker.lost for worker in snapshot.workers):
-        found.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
-    return found
+        warnings.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
+    return warnings

@@ -124,5 +124,5 @@ class DashboardQuery:
             "done": done,
             **{place: lambda queue, place=place: getattr(queue.counts, place) for place in PLACES},
         }
-        found = sorted((one for one in source.snapshot.queues if text in one.name.lower()), key=keys["name"])
-        return sorted(found, key=keys[self.sort], reverse=self.reverse)
+        matching = sorted((one for one in source.snapshot.queues if text in one.name.lower()), key=keys["name"])
+        return sorted(matching, key=keys[self.sort], reverse=self.reverse)

@@ -50,8 +50,8 @@ def change_since(text: str, snapshot: Snapshot) -> Change | None:
     totals = snapshot.totals
     late = united(snapshot.figures.lateness.values()).since(Histogram(tuple(lateness)))
     total = Rates(rate(scheduled, totals.scheduled), rate(done, totals.done), rate(failing, totals.failing), late)
-    known = ((queue, queues.get(_key(queue.name))) for queue in snapshot.queues)
-    rates = {queue.name: Rates(done=rate(before, queue.done)) for queue, before in known if before is not None}
+    earlier = ((queue, queues.get(_key(queue.name))) for queue in snapshot.queues)
+    rates = {queue.name: Rates(done=rate(before, queue.done)) for queue, before in earlier if before is not None}
     return Change(seconds, total, rates)
 
 

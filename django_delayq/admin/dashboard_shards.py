@@ -67,14 +67,14 @@ class ShardMap:
 
     @cached_property
     def _rows(self) -> list[tuple[str, list[Counts]]]:
-        found = []
+        rows = []
         for queue in self.queues:
             epochs: dict[int, list[Counts]] = {}
             for place, counts in queue.counts.shards:
                 epochs.setdefault(place // MAX_SHARDS, []).append(counts)
             for epoch, shards in epochs.items():
-                found.append((f"{queue.name}, {_('epoch %s') % epoch}" if len(epochs) > 1 else queue.name, shards))
-        return found
+                rows.append((f"{queue.name}, {_('epoch %s') % epoch}" if len(epochs) > 1 else queue.name, shards))
+        return rows
 
     @cached_property
     def _listed(self) -> list[tuple[str, list[Counts]]]:

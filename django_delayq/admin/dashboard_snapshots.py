@@ -89,12 +89,12 @@ class SnapshotCache:
             if self._error is not None and now - self._error[0] < SHARED:
                 raise self._error[1]
             try:
-                found = self._take(broker, span)
+                latest = self._take(broker, span)
             except DelayQError as error:
                 self._error = time.monotonic(), error
                 raise
-            self._kept[span] = time.monotonic(), found
-            return found
+            self._kept[span] = time.monotonic(), latest
+            return latest
 
     def _take(self, broker: DjangoBroker, span: str) -> DashboardSnapshot:
         began = time.monotonic()
@@ -128,8 +128,8 @@ SNAPSHOTS: Final = SnapshotCache()
 
 def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
     """Return (worker, job) for the running jobs that are shown: those that started first."""
-    found = [(worker.name, job) for worker in snapshot.workers if not worker.lost for job in worker.jobs]
-    return sorted(found, key=lambda one: one[1].started_ms)[:MOST_RUNNING]
+    jobs = [(worker.name, job) for worker in snapshot.workers if not worker.lost for job in worker.jobs]
+    return sorted(jobs, key=lambda one: one[1].started_ms)[:MOST_RUNNING]
 
 
 def _leases(broker: DjangoBroker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:

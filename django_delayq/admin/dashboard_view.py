@@ -135,12 +135,12 @@ class DashboardView:
     @property
     def queues_note(self) -> str:
         """Note on how many of the queues are shown."""
-        found, total = len(self._found), len(self.source.snapshot.queues)
-        if found > MOST_QUEUES:
-            numbers = {"shown": grouped(MOST_QUEUES), "found": grouped(found)}
+        matching, total = len(self._found), len(self.source.snapshot.queues)
+        if matching > MOST_QUEUES:
+            numbers = {"shown": grouped(MOST_QUEUES), "found": grouped(matching)}
             return _("%(shown)s of %(found)s; type a part of a name to find others") % numbers
-        if found < total:
-            return _("%(found)s of %(total)s") % {"found": grouped(found), "total": grouped(total)}
+        if matching < total:
+            return _("%(found)s of %(total)s") % {"found": grouped(matching), "total": grouped(total)}
         return grouped(total)
 
     @cached_property

@@ -37,8 +37,8 @@ def distinct_values(rows: QuerySet[Any], column: str, most: int = MOST) -> list[
     """
     using = connections[rows.db]
     if using.vendor not in _JUMPS:
-        found = rows.model._default_manager.using(rows.db).order_by(column).values_list(column, flat=True).distinct()
-        return list(found[:most])
+        values = rows.model._default_manager.using(rows.db).order_by(column).values_list(column, flat=True).distinct()
+        return list(values[:most])
     name = using.ops.quote_name
     field = name(rows.model._meta.get_field(column).column)
     table = name(rows.model._meta.db_table)
@@ -96,7 +96,7 @@ class ValueFilter(_Filter):
         """Yield the choices, and the current value if it is not among the first."""
         yield from super().choices(changelist)
         value = self.value()
-        if value is not None and value not in {str(known) for known, _label in self.lookup_choices}:
+        if value is not None and value not in {str(listed) for listed, _label in self.lookup_choices}:
             yield {
                 "selected": True,
                 "query_string": changelist.get_query_string({str(self.parameter_name): value}),
@@ -177,13 +177,13 @@ class StateFilter(_Filter):
     def chosen(self) -> dict[str, Any]:
         """Return the lookup of the state."""
         value = self.value()
-        return {"state": value} if value in {known for known, _label in self.lookup_choices} else {}
+        return {"state": value} if value in {state for state, _label in self.lookup_choices} else {}
 
 
 def lookups_of(changelist: ChangeList) -> dict[str, Any]:
     """Return the lookups of a change list's filters, without its search."""
-    found: dict[str, Any] = {}
+    lookups: dict[str, Any] = {}
     for spec in changelist.filter_specs:
         if isinstance(spec, _Filter):
-            found |= spec.chosen()
-    return found
+            lookups |= spec.chosen()
+    return lookups

@@ -132,10 +132,10 @@ def moment(ms: float | None, now_ms: float) -> When | None:
 def from_ms(ms: float | None) -> datetime | None:
     """Return a moment from Unix ms; None for None and for values out of range."""
     try:
-        found = datetime_of(ms) if ms else None
+        moment = datetime_of(ms) if ms else None
     except (ValueError, OverflowError, OSError):
         return None
-    return found if found is None or settings.USE_TZ else timezone.make_naive(found)
+    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
 
 
 def exact(at: datetime) -> str:

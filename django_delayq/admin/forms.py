@@ -193,15 +193,15 @@ class PayloadsForm(EditForm):
 
     def clean_payloads(self) -> list[dict[str, Any]]:
         """Check that each entry has a payload and a numeric score."""
-        found: list[dict[str, Any]] = self.cleaned_data["payloads"]
-        if not found:
+        entries: list[dict[str, Any]] = self.cleaned_data["payloads"]
+        if not entries:
             raise forms.ValidationError(_("A merged job needs at least one payload. To drop the job, discard it."))
-        for place, entry in enumerate(found, 1):
+        for place, entry in enumerate(entries, 1):
             if not isinstance(entry, dict) or entry.keys() != {"score", "payload"} or not _is_number(entry["score"]):
                 raise forms.ValidationError(
                     _('Entry %(place)d must be {"score": a number, "payload": …}.') % {"place": place}
                 )
-        return found
+        return entries
 
 
 def _is_number(value: Any) -> bool:

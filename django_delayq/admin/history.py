@@ -61,19 +61,19 @@ class HourlyStatAdmin(RedisPages):
     def page_view(self, request: HttpRequest) -> HttpResponse:
         """Render charts, tables and the forecast."""
         query = HistoryQuery.of(request.GET)
-        found = summary(query.series, query.period)
+        overview = summary(query.series, query.period)
         names = known_tasks()
         listed = self.listed(request, query)
         context = {
             "query": query,
-            "found": found,
+            "overview": overview,
             "periods": [(name, label, self.link(query, period=name)) for name, label in PERIODS.items()],
             "queues": _with(sorted({queue for queue, _task in names}), query.queue),
             "tasks": _with(sorted({task for queue, task in names if task and query.queue in ("", queue)}), query.task),
-            "tiles": tiles(found.total),
-            "charts": charts(found),
-            "rates": rates(found, query),
-            "failing": failing(found, query),
+            "tiles": tiles(overview.total),
+            "charts": charts(overview),
+            "rates": rates(overview, query),
+            "failing": failing(overview, query),
             "forecast": self.ahead(query),
             "columns": COLUMNS,
             "rows": rows_of(listed.rows),

@@ -24,13 +24,13 @@ MOST_MARKS: Final = 5
 Mark: TypeAlias = tuple[str, str]
 
 
-def charts(found: Summary) -> list[Chart]:
+def charts(overview: Summary) -> list[Chart]:
     """Return the charts of throughput and lateness, and the lateness map."""
-    slots = found.period.slots
-    step = timedelta(hours=found.period.step)
-    pattern = "H:i" if found.period.hours <= 48 else "j M"
-    marks = [(local_text(slot, pattern), _span(slot, min(slot + step, found.period.end))) for slot in slots]
-    return [_throughput(found, marks), _lateness(found, marks), _heat(found, marks)]
+    slots = overview.period.slots
+    step = timedelta(hours=overview.period.step)
+    pattern = "H:i" if overview.period.hours <= 48 else "j M"
+    marks = [(local_text(slot, pattern), _span(slot, min(slot + step, overview.period.end))) for slot in slots]
+    return [_throughput(overview, marks), _lateness(overview, marks), _heat(overview, marks)]
 
 
 def _span(start: datetime, end: datetime) -> str:
@@ -40,10 +40,10 @@ def _span(start: datetime, end: datetime) -> str:
     return f"{local_text(start)}–{local_text(end, 'H:i')}"
 
 
-def _throughput(found: Summary, marks: Sequence[Mark]) -> Chart:
+def _throughput(overview: Summary, marks: Sequence[Mark]) -> Chart:
     rows = []
-    for place, ((brief, full), total) in enumerate(zip(marks, found.slots, strict=True)):
-        per_hour = found.per_hour(place)
+    for place, ((brief, full), total) in enumerate(zip(marks, overview.slots, strict=True)):
+        per_hour = overview.per_hour(place)
         cells = [
             (grouped(total["runs"]), number(per_hour)),
             (grouped(total["succeeded"]), ""),
@@ -51,31 +51,33 @@ def _throughput(found: Summary, marks: Sequence[Mark]) -> Chart:
         ]
         rows.append(Row(full, cells, brief))
     text = _("%(attempts)s attempts in all, %(failed)s of them failed.")
-    summary = text % {"attempts": grouped(found.total["runs"]), "failed": grouped(found.total.failures)}
+    summary = text % {"attempts": grouped(overview.total["runs"]), "failed": grouped(overview.total.failures)}
     head = ((_("Time"), 0), (_("Attempts"), 1), (_("Succeeded"), 0), (_("Failed"), 2))
     return Chart("dq-throughput", _("Throughput"), _("attempts per hour"), head, rows, summary)
 
 
-def _lateness(found: Summary, marks: Sequence[Mark]) -> Chart:
+def _lateness(overview: Summary, marks: Sequence[Mark]) -> Chart:
     rows = []
-    for (brief, full), total in zip(marks, found.slots, strict=True):
+    for (brief, full), total in zip(marks, overview.slots, strict=True):
         lateness = [total.lateness_ms(percentile) for percentile in (50, 99)]
         cells = [(millis(value), number(value)) for value in lateness]
         rows.append(Row(full, [*cells, (grouped(total["sla_missed"]), "")], brief))
     summary = _("Over the whole period p50 is %(p50)s and p99 %(p99)s.") % {
-        "p50": millis(found.total.lateness_ms(50)),
-        "p99": millis(found.total.lateness_ms(99)),
+        "p50": millis(overview.total.lateness_ms(50)),
+        "p99": millis(overview.total.lateness_ms(99)),
     }
     head = ((_("Time"), 0), ("p50", 1), ("p99", 2), (_("Too late"), 0))
     note = _("start after due time, log scale")
     return Chart("dq-lateness", _("Lateness"), note, head, rows, summary, kind="lines", log="ms")
 
 
-def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:
-    numbers = [[sum(total.lateness[2 * band : 2 * band + 2]) for total in found.slots] for band in _bands(found)]
-    names = [_band(band) for band in _bands(found)]
+def _heat(overview: Summary, marks: Sequence[Mark]) -> Chart:
+    numbers = [[sum(total.lateness[2 * band : 2 * band + 2]) for total in overview.slots] for band in _bands(overview)]
+    names = [_band(band) for band in _bands(overview)]
     place = max(range(len(names)), key=lambda place: sum(numbers[place]))
-    summary = _("Most attempts started this late: %(band)s.") % {"band": names[place]} if found.total["timed"] else ""
+    summary = (
+        _("Most attempts started this late: %(band)s.") % {"band": names[place]} if overview.total["timed"] else ""
+    )
     rows = [
         Row(full, [(grouped(row[place]), "") for row in numbers], brief) for place, (brief, full) in enumerate(marks)
     ]
@@ -103,9 +105,9 @@ def heat_map(names: Sequence[str], numbers: Sequence[Sequence[int]], marks: Sequ
     return HeatMap(rows[::-1], spans)
 
 
-def _bands(found: Summary) -> range:
+def _bands(overview: Summary) -> range:
     """Return the rows of the map: up to the one with the latest attempt."""
-    last = max((place for place, count in enumerate(found.total.lateness) if count), default=0)
+    last = max((place for place, count in enumerate(overview.total.lateness) if count), default=0)
     return range(max(LEAST_ROWS, last // 2 + 1))
 
 

@@ -86,11 +86,11 @@ def _moment(text: str, *, end: bool = False) -> datetime:
     """
     try:
         day = parse_date(text)
-        found = parse_datetime(text) if day is None or len(text) > 10 else None
-        if found is None and day is not None:
-            found = datetime.combine(day + _DAY if end else day, time())
-        if found is not None:
-            return found if timezone.is_aware(found) else timezone.make_aware(found, timezone.get_current_timezone())
+        moment = parse_datetime(text) if day is None or len(text) > 10 else None
+        if moment is None and day is not None:
+            moment = datetime.combine(day + _DAY if end else day, time())
+        if moment is not None:
+            return moment if timezone.is_aware(moment) else timezone.make_aware(moment, timezone.get_current_timezone())
     except (ValueError, OverflowError):
         pass
     raise ValueError(_("“%(text)s” is neither a date nor a date with a time") % {"text": text})

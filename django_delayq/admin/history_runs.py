@@ -239,10 +239,10 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
         """Return options and position of the run, secrets masked."""
-        found = content.mask().value(row.detail)
-        if isinstance(found, dict) and found:
-            return content.mapping_table(found)
-        return content.pre(content.pretty(found)) if found else formatting.NOTHING
+        detail = content.mask().value(row.detail)
+        if isinstance(detail, dict) and detail:
+            return content.mapping_table(detail)
+        return content.pre(content.pretty(detail)) if detail else formatting.NOTHING
 
 
 def _share(row: PipelineRun) -> float | None:

@@ -42,9 +42,9 @@ def tiles(total: SeriesSum) -> list[tuple[str, str, str]]:
     ]
 
 
-def rates(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
+def rates(overview: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with the highest failure rates."""
-    worst = found.by_failure_rate(LEAST_ATTEMPTS)[:MOST_TASKS]
+    worst = overview.by_failure_rate(LEAST_ATTEMPTS)[:MOST_TASKS]
     return [
         {
             **_named(name, query),
@@ -56,9 +56,9 @@ def rates(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     ]
 
 
-def failing(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
+def failing(overview: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with most failures, by kind of failure."""
-    worst = found.by_failures()[:MOST_TASKS]
+    worst = overview.by_failures()[:MOST_TASKS]
     return [
         {
             **_named(name, query),
@@ -99,16 +99,16 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
 # -- forecast --------------------------------------------------------------------------------------------------------
 
 
-def forecast_panel(found: Forecast) -> dict[str, Any]:
+def forecast_panel(forecast: Forecast) -> dict[str, Any]:
     """Return the values of the panel that shows how many jobs fall due in each of the next hours."""
-    total = found.total
+    total = forecast.total
     summary = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
         "due": grouped(total.due),
         "soon": grouped(sum(total.hours)),
     }
-    listed = [one for one in found.queues if one.due or any(one.hours)]
+    listed = [one for one in forecast.queues if one.due or any(one.hours)]
     return {
-        "chart": _next_day(found),
+        "chart": _next_day(forecast),
         "summary": summary,
         "drained": _drained(total),
         "queues": list(map(_queue, listed)),
@@ -116,8 +116,8 @@ def forecast_panel(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _next_day(found: Forecast) -> Chart:
-    total = found.total
+def _next_day(forecast: Forecast) -> Chart:
+    total = forecast.total
     left = total.behind or [None] * len(total.hours)
     rows = [
         Row(
@@ -125,7 +125,7 @@ def _next_day(found: Forecast) -> Chart:
             [(grouped(count), number(count)), (NOTHING if rest is None else grouped(rest), "")],
             local_text(begin, "H:i"),
         )
-        for begin, count, rest in zip(found.begins, total.hours, left, strict=True)
+        for begin, count, rest in zip(forecast.begins, total.hours, left, strict=True)
     ]
     head = ((_("Time"), 0), (_("Fall due"), 1), (_("Left at the end"), 0))
     return Chart("dq-forecast", _("The next 24 hours"), _("jobs that fall due"), head, rows)

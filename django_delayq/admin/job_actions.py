@@ -230,12 +230,12 @@ _VERBS: Final[Mapping[str, Callable[[list[Any], float], Counter[str]]]] = {
 def _moment(text: str | None) -> datetime | None:
     """Return a moment posted by our form; None if it is invalid. It can only narrow the target."""
     try:
-        found = parse_datetime(text or "")
+        moment = parse_datetime(text or "")
     except ValueError:
         return None
-    if found is None or timezone.is_aware(found) is not settings.USE_TZ:
+    if moment is None or timezone.is_aware(moment) is not settings.USE_TZ:
         return None
-    return min(found, timezone.now())
+    return min(moment, timezone.now())
 
 
 # --- results
@@ -276,8 +276,8 @@ _NOT_DONE: Final = ("live", "running", "gone")
 
 def phrases(outcomes: Mapping[str, int]) -> list[str]:
     """Return one sentence for each outcome."""
-    known = (*_DONE, *_NOT_DONE)
-    ordered = [*known, *sorted(set(outcomes) - set(known))]
+    usual = (*_DONE, *_NOT_DONE)
+    ordered = [*usual, *sorted(set(outcomes) - set(usual))]
     return [_phrase(outcome, outcomes[outcome]) for outcome in ordered if outcomes.get(outcome)]
 
 

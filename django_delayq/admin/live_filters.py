@@ -28,12 +28,12 @@ _MOST_CHARS: Final = 255
 def given_filters(parameters: QueryDict) -> dict[str, str]:
     """Return the conditions in an address as texts; those that cannot be read are left out."""
     given = {name: parameters.get(name, "")[:_MOST_CHARS] for name in FILTERS}
-    found = {name: value for name, value in given.items() if value and _is_valid(name, value)}
+    filters = {name: value for name, value in given.items() if value and _is_valid(name, value)}
     try:
-        filter_of(found)
+        filter_of(filters)
     except InvalidJob:
         return {}
-    return found
+    return filters
 
 
 def filter_of(given: Mapping[str, str]) -> JobFilter:
@@ -68,9 +68,9 @@ def _is_valid(name: str, value: str) -> bool:
 def _ms_of(text: str) -> float | None:
     """Return the Unix ms of a local moment from a form; None if it is none."""
     try:
-        found = parse_datetime(text)
-        if found is None:
+        moment = parse_datetime(text)
+        if moment is None:
             return None
-        return (timezone.make_aware(found) if timezone.is_naive(found) else found).timestamp() * 1000
+        return (timezone.make_aware(moment) if timezone.is_naive(moment) else moment).timestamp() * 1000
     except (ValueError, OverflowError):
         return None

@@ -48,12 +48,12 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without columns that may be long."""
         small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
-        found: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
+        listed: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
             options_size=Length("options"),
             small_options=small,
             message_start=Substr("error_message", 1, _MESSAGE_START),
         )
-        return found
+        return listed
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -121,9 +121,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row, read once per request."""
-        known = getattr(request, "delayq_row", None)
-        if known is not None and str(known.pk) == object_id:
-            return known
+        row = getattr(request, "delayq_row", None)
+        if row is not None and str(row.pk) == object_id:
+            return row
         return super().get_object(request, object_id, from_field)
 
     def _buttons(self, request: HttpRequest) -> list[JobAction]:
@@ -216,10 +216,10 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         options = _options_of(row.options)
         if isinstance(options, str):
             return formatting.NOTHING
-        found = options.get("context")
-        if not isinstance(found, dict) or not found:
+        context = options.get("context")
+        if not isinstance(context, dict) or not context:
             return formatting.NOTHING
-        return content.mapping_table(content.mask().value(found))
+        return content.mapping_table(content.mask().value(context))
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
@@ -255,7 +255,7 @@ def _options_of(stored: Any) -> dict[str, Any] | str:
     """Return the job's own options, or their text if they are not a JSON object."""
     data = bytes(stored or b"")
     try:
-        found = json.loads(data) if data else {}
+        options = json.loads(data) if data else {}
     except (ValueError, RecursionError):
         return content.raw(data)
-    return found if isinstance(found, dict) else content.raw(data)
+    return options if isinstance(options, dict) else content.raw(data)

@@ -67,7 +67,9 @@ class QueueChanges(RedisPages):
             self.note(request, name, f"create: {form.cleaned_data['kind']}, shards {shards}, {form.limits}")
             messages.success(request, _("The queue was created."))
         else:
-            messages.warning(request, _("Somebody created this queue a moment ago; it keeps those properties."))
+            messages.warning(
+                request, _("The queue was created by another request a moment ago; it keeps those properties.")
+            )
         return self.back(self.url("change", name))
 
     def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -133,9 +133,9 @@ class CreateForm(LimitsForm):
         if not connections.is_configured(name):
             return cleaned
         entry = conf().queue(name)
-        wanted = {word: getattr(entry, word) for word in ("kind", *LIMITS)}
+        declared = {word: getattr(entry, word) for word in ("kind", *LIMITS)}
         shards = connections.configured_shards(name)
-        for word, value in (wanted if shards is None else {**wanted, "shards": shards}).items():
+        for word, value in (declared if shards is None else {**declared, "shards": shards}).items():
             if word in cleaned and cleaned[word] != value:
                 text = _("The settings name this queue, with %(word)s=%(value)r. Enter that, or change it there.")
                 self.add_error(word, text % {"word": word, "value": value})

@@ -59,8 +59,8 @@ class QueueViewModel:
     @property
     def paused(self) -> str:
         """Paused direction: in, out, both or ""."""
-        found: str = orders_of(self.queue.layout)["paused"]
-        return found
+        direction: str = orders_of(self.queue.layout)["paused"]
+        return direction
 
     @property
     def paused_name(self) -> str:
@@ -109,8 +109,8 @@ class QueueViewModel:
     @property
     def limits(self) -> list[tuple[str, str]]:
         """(name, value) of the limits in force."""
-        found: dict[str, Any] = orders_of(self.queue.layout)["limits"]
-        return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in found.items()]
+        limits: dict[str, Any] = orders_of(self.queue.layout)["limits"]
+        return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in limits.items()]
 
     @property
     def waiting(self) -> int:

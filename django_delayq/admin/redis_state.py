@@ -52,16 +52,16 @@ def read_state(row: FailedJob | MirroredJob, *, most: int = content.MOST_PAYLOAD
         most: maximum number of payloads to read.
     """
     try:
-        found = broker()
-        live = found.inspector.get(row.queue, row.job_id)
-        records = found.inspector.graves(row.queue, row.job_id)
+        inspector = broker().inspector
+        live = inspector.get(row.queue, row.job_id)
+        records = inspector.graves(row.queue, row.job_id)
     except DelayQError as error:
         return RedisState(_("Redis does not answer: %(error)s") % {"error": error}, "bad", answered=False)
     is_live = live is not None and live.state != "morgue"
     if live is not None and is_live and live.job.key == row.key.bytes:
         payloads: Sequence[Payload] = ()
         if live.job.merged:
-            payloads = tuple(islice(found.inspector.payloads(row.queue, row.job_id), most))
+            payloads = tuple(islice(inspector.payloads(row.queue, row.job_id), most))
         return _live(live, payloads)
     buried = next((record for record in records if record.job.key == row.key.bytes), None)
     if buried is not None:

@@ -82,8 +82,8 @@ class WorkerCommands(RedisPages):
             self._send(request, name, "dump")
             return self.back(self.url("dump", name))
         broker = connections.broker()
-        found, now_ms = broker.dump_of(name), broker.now_ms()
-        context = {"taken": moment(found[0], now_ms) if found else None, "stacks": found[1] if found else ""}
+        dump, now_ms = broker.dump_of(name), broker.now_ms()
+        context = {"taken": moment(dump[0], now_ms) if dump else None, "stacks": dump[1] if dump else ""}
         title = _("Stacks")
         return self.render(
             request,

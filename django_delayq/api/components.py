@@ -134,12 +134,12 @@ PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 
 def errors_of(path: str, method: str) -> list[str]:
     """Return the statuses of the errors that an operation may have."""
-    found = ["400", "401", "403", "405", "406", "429", "503"]
+    statuses = ["400", "401", "403", "405", "406", "429", "503"]
     if "{" in path or "/reserve" in path:
-        found.append("404")
+        statuses.append("404")
     if method in ("post", "patch", "delete"):
-        found += ["409", "411", "413", "415"]
-    return [*found, "422"] if method == "post" else found
+        statuses += ["409", "411", "413", "415"]
+    return [*statuses, "422"] if method == "post" else statuses
 
 
 def _health(

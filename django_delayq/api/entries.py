@@ -167,11 +167,11 @@ class Reader:
     def _find_task(self, name: object) -> Task:
         if type(name) is not str:
             raise InvalidEntry("/task", f"task is the name of a task, not {short(name)}")
-        found = registry.get(name)
+        task = registry.get(name)
         # Callers may only produce: they must not learn the names of other tasks.
-        if found is None or not found.options.api:
+        if task is None or not task.options.api:
             raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
-        return found
+        return task
 
     def _pass_on(self, middlewares: Chain, entry: Any, place: int) -> Prepared | None:
         jobs, args, kwargs, options = self._read_call(entry, place)
@@ -261,16 +261,16 @@ def _body(text: object, encoded: object, limit: int) -> bytes:
     if text is not None:
         if type(text) is not str:
             raise InvalidEntry("/body", f"body is a text, not {short(text)}; send other bytes as body_base64")
-        found = text.encode()
+        body = text.encode()
     else:
-        found = _decoded(encoded)
-    if len(found) > limit:
+        body = _decoded(encoded)
+    if len(body) > limit:
         member = "/body" if text is not None else "/body_base64"
         raise InvalidEntry(
             member,
-            f"the body has {len(found)} bytes, at most {limit} are stored; store the data elsewhere and send its key",
+            f"the body has {len(body)} bytes, at most {limit} are stored; store the data elsewhere and send its key",
         )
-    return found
+    return body
 
 
 def _decoded(encoded: object) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from ..core.codecs import as_json
 from ..core.errors import DelayQError
-from ..core.job import RAW, Undecodable
+from ..core.job import RAW, Undecodable, created_ms
 from ..core.moments import iso_of
 from ..pull.held import HeldJob
 from .leases import lease_of
@@ -24,17 +24,17 @@ _DEEPEST: Final = 200
 
 def render_held_jobs(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
     """Return the jobs for a response. Jobs that cannot be rendered are buried, since they would be retried forever."""
-    found = []
+    rendered = []
     for job in jobs:
         try:
-            found.append(render_held_job(job))
+            rendered.append(render_held_job(job))
         except Undecodable as error:
             logger.warning("job %s of queue %s cannot be decoded, so it is buried: %s", job.id, job.queue, error)
             try:
                 job.refuse(error)
             except DelayQError as trouble:
                 logger.warning("job %s of %s was not buried; its lease will end: %s", job.id, job.queue, trouble)
-    return found
+    return rendered
 
 
 def render_held_job(job: HeldJob) -> dict[str, Any]:
@@ -52,9 +52,11 @@ def render_held_job(job: HeldJob) -> dict[str, Any]:
         "task": job.task,
         **content_of(job),
         "due": iso_of(record.due_ms),
+        "created": iso_of(created_ms(record.key)),
         "attempt": job.attempt,
         "failures": job.failures,
         "noe": job.noe,
+        "releases": job.releases,
         "lives": job.lives,
         "context": plain(job.context),
         "lease_ends": iso_of(job.deadline.timestamp() * 1000),
@@ -76,9 +78,9 @@ def content_of(job: HeldJob) -> dict[str, Any]:
     if isinstance(args, list):
         return {"args": args, "kwargs": {}}
     if isinstance(args, dict) and args.keys() <= {"a", "k"}:
-        found = {"args": args.get("a", []), "kwargs": args.get("k", {})}
-        if isinstance(found["args"], list) and isinstance(found["kwargs"], dict):
-            return found
+        content = {"args": args.get("a", []), "kwargs": args.get("k", {})}
+        if isinstance(content["args"], list) and isinstance(content["kwargs"], dict):
+            return content
     raise Undecodable("these are no arguments: a list, or an object with a list 'a' and an object 'k', was expected")
 
 

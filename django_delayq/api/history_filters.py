@@ -71,16 +71,16 @@ def runs_of(request: Request, query: Mapping[str, Any]) -> QuerySet[PipelineRun]
 
 
 def _conditions(query: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: query[name] for name in ("kind", "run_id") if query[name]}
+    conditions: dict[str, Any] = {name: query[name] for name in ("kind", "run_id") if query[name]}
     if query["state"]:
         running = query["state"] in (DIED, PipelineRun.State.RUNNING)
-        found["state"] = PipelineRun.State.RUNNING if running else query["state"]
+        conditions["state"] = PipelineRun.State.RUNNING if running else query["state"]
         if running:
             word = "lt" if query["state"] == DIED else "gte"
-            found[f"seen_at__{word}"] = timezone.now() - SILENT
+            conditions[f"seen_at__{word}"] = timezone.now() - SILENT
     text = query["cursor"]
     if text:
         if not (text.isascii() and text.isdigit() and int(text) < _LARGEST):
             raise invalid("this is no cursor; start again without one", ("/cursor", "this is no cursor"))
-        found["pk__lt"] = int(text)
-    return found
+        conditions["pk__lt"] = int(text)
+    return conditions

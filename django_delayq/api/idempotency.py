@@ -103,24 +103,24 @@ class IdempotencyRecord:
             # The key found by SET NX may expire before GET.
             for _ in range(3):
                 stored = client.set(self._name, self._mark, nx=True, ex=CLAIM_SECONDS)
-                found: bytes | None = self._mark if stored else client.get(self._name)
-                if found == self._mark:  # also if the command was sent again, and the first one had arrived
+                entry: bytes | None = self._mark if stored else client.get(self._name)
+                if entry == self._mark:  # also if the command was sent again, and the first one had arrived
                     if client.expire(self._name, UNDER_WAY):
                         return
-                elif found is not None:
-                    self._answer_from(found, client.ttl(self._name))
+                elif entry is not None:
+                    self._answer_from(entry, client.ttl(self._name))
         raise _in_progress(1)
 
-    def _answer_from(self, found: bytes, ttl: int) -> None:
-        if found[1 : 1 + _DIGEST] != self._fingerprint:
+    def _answer_from(self, entry: bytes, ttl: int) -> None:
+        if entry[1 : 1 + _DIGEST] != self._fingerprint:
             raise Problem(
                 422,
                 "idempotency_mismatch",
                 f"this {HEADER} was used for another request; take a new key for each request",
             )
-        if found[:1] == _RUNNING:
+        if entry[:1] == _RUNNING:
             raise _in_progress(max(1, ttl))
-        raise Replayed(_unpack(found[1 + _DIGEST :]))
+        raise Replayed(_unpack(entry[1 + _DIGEST :]))
 
     def job_id(self, place: int) -> str:
         """Return the id for a job without one: 20 characters, like random ids."""
@@ -227,11 +227,11 @@ def _is_incomplete(answer: Any) -> bool:
 
 
 def _digest(*words: bytes) -> bytes:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for word in words:
-        found.update(b"%d:" % len(word))
-        found.update(word)
-    return found.digest()
+        digest.update(b"%d:" % len(word))
+        digest.update(word)
+    return digest.digest()
 
 
 def _in_progress(seconds: float) -> Problem:

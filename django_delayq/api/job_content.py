@@ -20,11 +20,11 @@ MOST_PAYLOADS: Final = 50
 
 def payloads_of(view: JobView, payloads: Iterable[Payload] | None) -> dict[str, Any]:
     """Return the number of payloads of a merged job, and the first ones of those that are given."""
-    found: dict[str, Any] = {"payload_count": view.payload_count}
+    rendered: dict[str, Any] = {"payload_count": view.payload_count}
     if payloads is not None:
         hide = mask()
-        found["payloads"] = [_payload(payload, hide) for payload in islice(payloads, MOST_PAYLOADS)]
-    return found
+        rendered["payloads"] = [_payload(payload, hide) for payload in islice(payloads, MOST_PAYLOADS)]
+    return rendered
 
 
 def _payload(payload: Payload, hide: Mask) -> dict[str, Any]:

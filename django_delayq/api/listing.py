@@ -27,9 +27,9 @@ def jobs_page(queue: Queue, query: Mapping[str, Any]) -> dict[str, Any]:
     """Return the page that a validated query selects: ``jobs``, ``cursor`` and ``examined``."""
     accepts = _accepts(query)
     if query["id"]:
-        found = [view for view in _jobs_of_id(queue, query) if query["where"].holds(view)]
-        jobs = [view for view in found if accepts is None or accepts(view)]
-        return {"jobs": jobs, "cursor": None, "examined": len(found)}
+        views = [view for view in _jobs_of_id(queue, query) if query["where"].holds(view)]
+        jobs = [view for view in views if accepts is None or accepts(view)]
+        return {"jobs": jobs, "cursor": None, "examined": len(views)}
     low, high = _range(query)
     page = brokers.broker().inspector.page(
         queue.name,

@@ -78,8 +78,8 @@ def document(root: str) -> dict[str, Any]:
     Args:
         root: the path that the project includes it under ("/delayq/").
     """
-    known = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in authentication_classes())
-    return {**_generated(known), "servers": [{"url": root.rstrip("/") or "/"}]}
+    authentication = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in authentication_classes())
+    return {**_generated(authentication), "servers": [{"url": root.rstrip("/") or "/"}]}
 
 
 @lru_cache(maxsize=8)
@@ -156,13 +156,13 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
 
     A postprocessing hook of drf-spectacular. Operations of other views are left unchanged.
     """
-    found = list(_ours(result, generator))
-    if not found:
+    operations = list(_ours(result, generator))
+    if not operations:
         return result
     components = result.setdefault("components", {})
     components.setdefault("responses", {}).update(error_responses(_PROBLEM))
     components.setdefault("parameters", {}).update(_POST_PARAMETERS)
-    for path, method, view, operation in found:
+    for path, method, view, operation in operations:
         _name_errors(path, method, operation)
         _name_permission(view.actions[method.upper()], operation)
         _type_parameters(operation)
@@ -171,7 +171,7 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         if method == "post":
             references = [{"$ref": f"#/components/parameters/{name}"} for name in _POST_PARAMETERS]
             operation.setdefault("parameters", []).extend(references)
-    _guard_metrics(result, found[0][3])
+    _guard_metrics(result, operations[0][3])
     return result
 
 

@@ -152,9 +152,9 @@ def _has_unannounced_body(request: Request) -> bool:
         return False
     stream = http._stream  # the whole body is here, and later readers may read it from its beginning
     here = stream.tell()
-    found = stream.read(1) != b""
+    has_body = stream.read(1) != b""
     stream.seek(here)
-    return found
+    return has_body
 
 
 def _check_charset(media_type: str) -> None:

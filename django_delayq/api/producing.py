@@ -37,13 +37,13 @@ def kind_of(name: str) -> str:
     """
     named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
     try:
-        found = brokers.broker().existing(name)
+        opened = brokers.broker().existing(name)
     except QueueUnavailable:
         if not named:
             raise
-        found = None  # durable jobs can still be accepted
-    if found is not None:
-        return found.kind
+        opened = None  # durable jobs can still be accepted
+    if opened is not None:
+        return opened.kind
     if not named:
         raise problems.queue_not_found(name[:64])
     return conf().queue(name).kind

@@ -90,8 +90,8 @@ def settle(
     Raises:
         QueueUnavailable: Redis could not be reached; some ends may have counted.
     """
-    known = _known_shards(queue, entries)
-    mine = [place for place, entry in enumerate(entries) if entry.lease.shard in known]
+    existing = _known_shards(queue, entries)
+    mine = [place for place, entry in enumerate(entries) if entry.lease.shard in existing]
     now_ms, live = _live(queue, [entries[place] for place in mine])
     settlements: dict[int, Settlement] = {}
     lost: dict[int, Settlement] = {}
@@ -136,14 +136,14 @@ def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
 
 def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
     """Extend the leases of jobs and return one result for each, as ``ExtendedSerializer`` describes it."""
-    known = _known_shards(queue, entries)
+    existing = _known_shards(queue, entries)
     now_ms = queue.broker.now_ms()  # read before the touch, so that no lease ends earlier than reported
-    found: list[dict[str, Any]] = [
+    results: list[dict[str, Any]] = [
         {"id": entry.id, "held": False, "stopping": False, "lease_ends": None} for entry in entries
     ]
     by_ttr: dict[int, list[int]] = {}
     for place, entry in enumerate(entries):
-        if entry.lease.shard in known:
+        if entry.lease.shard in existing:
             by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
         held: list[HeldEntry] = []
@@ -151,18 +151,22 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
             if answer != "lost":
                 held.append(entries[place])
-                found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": iso_of(now_ms + ttr_ms)}
+                results[place] |= {
+                    "held": True,
+                    "stopping": answer == "stopping",
+                    "lease_ends": iso_of(now_ms + ttr_ms),
+                }
         if held and slots.are_needed(queue.name):
             slots.renew(queue, _live(queue, held)[1].values(), ttr_ms)
-    return found
+    return results
 
 
 def _known_shards(queue: Queue, entries: Sequence[HeldEntry]) -> frozenset[int]:
     """Return the numbers of the existing shards: calling another one would create it."""
-    known = frozenset(queue.numbers)
-    if any(entry.lease.shard not in known for entry in entries) and queue.reload():
-        known = frozenset(queue.numbers)
-    return known
+    numbers = frozenset(queue.numbers)
+    if any(entry.lease.shard not in numbers for entry in entries) and queue.reload():
+        numbers = frozenset(queue.numbers)
+    return numbers
 
 
 def _live(
@@ -175,21 +179,21 @@ def _live(
         entries: the jobs.
         most: maximum bytes of arguments to read, as ASCII digits; b"" = all.
     """
-    wanted: dict[int, list[str]] = {}
+    ids_left: dict[int, list[str]] = {}
     for entry in entries:
-        wanted.setdefault(entry.lease.shard, []).append(entry.id)
-    now_ms, found = 0.0, {}
-    while wanted:
-        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), most)) for number, ids in wanted.items()]
+        ids_left.setdefault(entry.lease.shard, []).append(entry.id)
+    now_ms, live = 0.0, {}
+    while ids_left:
+        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), most)) for number, ids in ids_left.items()]
         rest: dict[int, list[str]] = {}
-        for (number, ids), frame in zip(wanted.items(), gather(queue.broker, "view", calls), strict=True):
+        for (number, ids), frame in zip(ids_left.items(), gather(queue.broker, "view", calls), strict=True):
             now_ms = max(now_ms, struct.unpack_from("<d", frame)[0])
             views = unpack_views(queue.name, number, ids, frame)
-            found.update({(number, view.id): view.job for view in views if view is not None})
+            live.update({(number, view.id): view.job for view in views if view is not None})
             if len(views) < len(ids):
                 rest[number] = ids[len(views) :]
-        wanted = rest
-    return now_ms, found
+        ids_left = rest
+    return now_ms, live
 
 
 def _held(job: Job | None, entry: HeldEntry) -> Job | None:

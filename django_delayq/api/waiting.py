@@ -137,11 +137,11 @@ class WaitingResponse(Response):
         super().render()
 
     def _copy_problem(self, error: DelayQError) -> None:
-        found = problems.handle(error, {"request": self._reserve_request})
-        if found is None:
+        response = problems.handle(error, {"request": self._reserve_request})
+        if response is None:
             raise error
-        self.status_code, self.data, self.content_type = found.status_code, found.data, found.content_type
-        for name, value in found.headers.items():
+        self.status_code, self.data, self.content_type = response.status_code, response.data, response.content_type
+        for name, value in response.headers.items():
             self[name] = value
 
     def _handle_interruption(self) -> None:
@@ -196,10 +196,10 @@ _by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Waits]] = WeakKeyDi
 
 def _waits() -> Waits:
     loop = asyncio.get_running_loop()
-    found = _by_loop.get(loop)
-    if found is None:
-        found = _by_loop[loop] = Waits()
-    return found
+    waits = _by_loop.get(loop)
+    if waits is None:
+        waits = _by_loop[loop] = Waits()
+    return waits
 
 
 def end_waits() -> None:

@@ -60,11 +60,11 @@ def _queues(given: object, where: str) -> Iterator[CheckMessage]:
 
 
 def _unknown_tasks(backend: DelayQBackend, where: str) -> Iterator[CheckMessage]:
-    known = known_names()
+    names = known_names()
     for name in backend.settings.tasks:
-        if name not in known:
+        if name not in names:
             yield Warning(
-                f"{where} names {short(name)}, which is not a Task.{suggest(name, known)}",
+                f"{where} names {short(name)}, which is not a Task.{suggest(name, names)}",
                 hint="Correct the name (its app's label and the function, or its module path), or remove it.",
                 id="delayq.W040",
             )

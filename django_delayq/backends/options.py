@@ -78,10 +78,10 @@ def load(raw: Any, where: str) -> BackendOptions:
     """
     for problem in problems(raw, where):
         raise Misconfigured(problem)
-    known = dict(raw)
-    if "result_ttl" in known:
-        known["result_ttl"] = _ttl(where, known["result_ttl"])
-    return BackendOptions(**known)
+    options = dict(raw)
+    if "result_ttl" in options:
+        options["result_ttl"] = _ttl(where, options["result_ttl"])
+    return BackendOptions(**options)
 
 
 def problems(raw: object, where: str) -> Iterator[str]:

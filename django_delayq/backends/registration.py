@@ -72,19 +72,19 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
         return None
     what = f"@task {task.module_path}"
     with _lock:
-        known = _known.get(task.func)
-        if known is not None and known.task.backend != task.backend:
-            return known  # a worker has one policy for a task: that of the backend it was made for, not of using()
+        earlier = _known.get(task.func)
+        if earlier is not None and earlier.task.backend != task.backend:
+            return earlier  # a worker has one policy for a task: that of the backend it was made for, not of using()
         try:
             by_default = task_name(task.func)
             given = {**options_of(by_default, task.module_path), **getattr(task, "options", {})}
-            if known is not None and known.given == given:
-                return known
-            first = known.task if known is not None else task
+            if earlier is not None and earlier.given == given:
+                return earlier
+            first = earlier.task if earlier is not None else task
             options = build(given, what, queue=first.queue_name, priority=priority_class(first.priority))
             registered = FrameworkTask(first, given.get("name") or by_default, options, given)
-            if known is not None and known.name != registered.name:
-                core.registry.remove(known)
+            if earlier is not None and earlier.name != registered.name:
+                core.registry.remove(earlier)
             core.registry.add(registered)  # one step if the name is the same, because a worker may look it up now
         except Misconfigured as error:
             raise InvalidTask(str(error)) from None

@@ -182,11 +182,11 @@ def _check_queues(config: Conf) -> Iterator[CheckMessage]:
                 hint="Give the task another queue, or make this one of kind 'python'.",
                 id="delayq.E007",
             )
-    known = {*config.queues, *(task.options.queue for task in registry), *tasks_setting.queue_names(), "default"}
+    names = {*config.queues, *(task.options.queue for task in registry), *tasks_setting.queue_names(), "default"}
     for name in config.worker.queues or ():
-        if name not in known:
+        if name not in names:
             yield Warning(
-                f"{SETTING}['WORKER']['queues'] names {name!r}, a queue of no task.{suggest(name, known)}",
+                f"{SETTING}['WORKER']['queues'] names {name!r}, a queue of no task.{suggest(name, names)}",
                 hint="Correct the name, or list the queue in QUEUES if other programs fill it.",
                 id="delayq.W002",
             )

@@ -115,11 +115,11 @@ class Base:
 
 def all_items(page: Pages[T]) -> Steps[list[T]]:
     """Return the items of all pages."""
-    found, cursor = yield from page(None)
+    items_read, cursor = yield from page(None)
     while cursor:
         items, cursor = yield from page(cursor)
-        found += items
-    return found
+        items_read += items
+    return items_read
 
 
 def seconds(span: Seconds) -> float:
@@ -158,14 +158,14 @@ def size_of(entry: Mapping[str, Any]) -> int:
 
 def chunks(items: Iterable[T], size: int, *, weigh: Callable[[T], int] | None = None) -> Iterator[list[T]]:
     """Yield the items in lists of up to ``size``; with ``weigh``, of at most ``MOST_BYTES`` in total."""
-    found: list[T] = []
+    chunk: list[T] = []
     weight = 0
     for item in items:
         own = 0 if weigh is None else weigh(item)
-        if found and (len(found) == size or weight + own > MOST_BYTES):
-            yield found
-            found, weight = [], 0
-        found.append(item)
+        if chunk and (len(chunk) == size or weight + own > MOST_BYTES):
+            yield chunk
+            chunk, weight = [], 0
+        chunk.append(item)
         weight += own
-    if found:
-        yield found
+    if chunk:
+        yield chunk

@@ -172,8 +172,8 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         with self._held_guard:
             return [job for job in self._held if job.in_hand]
 
-    def _keep(self, found: Sequence[Mapping[str, Any]], ttr: float | None, began: float) -> list[HeldT]:
-        jobs = [held_of(self._held_class, one, self, ttr, began) for one in found]
+    def _keep(self, reserved: Sequence[Mapping[str, Any]], ttr: float | None, began: float) -> list[HeldT]:
+        jobs = [held_of(self._held_class, one, self, ttr, began) for one in reserved]
         with self._held_guard:
             self._held.update(jobs)
         return jobs

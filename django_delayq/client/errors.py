@@ -128,17 +128,17 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 
 def error_of(status: int, problem: object, retry_after: float | None) -> ApiError:
     """Return the exception for an error response; ``problem`` is its JSON, of any form."""
-    told: Mapping[str, Any] = problem if isinstance(problem, Mapping) else {}
-    code = str(told.get("code") or f"http_{status}")
-    detail = str(told.get("detail") or f"the server answered {status} without saying why")
+    members: Mapping[str, Any] = problem if isinstance(problem, Mapping) else {}
+    code = str(members.get("code") or f"http_{status}")
+    detail = str(members.get("detail") or f"the server answered {status} without an explanation")
     # A proxy may send members of the same names in another form.
-    listed = told.get("errors")
+    listed = members.get("errors")
     errors = [
         (str(one.get("pointer", "")), str(one.get("detail", "")))
         for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, Mapping)
     ]
-    wait = told.get("retry_after")
+    wait = members.get("retry_after")
     if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
         retry_after = float(wait)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)

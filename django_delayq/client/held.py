@@ -42,6 +42,8 @@ class Held:
         body: raw bytes of a job of a pull queue. Other jobs have ``args`` and ``kwargs``, or ``payloads``.
         attempt: number of this counted attempt; the first is 1.
         noe: how often it was reserved before, counted or not.
+        releases: how often it was put back uncounted.
+        created: when it was first scheduled, by the caller's clock; None if that call may be repeated.
         lives: attempts that are left, including this one.
         ttr: seconds named with the reserve; None = the job's own ``ttr``, else 60.
         should_stop: True if it was cancelled; updated by :meth:`touch`.
@@ -59,9 +61,11 @@ class Held:
     kwargs: dict[str, Any] | None = None
     payloads: list[Any] | None = None
     due: datetime | None = field(default=None, metadata={"read": moment})
+    created: datetime | None = field(default=None, metadata={"read": moment})
     attempt: int = 1
     failures: int = 0
     noe: int = 0
+    releases: int = 0
     lives: int = 0
     ttr: float | None = None
     context: dict[str, Any] = field(default_factory=dict)

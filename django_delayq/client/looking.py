@@ -32,8 +32,8 @@ class HistoryVerbs(Base):
 
         Without ``since`` and ``until`` they cover the last 24 hours.
         """
-        found: dict[str, Any] = yield from self._get("history", "summary", **_query(queue, task, since, until))
-        return found
+        summary: dict[str, Any] = yield from self._get("history", "summary", **_query(queue, task, since, until))
+        return summary
 
     @listing
     def pipeline_runs(
@@ -45,8 +45,8 @@ class HistoryVerbs(Base):
     @verb
     def forecast(self, queue: str = "") -> Steps[dict[str, Any]]:
         """Return the jobs that fall due in the next 24 hours, and when they will be done."""
-        found: dict[str, Any] = yield from self._get("history", "forecast", **members(queue=queue or None))
-        return found
+        forecast: dict[str, Any] = yield from self._get("history", "forecast", **members(queue=queue or None))
+        return forecast
 
     def _rows(self, name: str, query: Mapping[str, Any]) -> Pages[dict[str, Any]]:
         return self._pages(("history", name), name, query, dict)

@@ -104,10 +104,10 @@ class MonitorVerbs(Base):
         Raises:
             QueueNotFound: there is no such queue.
         """
-        found: list[dict[str, Any]] = (yield from self._get("queues", name, "depth", **members(minutes=minutes)))[
+        points: list[dict[str, Any]] = (yield from self._get("queues", name, "depth", **members(minutes=minutes)))[
             "points"
         ]
-        return found
+        return points
 
     @verb
     def stats(self) -> Steps[Stats]:
@@ -117,14 +117,14 @@ class MonitorVerbs(Base):
     @verb
     def status(self) -> Steps[dict[str, Any]]:
         """Return the complete status of queues, workers and Redis."""
-        found: dict[str, Any] = yield from self._get("status")
-        return found
+        status: dict[str, Any] = yield from self._get("status")
+        return status
 
     @verb
     def openapi(self) -> Steps[dict[str, Any]]:
         """Return the OpenAPI document."""
-        found: dict[str, Any] = yield from self._get("openapi.json")
-        return found
+        document: dict[str, Any] = yield from self._get("openapi.json")
+        return document
 
     @verb
     def healthy(self) -> Steps[bool]:

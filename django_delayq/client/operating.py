@@ -137,8 +137,8 @@ class OperatorVerbs(Base):
         """Return one job; None if there is none (any more)."""
         if id in (".", ".."):  # path normalisation would remove such a segment
             for place, query in (("jobs", {}), ("jobs", {"state": "reserved"}), ("morgue", {})):
-                if found := (yield from all_items(self._jobs(("queues", queue, place), {"id": id, **query}))):
-                    return found[0]
+                if jobs := (yield from all_items(self._jobs(("queues", queue, place), {"id": id, **query}))):
+                    return jobs[0]
             return None
         try:
             return job_of((yield from self._get("queues", queue, "jobs", id)))

@@ -146,10 +146,10 @@ def _ranges(first: int, last: int) -> list[tuple[int, int]]:
 
 def _points(stored: bytes, first: int, last: int, minutes: int) -> list[DepthPoint]:
     whole = stored[: len(stored) - len(stored) % _SAMPLE.size]
-    found = [
+    listed = [
         (minute, DepthSample(*values)) for minute, *values in _SAMPLE.iter_unpack(whole) if first <= minute <= last
     ]
-    pairs = pairwise([None, *found])
+    pairs = pairwise([None, *listed])
     points = [_point(before, *after) for before, after in pairs if after is not None]
     return [point for point in points if point.at_ms > (last - minutes) * _MINUTE_MS]
 

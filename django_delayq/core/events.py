@@ -1,9 +1,10 @@
 """Capped streams of finished attempts: reading from a position, and the cursors of consumers.
 
 A *consumer* is a name under which events are read continuously; its *cursor* in a shard is the position
-(:mod:`.records.events`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor. The cap of
-the stream overrides cursors: a consumer that stops reading never makes the stream grow. It loses events, and detects
-that because the number of the next event does not follow its own.
+(:mod:`.records.events`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor, except its
+newest events (:data:`KEEP`), which :mod:`.recent_events` reads. The cap of the stream overrides cursors: a consumer
+that stops reading never makes the stream grow. It loses events, and detects that because the number of the next event
+does not follow its own.
 
 The registry of consumers, ``{<prefix>}:cursors`` (hash: consumer -> ``<ms of its last heartbeat>:<queues, or *>``),
 lists them before they have a cursor in a shard, that is, in queues and epochs that they have not read yet. An old epoch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 #: every queue, future ones included
 EVERY: Final = "*"
+#: newest events of a shard that stay although all consumers have read them. The script notes a place in the stream
+#: after every eighth of the cap, so up to that many more may stay
+KEEP: Final = 1000
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: entries requested in one call
 _PAGE: Final = 100
@@ -158,7 +162,14 @@ def followers(broker: Broker, queue: str) -> list[str]:
 
 
 def advance(
-    broker: Broker, queue: str, number: int, consumer: str, position: str, *, others: Iterable[str] | None = None
+    broker: Broker,
+    queue: str,
+    number: int,
+    consumer: str,
+    position: str,
+    *,
+    others: Iterable[str] | None = None,
+    keep: int = KEEP,
 ) -> str | None:
     """Store how far a consumer has read a shard, and trim the stream up to the slowest of all consumers.
 
@@ -166,6 +177,7 @@ def advance(
 
     Args:
         others: the consumers of the queue (:func:`followers`); None = look them up.
+        keep: newest events that stay in any case, up to the cap.
 
     Returns:
         The consumer's cursor now; None = it has none here, because the position lies after the end of the stream.
@@ -177,18 +189,26 @@ def advance(
     check_consumer(consumer)
     names = followers(broker, queue) if others is None else others
     shard = broker.shard(queue, number)
-    cursor: bytes = broker.scripts.call("advance", shard.keys, b"", shard.constants, consumer, position, *names)
+    cursor: bytes = broker.scripts.call(
+        "advance", shard.keys, b"", shard.constants, consumer, position, str(keep), *names
+    )
     return cursor.decode() or None
 
 
 def advance_all(
-    broker: Broker, consumer: str, positions: Mapping[str, Mapping[int, str]], queues: Iterable[str] = ()
+    broker: Broker,
+    consumer: str,
+    positions: Mapping[str, Mapping[int, str]],
+    queues: Iterable[str] = (),
+    *,
+    keep: int = KEEP,
 ) -> None:
     """Call :func:`follow`, then :func:`advance` for each shard.
 
     Args:
         positions: queue -> number of the shard -> position.
         queues: the queues that the consumer follows; none = every queue.
+        keep: newest events of a shard that stay in any case, up to the cap.
     """
     follow(broker, consumer, queues)
     everybody = consumers(broker)
@@ -196,7 +216,7 @@ def advance_all(
         names = [one.name for one in everybody if one.follows(queue)]
         for number, position in shards.items():
             if position != BEGINNING:
-                advance(broker, queue, number, consumer, position, others=names)
+                advance(broker, queue, number, consumer, position, others=names, keep=keep)
 
 
 def cursors(broker: Broker, queue: str, number: int) -> dict[str, str]:
@@ -218,13 +238,13 @@ def forget(broker: Broker, consumer: str) -> bool:
     """
     check_consumer(consumer)
     with clear_errors():
-        known = broker.client.hdel(cursors_key(broker), consumer)
+        removed = broker.client.hdel(cursors_key(broker), consumer)
     for chunk in chunks([(queue.name, number) for queue in broker.queues() for number in queue.numbers]):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for queue, number in chunk:
                 pipe.hdel(broker.shard(queue, number).names["meta"], f"cursor:{consumer}")
-            known += sum(pipe.execute())
-    return bool(known)
+            removed += sum(pipe.execute())
+    return bool(removed)
 
 
 def lag(broker: Broker, consumer: str) -> list[Lag]:

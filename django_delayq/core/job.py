@@ -247,8 +247,8 @@ class Job:
     @property
     def ttr_ms(self) -> int | None:
         """Length of the lease, in ms, for a holder without a heartbeat that names none; None = the usual one."""
-        found = _TTR.search(self.options_json)
-        return int(found[1]) if found else None
+        match = _TTR.search(self.options_json)
+        return int(match[1]) if match else None
 
     @property
     def context(self) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ class Lease:
 
 def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
     """Return the leases of jobs; see :meth:`Inspector.leases`."""
-    found: list[Lease | None] = [None] * len(jobs)
+    leases_by_job: list[Lease | None] = [None] * len(jobs)
     targets: list[tuple[int, int]] = []
     calls: list[Call] = []
     for place, (queue, ident) in enumerate(jobs):
@@ -42,5 +42,5 @@ def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | No
         queue, ident = jobs[place]
         for view in unpack_views(queue.name, number, [ident], frame):
             if view is not None and view.deadline_ms is not None:
-                found[place] = Lease(view.job.worker, view.deadline_ms)
-    return found
+                leases_by_job[place] = Lease(view.job.worker, view.deadline_ms)
+    return leases_by_job

@@ -50,12 +50,12 @@ class Position:
         """
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-            found = _CURSOR.fullmatch(raw)
-            if found is None:
+            match = _CURSOR.fullmatch(raw)
+            if match is None:
                 raise ValueError(cursor)
         except ValueError:
             raise InvalidJob(f"{short(cursor)} is not a cursor of a reserve; start again without one") from None
-        shard, priority, score, member = found.groups()
+        shard, priority, score, member = match.groups()
         return cls(int(shard), priority, score, member)
 
 

@@ -47,22 +47,24 @@ def with_derived(
         TypeError: the function cannot be called with these arguments.
         InvalidJob: a function or template of the task failed.
     """
-    found, merge = dict(options), task.options.merge
+    completed, merge = dict(options), task.options.merge
     if not merge:
         task.bind(args, dict(kwargs))
     elif not args:
         args = (options.get("payload"),)
     for name in ("id", "score"):
         derive = getattr(task.options, name)
-        if derive is not None and found.get(name) is None:
+        if derive is not None and completed.get(name) is None:
             try:
-                found[name] = _fill(task, derive, args, kwargs) if isinstance(derive, str) else derive(*args, **kwargs)
+                completed[name] = (
+                    _fill(task, derive, args, kwargs) if isinstance(derive, str) else derive(*args, **kwargs)
+                )
             except Exception as error:
                 raise InvalidJob(
                     f"task {task.name}: its {name}= failed for these arguments ({type(error).__name__}: "
                     f"{short(str(error))}); mend {short(derive)}, or give {name}= with the call"
                 ) from error
-    return found
+    return completed
 
 
 def _fill(task: Task, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -137,9 +137,9 @@ class TaskOptions:
         for name in ("timeout", "max_lease"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name))
-        for name, known in (("on_conflict", CONFLICTS), ("due_policy", DUE_POLICIES)):
+        for name, choices in (("on_conflict", CONFLICTS), ("due_policy", DUE_POLICIES)):
             if getattr(self, name) is not None:
-                check_choice(name, getattr(self, name), known)
+                check_choice(name, getattr(self, name), choices)
         if self.shards is not None:
             check_int("shards", self.shards, 1, MAX_SHARDS)
         for name in ("durable", "wait_for_confirmation"):

@@ -81,21 +81,21 @@ class Queue(Sender):
         Raises:
             InvalidJob: an id or a key that cannot be one.
         """
-        known = [False] * len(pairs)
+        present = [False] * len(pairs)
         records = [pack_known(*pair) for pair in pairs]
         # A job kicked from an old shard's morgue meanwhile is first put into the newer shard, which is queried later.
         for epoch, shards in self.epochs:
             places: dict[int, list[int]] = {}
             for place, pair in enumerate(pairs):
-                if not known[place]:
+                if not present[place]:
                     places.setdefault(number_of(epoch, crc32(pair[0].encode()) % shards), []).append(place)
             for number, mine in places.items():
                 for start in range(0, len(mine), CHUNK):
                     chunk = mine[start : start + CHUNK]
                     frame = b"".join([records[place] for place in chunk])
                     for place, answer in zip(chunk, self.call("known", number, frame, request=b""), strict=True):
-                        known[place] = answer == ord("1")
-        return known
+                        present[place] = answer == ord("1")
+        return present
 
     def reserve_id(
         self,

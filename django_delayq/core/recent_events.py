@@ -33,24 +33,24 @@ class EventFilter:
 
     def matches(self, event: Event) -> bool:
         """Return True if the event is wanted."""
-        wanted = ((self.task, event.fields.get("task", "")), (self.outcome, event.outcome), (self.id, event.id))
-        return event.outcome != "bulk" and all(one in ("", value) for one, value in wanted)
+        conditions = ((self.task, event.fields.get("task", "")), (self.outcome, event.outcome), (self.id, event.id))
+        return event.outcome != "bulk" and all(one in ("", value) for one, value in conditions)
 
 
-def newest(broker: Broker, wanted: EventFilter, limit: int = 200) -> list[Event]:
+def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Event]:
     """Return the newest events that are wanted, the latest first.
 
     It reads at most ``MOST_ENTRIES`` entries, an equal number of each shard (at least ``FEWEST_ENTRIES``); an entry has
     the events of one call. With the queue and the id known, only the shards of that id are read.
     """
-    if wanted.queue:
-        queue = broker.known_queue(wanted.queue)
+    if conditions.queue:
+        queue = broker.known_queue(conditions.queue)
         queues = [] if queue is None else [queue]
     else:
         queues = broker.queues()
-    places = [(queue.name, number) for queue in queues for number in _shards_of(queue, wanted.id)]
-    found = [event for event in _read(broker, places) if wanted.matches(event)]
-    return sorted(found, key=lambda event: parts(event.position), reverse=True)[:limit]
+    places = [(queue.name, number) for queue in queues for number in _shards_of(queue, conditions.id)]
+    events = [event for event in _read(broker, places) if conditions.matches(event)]
+    return sorted(events, key=lambda event: parts(event.position), reverse=True)[:limit]
 
 
 def _shards_of(queue: Queue, ident: str) -> Sequence[int]:
@@ -62,7 +62,7 @@ def _shards_of(queue: Queue, ident: str) -> Sequence[int]:
 
 def _read(broker: Broker, places: Sequence[Place]) -> list[Event]:
     count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
-    found: list[Event] = []
+    events: list[Event] = []
     for chunk in chunks(places):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for queue, number in chunk:
@@ -71,5 +71,5 @@ def _read(broker: Broker, places: Sequence[Place]) -> list[Event]:
         for (queue, number), reply in zip(chunk, replies, strict=True):
             for ident, fields in reply:
                 entry = unpack_entry((ident, [word for pair in fields.items() for word in pair]))
-                found += events_of(queue, number, entry)
-    return found
+                events += events_of(queue, number, entry)
+    return events

@@ -103,12 +103,12 @@ class QueueRegistry:
                 stored: bytes | None = self.client.hget(self.queues_key, name)
             if stored is None:
                 return b"", None
-            layout, known = layouts.decode(stored), self._queues.get(name)
-            if known is None or known.layout["epoch"] <= layout["epoch"]:
+            layout, queue = layouts.decode(stored), self._queues.get(name)
+            if queue is None or queue.layout["epoch"] <= layout["epoch"]:
                 self._install(name, layout)
                 return stored, layout
-            log.warning("the registry lost epoch %d of queue %r; it is restored", known.layout["epoch"], name)
-            self.swap_layout(name, stored, known.layout)
+            log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
+            self.swap_layout(name, stored, queue.layout)
         return b"", None
 
     def swap_layout(self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None) -> bool:
@@ -223,9 +223,9 @@ class QueueRegistry:
         return self._opened(stored)
 
     def _restore(self, name: str) -> Layout:
-        known = self._queues.get(name)
-        if known is None or known.deleted:
+        queue = self._queues.get(name)
+        if queue is None or queue.deleted:
             return self.queue(name).layout
-        layout = self.create(name, lambda _: layouts.restored(known.layout))
-        self.epochs.close_former(known)
+        layout = self.create(name, lambda _: layouts.restored(queue.layout))
+        self.epochs.close_former(queue)
         return layout

@@ -62,8 +62,8 @@ def check_names_in(template: str) -> None:
 
 def pattern_of(template: str) -> str:
     """Return a regular expression for the ids that the template makes, without anchors, for Python and for Java."""
-    found = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name in id_parts(template))
-    return f"(?s:{found})"
+    pattern = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name in id_parts(template))
+    return f"(?s:{pattern})"
 
 
 def id_of(template: str, row: Mapping[str, Any]) -> str | None:
@@ -72,8 +72,8 @@ def id_of(template: str, row: Mapping[str, Any]) -> str | None:
     Raises:
         Misconfigured: a part is of a type whose text form may vary.
     """
-    found = [text + ("" if name is None else _text(template, name, row[name])) for text, name in id_parts(template)]
-    return None if any(name is not None and row[name] is None for _, name in id_parts(template)) else "".join(found)
+    parts = [text + ("" if name is None else _text(template, name, row[name])) for text, name in id_parts(template)]
+    return None if any(name is not None and row[name] is None for _, name in id_parts(template)) else "".join(parts)
 
 
 def _text(template: str, name: str, value: object) -> str:

@@ -50,8 +50,8 @@ class ShardSet:
 
     def shard(self, number: int) -> Shard:
         """Return keys and constants of a shard, whatever its epoch."""
-        known = self._shards.get(number)
-        return known if known is not None else self.broker.shard(self.name, number)
+        shard = self._shards.get(number)
+        return shard if shard is not None else self.broker.shard(self.name, number)
 
     def call(
         self, script: str, number: int, *args: object, request: bytes | None = None, confirmed: bool = False

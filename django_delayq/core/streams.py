@@ -74,8 +74,8 @@ def begin(
 
     def again() -> list[Any]:
         with clear_errors():
-            found = broker.client.xrange(key, min=low, max=high, count=limit)
-        return [(ident, [word for pair in fields.items() for word in pair]) for ident, fields in found]
+            entries_read = broker.client.xrange(key, min=low, max=high, count=limit)
+        return [(ident, [word for pair in fields.items() for word in pair]) for ident, fields in entries_read]
 
     # redis-py makes a dict of each entry, which takes longer than the rest of the read.
     words = (b"XRANGE", key, low, high, b"COUNT", limit)
@@ -88,8 +88,8 @@ def begin(
     def read() -> list[Any]:
         if pending is not None:
             with suppress(*REDIS_ERRORS):
-                found: list[Any] = pending.reply(time.monotonic() + patience)
-                return found
+                entries_read: list[Any] = pending.reply(time.monotonic() + patience)
+                return entries_read
         return again()
 
     return lambda: between([unpack_entry(raw) for raw in read()], after, until)
@@ -97,7 +97,7 @@ def begin(
 
 def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
     """Return the stream state of these shards ``(queue, number)``, including retired and deleted ones."""
-    found: dict[Place, Stream] = {}
+    by_place: dict[Place, Stream] = {}
     for chunk in chunks(list(places)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for queue, number in chunk:
@@ -107,17 +107,17 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
             replies = pipe.execute()
         for place, oldest, (last, rules) in zip(chunk, replies[::2], replies[1::2], strict=True):
             first = _first_of(oldest)
-            found[place] = Stream(
+            by_place[place] = Stream(
                 first.before if first else None,
                 last.decode() if last else BEGINNING,
                 bool(rules) and bool(rules[0] & ENDED),
             )
-    return found
+    return by_place
 
 
 def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Entry | None]:
     """Return the oldest events after each of the positions; None = there are none."""
-    found: dict[Place, Entry | None] = {}
+    by_place: dict[Place, Entry | None] = {}
     for chunk in chunks(list(positions)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for place in chunk:
@@ -125,8 +125,8 @@ def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Ent
             replies = pipe.execute()
         for place, reply in zip(chunk, replies, strict=True):
             first = _first_of(reply)
-            found[place] = next(iter(between([first] if first else [], positions[place])), None)
-    return found
+            by_place[place] = next(iter(between([first] if first else [], positions[place])), None)
+    return by_place
 
 
 def _first_of(reply: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> Entry | None:

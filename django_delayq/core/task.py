@@ -197,9 +197,9 @@ class Registry:
                     f"task name {name!r} is taken by {_where(other)}; {_where(task)} needs a name of its own "
                     f'(@task(name="…"))'
                 )
-        known = self._tasks.get(task.name)
-        if known is not None:
-            for alias in known.options.aliases:
+        registered = self._tasks.get(task.name)
+        if registered is not None:
+            for alias in registered.options.aliases:
                 self._aliases.pop(alias, None)
         self._tasks[task.name] = task
         for alias in task.options.aliases:

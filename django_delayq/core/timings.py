@@ -141,16 +141,16 @@ class Figures:
 
     def without(self, queue: str) -> Figures:
         """Return the same counters without those of a queue."""
-        lateness = {name: found for name, found in self.lateness.items() if name != queue}
-        run = {name: found for name, found in self.run.items() if name[0] != queue}
+        lateness = {name: histogram for name, histogram in self.lateness.items() if name != queue}
+        run = {name: histogram for name, histogram in self.run.items() if name[0] != queue}
         return Figures(lateness, run, self.script, self.counts, self.levels)
 
 
 def _united(one: Mapping[K, Histogram], other: Mapping[K, Histogram]) -> dict[K, Histogram]:
-    found = dict(one)
+    united = dict(one)
     for name, more in other.items():
-        found[name] = found[name] + more if name in found else more
-    return found
+        united[name] = united[name] + more if name in united else more
+    return united
 
 
 # -- in memory -------------------------------------------------------------------------------------------------------
@@ -194,14 +194,14 @@ def histogram_of(cells: Cells) -> Histogram:
 
 def to_fields(figures: Figures) -> list[tuple[bytes, int]]:
     """Return the fields and their increments; levels are not added up and are left out."""
-    found: list[tuple[bytes, int]] = []
+    increments: list[tuple[bytes, int]] = []
     for queue, histogram in figures.lateness.items():
-        found += _to_fields(b"l", queue.encode(), histogram)
+        increments += _to_fields(b"l", queue.encode(), histogram)
     for (queue, task), histogram in figures.run.items():
-        found += _to_fields(b"r", _pair(queue, task), histogram)
+        increments += _to_fields(b"r", _pair(queue, task), histogram)
     for script, histogram in figures.script.items():
-        found += _to_fields(b"s", script.encode(), histogram)
-    return found + [(b"c:" + _pair(*name), count) for name, count in figures.counts.items() if count]
+        increments += _to_fields(b"s", script.encode(), histogram)
+    return increments + [(b"c:" + _pair(*name), count) for name, count in figures.counts.items() if count]
 
 
 def _to_fields(kind: bytes, name: bytes, histogram: Histogram) -> Iterator[tuple[bytes, int]]:

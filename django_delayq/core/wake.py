@@ -57,11 +57,11 @@ class ListWaker:
             self._client_id = self._blocking.client_id()
             if self._closed.is_set():
                 return []
-            found = self._blocking.blpop(list(self._queues), timeout)
+            popped = self._blocking.blpop(list(self._queues), timeout)
         self._client_id = None
-        if not found:
+        if not popped:
             return []
-        key, token = found
+        key, token = popped
         return [(self._queues[key], int(token))]
 
     def is_old(self) -> bool:

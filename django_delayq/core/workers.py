@@ -178,10 +178,10 @@ def _choose(broker: Broker, name: str, word: str, queue: str) -> bool:
     """Store which queue the program of a worker is to serve from now on, or no longer."""
     if not queue:
         raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
-    known = broker.require_queue(check_queue_name(queue))
-    if word == WATCH and known.kind != "python":
+    registered = broker.require_queue(check_queue_name(queue))
+    if word == WATCH and registered.kind != "python":
         raise InvalidJob(
-            f"queue {queue!r} is of kind {known.kind!r}, which workers leave to others; use "
+            f"queue {queue!r} is of kind {registered.kind!r}, which workers leave to others; use "
             f"django_delayq.Queue({queue!r}).reserve()"
         )
     worker = next((worker for worker in read(broker) if worker["name"] == name), None)

@@ -58,12 +58,12 @@ def chunks(rows: QuerySet[HourlyStat], size: int) -> Iterator[list[HourlyStat]]:
 def response(request: HttpRequest, rows: QuerySet[HourlyStat]) -> StreamingHttpResponse:
     """Return the streaming response with the file, for WSGI and ASGI."""
     text = lines(rows)
-    found = StreamingHttpResponse(
+    stream = StreamingHttpResponse(
         _in_threads(text) if isinstance(request, ASGIRequest) else text, content_type="text/csv; charset=utf-8"
     )
-    found["Content-Disposition"] = 'attachment; filename="history.csv"'
-    found["X-Content-Type-Options"] = "nosniff"
-    return found
+    stream["Content-Disposition"] = 'attachment; filename="history.csv"'
+    stream["X-Content-Type-Options"] = "nosniff"
+    return stream
 
 
 async def _in_threads(text: Iterator[str]) -> AsyncIterator[str]:

@@ -97,13 +97,13 @@ def forecast(broker: Broker, queues: Sequence[Queue] | None = None) -> Forecast:
     Raises:
         QueueUnavailable, Misconfigured: Redis cannot be queried.
     """
-    asked = broker.queues() if queues is None else queues
+    chosen = broker.queues() if queues is None else queues
     horizon = [_HOUR_MS * (place + 1) for place in range(HOURS)]
-    counts = broker.inspector.all_counts(horizon=horizon, queues=asked)
+    counts = broker.inspector.all_counts(horizon=horizon, queues=chosen)
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
-    known = paces()
-    found = [predict(one.queue, one.backlog, known.get(one.queue)) for one in counts]
-    return Forecast(datetime_of(now_ms), tuple(found), _together(found))
+    by_queue = paces()
+    forecasts = [predict(one.queue, one.backlog, by_queue.get(one.queue)) for one in counts]
+    return Forecast(datetime_of(now_ms), tuple(forecasts), _together(forecasts))
 
 
 def paces(now: datetime | None = None) -> dict[str, Pace]:
@@ -156,19 +156,19 @@ def _run_down(due: int, hours: Iterable[int], per_hour: int) -> tuple[tuple[floa
     return tuple(behind), drained_s
 
 
-def _together(found: Sequence[QueueForecast]) -> QueueForecast:
+def _together(forecasts: Sequence[QueueForecast]) -> QueueForecast:
     """Return the forecast for all queues. They have separate workers, so the slowest determines when all is done."""
-    hours = tuple(map(sum, zip(*(one.hours for one in found), strict=True))) or (0,) * HOURS
-    behind = tuple(map(sum, zip(*(one.behind for one in found if one.behind), strict=True)))
-    times = [one.drained_s for one in found]
-    known = [one.pace for one in found if one.pace is not None]
-    work = [one.work_s for one in found if one.work_s is not None]
+    hours = tuple(map(sum, zip(*(one.hours for one in forecasts), strict=True))) or (0,) * HOURS
+    behind = tuple(map(sum, zip(*(one.behind for one in forecasts if one.behind), strict=True)))
+    times = [one.drained_s for one in forecasts]
+    measured = [one.pace for one in forecasts if one.pace is not None]
+    work = [one.work_s for one in forecasts if one.work_s is not None]
     return QueueForecast(
         "",
-        sum(one.due for one in found),
+        sum(one.due for one in forecasts),
         hours,
-        sum(one.later for one in found),
-        _pace_of_all(known),
+        sum(one.later for one in forecasts),
+        _pace_of_all(measured),
         behind,
         None if None in times else max(filter(None, times), default=0.0),
         sum(work) if work else None,

@@ -64,6 +64,6 @@ def quantile(counts: Sequence[int], q: float, most: int | None = None) -> float 
                 return 0.0
             if high is None:
                 high = low if most is None else max(low, most)
-            found = low + (high - low) * max(0.0, rank - (upto - count)) / count
-            return found if most is None else min(found, float(most))
+            length = low + (high - low) * max(0.0, rank - (upto - count)) / count
+            return length if most is None else min(length, float(most))
     return None

@@ -21,8 +21,8 @@ def known_tasks(most: int = MOST) -> list[tuple[str, str]]:
     alias = router.db_for_read(HourlyStat)
     connection = connections[alias]
     if connection.vendor not in _JUMPS:
-        found = HourlyStat._default_manager.using(alias).order_by("queue", "task").values_list("queue", "task")
-        return list(found.distinct()[:most])
+        pairs = HourlyStat._default_manager.using(alias).order_by("queue", "task").values_list("queue", "task")
+        return list(pairs.distinct()[:most])
     quote = connection.ops.quote_name
     table, queue, task = (quote(name) for name in (HourlyStat._meta.db_table, "queue", "task"))
     # Only names of tables and columns are interpolated, never values. Each subquery is one look-up in the index that

@@ -59,14 +59,14 @@ def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date])
         django.db.Error: the database raised an error; nothing was changed.
     """
     alias = router.db_for_write(HourlyStat)
-    wanted = frozenset(days)
-    rows = (_checked(row, wanted) for row in _each(hours))
+    chosen = frozenset(days)
+    rows = (_checked(row, chosen) for row in _each(hours))
     first = list(islice(rows, COPY_BEYOND + 1))
     connection = connections[alias]
     with transaction.atomic(using=alias):
         if len(first) > COPY_BEYOND and _copies(connection):
-            return _by_copy(connection, chain(first, rows), wanted)
-        return _by_orm(alias, chain(first, rows), wanted)
+            return _by_copy(connection, chain(first, rows), chosen)
+        return _by_orm(alias, chain(first, rows), chosen)
 
 
 def _each(hours: Any) -> Iterator[Mapping[str, Any]]:
@@ -94,10 +94,10 @@ def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
 
 def _of_days(days: Collection[date]) -> Q:
     """Return the condition for the rows of these days, as ranges of time that the index serves."""
-    found = Q(pk__in=())
+    condition = Q(pk__in=())
     for first, last in _stretches(days):
-        found |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))
-    return found
+        condition |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))
+    return condition
 
 
 def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
@@ -119,26 +119,26 @@ def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
 
 def _by_orm(alias: str, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
     manager = HourlyStat._default_manager.using(alias)
-    known: set[_Key] = set()
+    keys: set[_Key] = set()
     options: dict[str, Any] = {"update_conflicts": True, "update_fields": [one for one in FIELDS if one not in KEY]}
     if connections[alias].features.supports_update_conflicts_with_target:
         options["unique_fields"] = list(KEY)
     for some in chunks(rows, CHUNK):
         for row in some:
-            _add_key(known, row)
+            _add_key(keys, row)
         manager.bulk_create([HourlyStat(**row) for row in some], **options)
     there = manager.filter(_of_days(days)).values_list("pk", *KEY)
-    gone = [pk for pk, *key in there.iterator(CHUNK) if tuple(key) not in known]
+    gone = [pk for pk, *key in there.iterator(CHUNK) if tuple(key) not in keys]
     for pks in chunks(gone, CHUNK):
         manager.filter(pk__in=pks).delete()
-    return len(known)
+    return len(keys)
 
 
-def _add_key(known: set[_Key], row: Mapping[str, Any]) -> None:
+def _add_key(keys: set[_Key], row: Mapping[str, Any]) -> None:
     key = row["hour"], row["queue"], row["task"]
-    if key in known:
+    if key in keys:
         raise _twice(*key)
-    known.add(key)
+    keys.add(key)
 
 
 def _twice(hour: datetime, queue: str, task: str) -> ValueError:

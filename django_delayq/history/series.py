@@ -123,8 +123,8 @@ class SeriesSum:
 
     def _percentile(self, column: str, percent: int, counts: Sequence[int], most: int | None) -> float | None:
         if self._exact:
-            found = self._exact[_EXACT.index(column)]
-            return None if found is None else float(found)
+            exact = self._exact[_EXACT.index(column)]
+            return None if exact is None else float(exact)
         return histograms.quantile(counts, percent / 100, most)
 
 
@@ -149,8 +149,8 @@ class Summary:
 
     def by_failures(self) -> list[tuple[tuple[str, str], SeriesSum]]:
         """Return the tasks with failures, most failures first."""
-        found = [(name, tally) for name, tally in self.tasks.items() if tally.failures]
-        return sorted(found, key=lambda one: (-one[1].failures, one[0]))
+        failing = [(name, tally) for name, tally in self.tasks.items() if tally.failures]
+        return sorted(failing, key=lambda one: (-one[1].failures, one[0]))
 
     def by_failure_rate(self, least: int = 1) -> list[tuple[tuple[str, str], SeriesSum]]:
         """Return the tasks with failures, highest failure rate first.
@@ -158,8 +158,8 @@ class Summary:
         Args:
             least: minimum number of attempts a task must have.
         """
-        found = [one for one in self.by_failures() if one[1]["runs"] >= least]
-        return sorted(found, key=lambda one: (-(one[1].failure_rate or 0.0), -one[1].failures, one[0]))
+        frequent = [one for one in self.by_failures() if one[1]["runs"] >= least]
+        return sorted(frequent, key=lambda one: (-(one[1].failure_rate or 0.0), -one[1].failures, one[0]))
 
     def per_hour(self, place: int) -> float:
         """Return the attempts per hour in a slot; the last slot may be shorter."""

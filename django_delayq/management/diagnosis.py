@@ -205,18 +205,14 @@ def migrations() -> Iterator[Finding]:
 
 def morgue(broker: Broker) -> Iterator[Finding]:
     """Check that no morgue grows without a limit."""
-    found = False
+    is_unlimited = False
     for counts in broker.inspector.all_counts():
         queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
         if queue is not None and not orders_of(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
-            found = True
-            yield Finding(
-                "WARN",
-                "morgue",
-                f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
-                "morgue_ttl in QUEUES, and repair or discard what is there",
-            )
-    if not found:
+            is_unlimited = True
+            text = f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
+            yield Finding("WARN", "morgue", f"{text}morgue_ttl in QUEUES, and repair or discard what is there")
+    if not is_unlimited:
         yield Finding("OK", "morgue", f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs")
 
 
@@ -228,11 +224,8 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "limits", "every task has a timeout or a max_lease")
     else:
         shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
-        yield Finding(
-            "OK",
-            "limits",
-            f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs",
-        )
+        text = f"neither timeout= nor max_lease= limits {shown}; TASK_DEFAULTS sets one for all, so that none hangs"
+        yield Finding("OK", "limits", text)
 
 
 CHECKS: Final[tuple[Check, ...]] = (

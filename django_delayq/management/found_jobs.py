@@ -95,17 +95,17 @@ def print_found(command: DelayQCommand, queue: Queue, options: Mapping[str, Any]
     """Print the jobs that meet the conditions."""
     hide, limit = mask_for(options), options["limit"]
     search = Search(queue, filter_of(options), tuple(options["places"] or SEARCHED), options["cursor"])
-    found = [job_as_dict(view, hide) for view in search.find(limit)]
+    rows = [job_as_dict(view, hide) for view in search.find(limit)]
     if options["json"]:
-        command.print_json(found)
-    elif not found:
+        command.print_json(rows)
+    elif not rows:
         command.stdout.write("no job found")
     else:
-        for line in table(JOB_COLUMNS, [[*map(cell_of, one.values())] for one in found], left=len(JOB_COLUMNS)):
+        for line in table(JOB_COLUMNS, [[*map(cell_of, one.values())] for one in rows], left=len(JOB_COLUMNS)):
             command.stdout.write(line)
     if search.cursor:
         note = (
-            f"These are the first {len(found)} jobs; there may be more. Raise --limit to see them, or continue with "
+            f"These are the first {len(rows)} jobs; there may be more. Raise --limit to see them, or continue with "
             f"--cursor {search.cursor}"
         )
         (command.stderr if options["json"] else command.stdout).write(note)

@@ -201,8 +201,8 @@ class _Walk:
 
     def _named_elsewhere(self, value: Mapping[Any, Any]) -> str:
         """Return the name in ``{"name": "token", "value": …}``, if it is sensitive."""
-        found = value.get("name", value.get("key"))
-        return found if isinstance(found, str) and "value" in value and self._mask.hides(found) else ""
+        name = value.get("name", value.get("key"))
+        return name if isinstance(name, str) and "value" in value and self._mask.hides(name) else ""
 
     def _note(self, number: int, what: str) -> str:
         self._was_cut = True

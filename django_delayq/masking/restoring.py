@@ -41,26 +41,26 @@ def restored_items(edited: list[Any], stored: Sequence[Any], masked: Sequence[An
     """
     names, edited_names = [_name(item) for item in masked], [_name(item) for item in edited]
     same = len(edited) == len(masked)
-    found = {place: place for place, name in enumerate(edited_names) if same and names[place] == name}
+    places = {place: place for place, name in enumerate(edited_names) if same and names[place] == name}
     free: dict[str, list[int]] = {}
     for home, name in enumerate(names):
-        if home not in found:
+        if home not in places:
             free.setdefault(name, []).append(home)
-    moved = Counter(name for place, name in enumerate(edited_names) if place not in found)
+    moved = Counter(name for place, name in enumerate(edited_names) if place not in places)
     for place, name in enumerate(edited_names):
         homes = free.get(name)
-        if place in found or not homes:
+        if place in places or not homes:
             continue
         if moved[name] == len(homes):
             moved[name] -= 1
-            found[place] = homes.pop(0)
+            places[place] = homes.pop(0)
         elif len({_name(stored[home]) for home in homes}) == 1:
-            found[place] = homes[0]
-    taken = set(found.values())
+            places[place] = homes[0]
+    taken = set(places.values())
     result = []
     for place, item in enumerate(edited):
-        if place in found:
-            result.append(stored[found[place]])
+        if place in places:
+            result.append(stored[places[place]])
         elif place < len(masked) <= len(edited) and place not in taken:
             result.append(restored(item, stored[place], masked[place]))  # edited in place
         elif _contains_hidden(item):

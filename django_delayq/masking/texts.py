@@ -97,8 +97,8 @@ class Texts:
         """Return the text without its secrets."""
         if not _HINT.search(text):
             return text
-        found = [*_shapes(text), *_rows(text), *self._columns(text), *self._entries(text)]
-        return _cut_out(text, [*found, *self._assigned(text), *self._options(text), *self._pairs(text)])
+        spans = [*_shapes(text), *_rows(text), *self._columns(text), *self._entries(text)]
+        return _cut_out(text, [*spans, *self._assigned(text), *self._options(text), *self._pairs(text)])
 
     def hide_in_source(self, line: str) -> str:
         """Return a line of Python source without secrets: a literal after ``token=`` is hidden, a variable is not."""
@@ -171,8 +171,8 @@ class _Values:
 
         A value is a literal, a word, or a bracketed text with the word before it: ``SecretStr('…')``.
         """
-        found = _VALUE.match(self._text, start)
-        end = start if found is None else found.end()
+        match = _VALUE.match(self._text, start)
+        end = start if match is None else match.end()
         return self._end_of_brackets(end) if self._text[end : end + 1] in ("(", "[", "{") else end
 
     def _end_of_brackets(self, start: int) -> int:
@@ -191,8 +191,8 @@ def _shapes(text: str) -> Spans:
     small = text.lower()
     for needed, pattern in _SHAPES:
         if needed in small:
-            for found in pattern.finditer(text):
-                yield found.span("secret")
+            for match in pattern.finditer(text):
+                yield match.span("secret")
     yield from _urls(text)
 
 

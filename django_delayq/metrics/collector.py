@@ -31,10 +31,10 @@ class Collector:
 
     def collect(self) -> Iterator[Family]:
         """Yield all metrics with their current values."""
-        found = measure()
+        measured = measure()
         for metric in METRICS:
-            if metric in found:
-                yield family(metric, found[metric])
+            if metric in measured:
+                yield family(metric, measured[metric])
 
     def describe(self) -> Iterator[Family]:
         """Yield the metrics without values, so that registering does not query Redis."""
@@ -45,12 +45,12 @@ class Collector:
 def family(metric: Metric, values: Values) -> Family:
     """Return a metric with its values as a prometheus_client family."""
     if metric.kind == "histogram":
-        found = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
             assert isinstance(value, Histogram)  # noqa: S101 - the list of metrics says so
             buckets = list(zip(_BOUNDS, map(float, accumulate(value.counts)), strict=True))
-            found.add_metric(labels, buckets, value.sum_ms / 1000)
-        return found
+            histogram.add_metric(labels, buckets, value.sum_ms / 1000)
+        return histogram
     made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     plain = made(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():

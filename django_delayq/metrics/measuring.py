@@ -39,10 +39,10 @@ def measure() -> dict[Metric, Values]:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {names.UP: {(): 0.0}}
     ended = time.time()
-    found = read(snapshot)
-    found[names.CLOCK_SKEW] = {(): skew(began, ended, snapshot.now_ms / 1000)}
-    found[names.SCRAPE] = {(): ended - began}
-    return found
+    values = read(snapshot)
+    values[names.CLOCK_SKEW] = {(): skew(began, ended, snapshot.now_ms / 1000)}
+    values[names.SCRAPE] = {(): ended - began}
+    return values
 
 
 def skew(began: float, ended: float, redis: float) -> float:
@@ -55,10 +55,10 @@ def skew(began: float, ended: float, redis: float) -> float:
 
 def read(snapshot: Snapshot) -> dict[Metric, Values]:
     """Return the values of a snapshot by metric, the number of label values limited by :func:`bounded`."""
-    found: dict[Metric, Values] = {}
+    by_metric: dict[Metric, Values] = {}
     for metric, labels, value in _samples(snapshot):
-        found.setdefault(metric, {})[labels] = value
-    return {metric: bounded(metric, values) for metric, values in found.items()}
+        by_metric.setdefault(metric, {})[labels] = value
+    return {metric: bounded(metric, values) for metric, values in by_metric.items()}
 
 
 def bounded(metric: Metric, values: Values, most: int = MOST_LABELS) -> Values:
@@ -72,11 +72,11 @@ def bounded(metric: Metric, values: Values, most: int = MOST_LABELS) -> Values:
     if len(chosen) <= most:
         return values
     kept = set(sorted(chosen)[:most])
-    found: Values = {}
+    limited: Values = {}
     for labels, value in values.items():
         under = labels if labels[:size] in kept else (OTHER,) * size + labels[size:]
-        found[under] = _merged(metric, found[under], value) if under in found else value
-    return found
+        limited[under] = _merged(metric, limited[under], value) if under in limited else value
+    return limited
 
 
 def _merged(metric: Metric, one: Value, other: Value) -> Value:
@@ -148,10 +148,10 @@ def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
 
 def _oldest_runs(workers: Sequence[WorkerStatus]) -> dict[str, float]:
     """Return the start of the oldest running attempt of each queue, Unix ms, as reported by workers."""
-    found: dict[str, float] = {}
+    starts: dict[str, float] = {}
     for job in (job for worker in workers for job in worker.jobs if job.started_ms):
-        found[job.queue] = min(found.get(job.queue, math.inf), job.started_ms)
-    return found
+        starts[job.queue] = min(starts.get(job.queue, math.inf), job.started_ms)
+    return starts
 
 
 def _of_redis(redis: RedisStatus) -> Iterator[_Sample]:

@@ -45,40 +45,40 @@ class Index:
 
     def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
-        found = self.queue.call("page", self.number, self._position, b"0", CHUNK, score, member, request=b"")
-        return list(zip(found[::2], found[1::2], strict=True))
+        words = self.queue.call("page", self.number, self._position, b"0", CHUNK, score, member, request=b"")
+        return list(zip(words[::2], words[1::2], strict=True))
 
     def between(self, low: int, high: int) -> list[Entry]:
         """Return the entries with scores from ``low`` to ``high``, both included."""
         with clear_errors():
-            found = self._client.zrangebyscore(self._key, low, high, withscores=True)
-        return [Entry(member, score_of(score)) for member, score in found]
+            pairs = self._client.zrangebyscore(self._key, low, high, withscores=True)
+        return [Entry(member, score_of(score)) for member, score in pairs]
 
     def ends(self, low: int, high: int) -> list[Entry]:
         """Return the first and the last entry with scores from ``low`` to ``high``."""
-        found: list[tuple[bytes, float]] = []
+        pairs: list[tuple[bytes, float]] = []
         with clear_errors():
             for desc in (False, True):
                 begin, end = (high, low) if desc else (low, high)
-                found += self._client.zrange(
+                pairs += self._client.zrange(
                     self._key, begin, end, desc=desc, byscore=True, withscores=True, offset=0, num=1
                 )
-        return [Entry(member, score_of(score)) for member, score in found]
+        return [Entry(member, score_of(score)) for member, score in pairs]
 
     def newest(self, rank: int) -> int | None:
         """Return the score of the entry that has ``rank`` newer ones; None if there are fewer entries."""
         with clear_errors():
-            found = self._client.zrange(self._key, rank, rank, desc=True, withscores=True)
-        return score_of(found[0][1]) if found else None
+            pairs = self._client.zrange(self._key, rank, rank, desc=True, withscores=True)
+        return score_of(pairs[0][1]) if pairs else None
 
     def scores(self, members: Sequence[bytes]) -> list[int | None]:
         """Return the score of each member; None for a missing member."""
-        found: list[int | None] = []
+        scores: list[int | None] = []
         for start in range(0, len(members), CHUNK):
             with clear_errors():
                 replies = self._client.zmscore(self._key, list(members[start : start + CHUNK]))
-            found += [None if reply is None else score_of(reply) for reply in replies]
-        return found
+            scores += [None if reply is None else score_of(reply) for reply in replies]
+        return scores
 
     def rows(self, entries: Sequence[Entry]) -> list[Row]:
         """Return the rows of the entries that still exist."""
@@ -97,7 +97,7 @@ class Index:
         """Yield the jobs, each with its entry. For a damaged job, yield the error message instead."""
         members = list(entries)
         try:
-            found = list(self.queue.broker.inspector.views(self.queue, self.number, self.place.name, members))
+            views = list(self.queue.broker.inspector.views(self.queue, self.number, self.place.name, members))
         except _DAMAGED as error:
             if len(members) == 1:
                 logger.warning(
@@ -112,7 +112,7 @@ class Index:
             for member in members:
                 yield from self.views({member: entries[member]})
             return
-        for view in found:
+        for view in views:
             entry = entries.get(self._member(view))
             if entry is not None:
                 yield view, entry

@@ -108,8 +108,8 @@ class IndexMirror:
         if not entries:
             return []
         scores = [entry.score for entry in entries]
-        known = set(self.named(self.within(Scope(min(scores), max(scores)))))
-        return [entry for entry in entries if (*self.name_of(entry), entry.score) not in known]
+        named = set(self.named(self.within(Scope(min(scores), max(scores)))))
+        return [entry for entry in entries if (*self.name_of(entry), entry.score) not in named]
 
     def name_of(self, entry: Entry) -> tuple[Any, ...]:
         """Return the values that identify the row of an entry within its queue."""
@@ -117,8 +117,8 @@ class IndexMirror:
 
     def named(self, rows: Any) -> Iterator[tuple[Any, ...]]:
         """Return the identifying values of rows, each with its score."""
-        found: Iterator[tuple[Any, ...]] = rows.values_list(*self.place.unique[1:], "updated_us").iterator()
-        return found
+        values: Iterator[tuple[Any, ...]] = rows.values_list(*self.place.unique[1:], "updated_us").iterator()
+        return values
 
     # -- the cursor --------------------------------------------------------------------------------------------------
 

@@ -31,13 +31,13 @@ class Group:
 
 def grouped(rows: Iterable[Row]) -> list[Group]:
     """Return rows grouped by place, queue and shard."""
-    found: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
+    groups: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        found[type(row), row.queue, row.shard].append(row)
+        groups[type(row), row.queue, row.shard].append(row)
     broker = connections.broker()
-    queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in found})}
+    queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in groups})}
     return [
-        Group(place_of(model), queues[name], number, group_rows) for (model, name, number), group_rows in found.items()
+        Group(place_of(model), queues[name], number, group_rows) for (model, name, number), group_rows in groups.items()
     ]
 
 

@@ -56,11 +56,11 @@ def _bounds(mirror: IndexMirror, scope: Scope) -> list[Scope]:
 def _compare(mirror: IndexMirror, part: Scope) -> None:
     """Add missing rows and delete orphan rows. A row is correct if Redis has its member with its score."""
     entries = {(*mirror.name_of(entry), entry.score): entry for entry in mirror.index.between(part.low, part.high)}
-    known: dict[Any, Any] = {}
+    rows_by_member: dict[Any, Any] = {}
     for pk, *name in mirror.within(part).values_list("pk", *mirror.place.unique[1:], "updated_us"):
-        known[tuple(name)] = pk
-    missing: list[Entry] = [entry for name, entry in entries.items() if name not in known]
-    gone = [pk for name, pk in known.items() if name not in entries]
+        rows_by_member[tuple(name)] = pk
+    missing: list[Entry] = [entry for name, entry in entries.items() if name not in rows_by_member]
+    gone = [pk for name, pk in rows_by_member.items() if name not in entries]
     for start in range(0, len(missing), CHUNK):
         store(mirror.place, mirror.missing(missing[start : start + CHUNK]), mirror.using)
     for start in range(0, len(gone), DELETE_CHUNK):

@@ -190,8 +190,8 @@ def moment(ms: float) -> datetime:
     """Return Unix ms as the project's databases store it. Values outside the calendar become its nearest day."""
     seconds = 0.0 if math.isnan(ms) else min(max(ms / 1000, 0.0), _LATEST)
     zone: tzinfo = UTC if settings.USE_TZ else timezone.get_default_timezone()
-    found = datetime.fromtimestamp(seconds, zone)
-    return found if settings.USE_TZ else found.replace(tzinfo=None)
+    local = datetime.fromtimestamp(seconds, zone)
+    return local if settings.USE_TZ else local.replace(tzinfo=None)
 
 
 def score_of(score: bytes | float) -> int:

@@ -69,14 +69,14 @@ class Keyset:
             ValueError: it is not a cursor.
         """
         if before and not after:
-            found = list(self._beyond(rows, before, backwards=True)[: limit + 1])
-            if len(found) > limit:
-                there = found[limit - 1 :: -1]
+            fetched = list(self._beyond(rows, before, backwards=True)[: limit + 1])
+            if len(fetched) > limit:
+                there = fetched[limit - 1 :: -1]
                 return Page(there, after=self._cursor(there[-1]), before=self._cursor(there[0]))
             # Fewer rows than a page precede the cursor: return the first page, full.
-        found = list((self._beyond(rows, after) if after else rows.order_by(*self.ordering))[: limit + 1])
-        there = found[:limit]
-        further = self._cursor(there[-1]) if len(found) > limit else ""
+        fetched = list((self._beyond(rows, after) if after else rows.order_by(*self.ordering))[: limit + 1])
+        there = fetched[:limit]
+        further = self._cursor(there[-1]) if len(fetched) > limit else ""
         return Page(there, further, self._cursor(there[0]) if after and there else "")
 
     def _cursor(self, row: Model) -> str:

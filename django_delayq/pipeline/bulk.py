@@ -134,8 +134,8 @@ def _plan(
     from .write_schema import check_schema
     from .writer import check_redis
 
-    known = bulk_loads.read_load(broker, run_id)
-    before = dict(known.source) if known is not None else {}
+    load = bulk_loads.read_load(broker, run_id)
+    before = dict(load.source) if load is not None else {}
     if isinstance(source, Table) and not source.columns:
         source = replace(source, columns=_columns_needed(options))
     frame = source.read(spark) if isinstance(source, Files | Table) else source
@@ -182,7 +182,7 @@ def _plan(
     check_redis(broker, write_options)
     if with_checksum and not options.once and not isinstance(source, Files):
         # A closed bulk load writes nothing, so the present contents of its input do not matter.
-        if known is not None and known.closed:
+        if load is not None and load.closed:
             identity |= {"rows": before["rows"]} if "rows" in before else {}
         else:
             identity["rows"] = contents(jobs_at(0))
@@ -236,9 +236,9 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
 
 
 def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
-    said = options.format_options(run_id, prepared.source)
+    settings = options.format_options(run_id, prepared.source)
     activate(prepared.frame.sparkSession)  # any thread may call this
-    prepared.frame.write.format("delayq").options(**said).mode("append").save()
+    prepared.frame.write.format("delayq").options(**settings).mode("append").save()
 
 
 @contextmanager
@@ -264,11 +264,11 @@ def _error_of(text: str, run_id: str | None) -> DelayQError:
         kind = {"RunDiffers": RunDiffers, "Misconfigured": Misconfigured}.get(ours[1], PipelineError)
         return kind(ours[2])
     causes = _CAUSE.findall(text)
-    said = causes[-1] if causes else text.strip().partition("\n")[0]
+    message = causes[-1] if causes else text.strip().partition("\n")[0]
     if run_id is None:
-        return PipelineError(said[:1000])
+        return PipelineError(message[:1000])
     return PipelineError(
-        f"{said[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
+        f"{message[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
     )
 
 

@@ -54,12 +54,12 @@ class BulkOptions:
 
     def address(self) -> dict[str, str]:
         """Return the options that address Redis."""
-        said = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
-        return {name: value for name, value in said.items() if value}
+        options = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
+        return {name: value for name, value in options.items() if value}
 
     def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the format ``delayq``."""
-        said: dict[str, Any] = {
+        options: dict[str, Any] = {
             "nullDue": "fail",
             **self.more,
             **self.address(),
@@ -73,7 +73,7 @@ class BulkOptions:
             "quarantine": self.quarantine,
             "onError": "quarantine" if self.quarantine else None,
         }
-        return {name: str(value) for name, value in said.items() if value is not None}
+        return {name: str(value) for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,11 @@ def is_list(kind: pa.DataType) -> bool:
 def values(array: pa.Array, bad: Bad) -> list[Any]:
     """Return the values as a caller of ``schedule()`` would pass them: aware datetimes in UTC, maps as dicts."""
     try:
-        found: list[Any] = array.to_pylist()
+        converted: list[Any] = array.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
-        found = [_value(array, row, bad) for row in range(len(array))]
+        converted = [_value(array, row, bad) for row in range(len(array))]
     mended = _mender(array.type)
-    return found if mended is None else [mended(value) for value in found]
+    return converted if mended is None else [mended(value) for value in converted]
 
 
 def _value(array: pa.Array, row: int, bad: Bad) -> Any:
@@ -182,7 +182,7 @@ def _nothing(array: pa.Array) -> pa.Array:
 
 def parsed(array: pa.Array, kind: type, what: str, bad: Bad) -> list[Any]:
     """Parse JSON texts, each of which must be a list or a dict; None for null."""
-    found: list[Any] = []
+    parsed_texts: list[Any] = []
     for row, text in enumerate(values(array, bad)):
         value = None
         if text is not None:
@@ -195,8 +195,8 @@ def parsed(array: pa.Array, kind: type, what: str, bad: Bad) -> list[Any]:
                     form = "a list, like [1, 2]" if kind is list else 'an object, like {"a": 1}'
                     bad.setdefault(row, f"{what} has to be {form}, not {short(text)}")
                     value = None
-        found.append(value)
-    return found
+        parsed_texts.append(value)
+    return parsed_texts
 
 
 def _no_constant(name: str) -> Any:
@@ -209,8 +209,8 @@ _plain: Final = json.JSONDecoder(parse_constant=_no_constant)
 def score_texts(array: pa.Array, bad: Bad) -> list[str]:
     """Return numbers, or texts of numbers, as texts; empty for null, which means the time of arrival."""
     if pa.types.is_integer(array.type):
-        found: list[str] = pc.fill_null(pc.cast(array, _TEXT), "").to_pylist()
-        return found
+        texts: list[str] = pc.fill_null(pc.cast(array, _TEXT), "").to_pylist()
+        return texts
     return [_score(row, value, bad) for row, value in enumerate(values(array, bad))]
 
 

@@ -26,10 +26,12 @@ def column_of(frame: DataFrame, name: str) -> str | None:
         Misconfigured: several columns match.
     """
     sensitive = _is_true(frame.sparkSession.conf.get(_CASE_SENSITIVE))
-    found = [one for one in frame.columns if one == name or (not sensitive and one.lower() == name.lower())]
-    if len(found) > 1:
-        raise Misconfigured(f"the input has several columns {short(name)} ({', '.join(found)}); leave all but one out")
-    return found[0] if found else None
+    matching = [one for one in frame.columns if one == name or (not sensitive and one.lower() == name.lower())]
+    if len(matching) > 1:
+        raise Misconfigured(
+            f"the input has several columns {short(name)} ({', '.join(matching)}); leave all but one out"
+        )
+    return matching[0] if matching else None
 
 
 def fault_of_case(names: Iterable[str]) -> str:

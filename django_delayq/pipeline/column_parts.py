@@ -32,8 +32,8 @@ def ids(array: pa.Array, bad: Bad) -> list[bytes]:
     if pa.types.is_integer(array.type):
         if array.null_count:
             _note_nulls(array, bad)
-        found: list[bytes] = pc.fill_null(array.cast(pa.large_string()), "").cast(BYTES).to_pylist()
-        return found
+        encoded: list[bytes] = pc.fill_null(array.cast(pa.large_string()), "").cast(BYTES).to_pylist()
+        return encoded
     plain = array.cast(BYTES)
     sizes = pc.min_max(pc.binary_length(plain)).as_py()
     fine = not plain.null_count and (sizes["min"] is None or (sizes["min"] > 0 and sizes["max"] <= 255))
@@ -62,8 +62,8 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
     if pa.types.is_struct(kwargs.type):
         named = cells.named_structs(kwargs, bad).to_pylist()
     else:
-        found = objects(kwargs, "kwargs", bad)
-        named = [_named(row, value, bad) if value else "" for row, value in enumerate(found)]
+        objects_read = objects(kwargs, "kwargs", bad)
+        named = [_named(row, value, bad) if value else "" for row, value in enumerate(objects_read)]
     if args is None:
         return [f'{{"k":{value}}}'.encode() if value else b"" for value in named]
     places = _positional(args, bad).to_pylist()
@@ -90,9 +90,9 @@ def _positional(array: pa.Array, bad: Bad) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.array([""] * len(array), pa.large_string())
     texts = []
-    for row, found in enumerate(cells.parsed(array, list, "args", bad)):
+    for row, items in enumerate(cells.parsed(array, list, "args", bad)):
         try:
-            texts.append(codec.encode_args(tuple(found or ()), {}, limit=1 << 40).decode())
+            texts.append(codec.encode_args(tuple(items or ()), {}, limit=1 << 40).decode())
         except InvalidJob as error:
             bad.setdefault(row, str(error))
             texts.append("")
@@ -112,19 +112,19 @@ def raw(array: pa.Array, bad: Bad) -> list[bytes]:
         cells.values(array, bad)
     if pa.types.is_null(array.type):
         return [b""] * len(array)
-    found: list[bytes] = pc.fill_null(array.cast(BYTES), b"").to_pylist()
-    return found
+    values: list[bytes] = pc.fill_null(array.cast(BYTES), b"").to_pylist()
+    return values
 
 
 def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad) -> list[T]:
     """Return the checked value of each row, with one check per distinct value; the default for null."""
     checked: dict[Any, T | InvalidJob] = {}
-    found: list[T] = []
+    results: list[T] = []
     for row, value in enumerate(cells.values(array, bad)):
         if value is None:
             if default == "":
                 bad.setdefault(row, "task is null, and there is no option task")
-            found.append(default)
+            results.append(default)
             continue
         if value not in checked:
             try:
@@ -135,8 +135,8 @@ def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad)
         if isinstance(answer, InvalidJob):
             bad.setdefault(row, str(answer))
             answer = default
-        found.append(answer)
-    return found
+        results.append(answer)
+    return results
 
 
 def conflict(value: object) -> str:
@@ -174,12 +174,12 @@ def each(value: T | list[T], rows: Sequence[object]) -> list[T]:
     return value if isinstance(value, list) else [value] * len(rows)
 
 
-def coded(found: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
+def coded(texts: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
     """Return canonical JSON as the codec stores it; a row that it cannot store becomes invalid."""
     if codec is None:
-        return found
-    stored = [b""] * len(found)
-    for row, data in enumerate(found):
+        return texts
+    stored = [b""] * len(texts)
+    for row, data in enumerate(texts):
         try:
             stored[row] = b"" if row in bad else from_json(codec, data)
         except InvalidJob as error:

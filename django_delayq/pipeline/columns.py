@@ -76,11 +76,11 @@ class Packer:
         if of_all and isinstance(texts, bytes):
             shapes: Shape | list[Shape] = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
         else:
-            said = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
+            routes = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
             shapes = _one_or_each(
                 [
                     self._shape(name, conflict, priority, bool(text))
-                    for row, (name, conflict, priority, text) in enumerate(said)
+                    for row, (name, conflict, priority, text) in enumerate(routes)
                     if row not in bad
                 ]
             )
@@ -89,18 +89,18 @@ class Packer:
     # -- columns that describe the jobs -------------------------------------------------------------------------------
 
     def _shape(self, task: str, conflict: str, priority: int, has_options: bool) -> Shape:
-        known = self._shapes.get((task, conflict, priority, has_options))
-        if known is None:
+        shape = self._shapes.get((task, conflict, priority, has_options))
+        if shape is None:
             like = NewJob("", task, priority=priority, options=b"{}" if has_options else b"", key=bytes(16))
-            known = Shape.of(
+            shape = Shape.of(
                 task,
                 on_conflict=conflict,
                 due_policy=self._options.due_policy or "replace",
                 flags=pack_body(like)[0],
                 keyed=False,
             )
-            self._shapes[task, conflict, priority, has_options] = known
-        return known
+            self._shapes[task, conflict, priority, has_options] = shape
+        return shape
 
     def _routing_of(
         self, columns: dict[str, pa.Array], merged: bool, bad: Bad
@@ -134,18 +134,18 @@ class Packer:
             us = columns["due"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             whole = pc.divide(us, 1000)
             broken = pc.not_equal(us, pc.multiply(whole, 1000))
-            found = pc.add(whole, broken.cast(pa.int64()))  # rounded up, so that no job runs early
+            dues = pc.add(whole, broken.cast(pa.int64()))  # rounded up, so that no job runs early
             past = pc.less(us, 0)
         elif "due_ms" in columns:
-            found = columns["due_ms"].cast(pa.int64())
-            past = pc.less(found, 0)
+            dues = columns["due_ms"].cast(pa.int64())
+            past = pc.less(dues, 0)
         else:
             return pa.repeat(pa.scalar(self._opened_ms, pa.int64()), n)
         if self._options.null_due == NOW:
-            found, past = pc.fill_null(found, self._opened_ms), pc.fill_null(past, False)
+            dues, past = pc.fill_null(dues, self._opened_ms), pc.fill_null(past, False)
         last = MAX_DUE_MS if self._options.allow_far else min(MAX_DUE_MS, self._opened_ms + TEN_YEARS_MS)
-        if found.null_count or pc.any(past).as_py() or pc.any(pc.greater(found, last)).as_py():
-            for row, (ms, early) in enumerate(zip(found.to_pylist(), past.to_pylist(), strict=True)):
+        if dues.null_count or pc.any(past).as_py() or pc.any(pc.greater(dues, last)).as_py():
+            for row, (ms, early) in enumerate(zip(dues.to_pylist(), past.to_pylist(), strict=True)):
                 if ms is None:
                     bad.setdefault(
                         row,
@@ -158,7 +158,7 @@ class Packer:
                     far = ms <= MAX_DUE_MS
                     hint = "the option allowFar=true allows it" if far else "times up to the year 2255 can be stored"
                     bad.setdefault(row, f"due is more than ten years ahead ({ms} ms since 1970); {hint}")
-        return pc.fill_null(found, 0)
+        return pc.fill_null(dues, 0)
 
     # -- options stored with a job ------------------------------------------------------------------------------------
 
@@ -179,20 +179,20 @@ class Packer:
         if not read:
             return parts.canonical(self._common) if self._common else b""
         texts = []
-        for row, (due_ms, *found) in enumerate(zip(dues.to_pylist(), *read.values(), strict=True)):
-            own = {name: value for name, value in zip(read, found, strict=True) if value is not None}
+        for row, (due_ms, *values) in enumerate(zip(dues.to_pylist(), *read.values(), strict=True)):
+            own = {name: value for name, value in zip(read, values, strict=True) if value is not None}
             texts.append(self._option_text(row, {**self._common, **own}, due_ms, bad))
         return texts
 
-    def _option_text(self, row: int, said: dict[str, Any], due_ms: int, bad: Bad) -> bytes:
-        if "expires_ms" in said:
-            said.pop("expires_in_ms", None)
-            if said["expires_ms"] <= due_ms:
+    def _option_text(self, row: int, options: dict[str, Any], due_ms: int, bad: Bad) -> bytes:
+        if "expires_ms" in options:
+            options.pop("expires_in_ms", None)
+            if options["expires_ms"] <= due_ms:
                 bad.setdefault(row, "expires is not after the due time, so the job would never run; give a later time")
-        if not said:
+        if not options:
             return b""
         try:
-            encoded = parts.canonical(said)
+            encoded = parts.canonical(options)
         except (TypeError, ValueError, RecursionError) as error:
             bad.setdefault(row, f"context may hold plain JSON values only: {error}")
             return b""
@@ -239,7 +239,7 @@ class Packer:
         """Build jobs with a payload one by one; their records have too many parts for a columnar path to pay off."""
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
-        names, conflicts, priorities = (each(said, ids) for said in routing)
+        names, conflicts, priorities = (each(column, ids) for column in routing)
         options, shapes = self._options, []
         entries: list[Entry] = []
         same: dict[Shape, Shape] = {}
@@ -270,11 +270,11 @@ class Packer:
 
     def _payloads(self, array: pa.Array, bad: Bad) -> list[bytes]:
         if self._options.encoded:
-            found = raw(array, bad)
+            payloads = raw(array, bad)
         else:
-            found = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
-        self._check_sizes(found, "payload takes", bad)
-        return found
+            payloads = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
+        self._check_sizes(payloads, "payload takes", bad)
+        return payloads
 
 
 def _one_or_each(shapes: list[Shape]) -> Shape | list[Shape]:

@@ -56,8 +56,10 @@ class Computing:
             died: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *interrupted}
-        known = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
-        return {day: frozenset(touched[day]) if day in touched and day in known - whole_ones else None for day in days}
+        computed = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
+        return {
+            day: frozenset(touched[day]) if day in touched and day in computed - whole_ones else None for day in days
+        }
 
     def compute(self, spark: SparkSession, wanted: Wanted, counted: Landed | None = None) -> None:
         """Write attempts, quarantine and hourly metrics.
@@ -79,20 +81,20 @@ class Computing:
         counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)]
         is_good = F.col(quality.REASON).isNull()
         replace("attempts", judged.observe(seen, *counters).where(is_good).drop(quality.REASON), wanted)
-        found = seen.get
+        counts = seen.get
         if counted is not None:
-            counted.add(found, expectations)
-        replace("quarantine", judged.where(~is_good) if found.get("bad") else None, wanted)
+            counted.add(counts, expectations)
+        replace("quarantine", judged.where(~is_good) if counts.get("bad") else None, wanted)
         replace("hours", self._all_hours(spark, wanted), whole(wanted))
 
     def _all_hours(self, spark: SparkSession, wanted: Wanted) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
-        found = hours(self._tables["attempts"].read(spark, wanted))
+        computed = hours(self._tables["attempts"].read(spark, wanted))
         partly = {day: some for day, some in wanted.items() if some is not None}
         if not partly:
-            return found
+            return computed
         others = self._hours(spark, list(partly)).where(~lies_in(F.col("hour"), partly))
-        return found.unionByName(others)
+        return computed.unionByName(others)
 
     def _hours(self, spark: SparkSession, days: Sequence[date]) -> DataFrame:
         return self._tables["hours"].read(spark, whole(days)).select(*HOURS.names)

@@ -67,32 +67,32 @@ class DryRun:
     @property
     def dangers(self) -> list[str]:
         """Return warnings about overloading Redis or the workers."""
-        found = []
+        warnings = []
         if self.free is not None and self.memory > self.free:
-            found.append(
+            warnings.append(
                 f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
                 "memory, or write them in parts"
             )
         if self.busiest[1] > self.storm_above:
-            found.append(
+            warnings.append(
                 f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
                 "the workers do that? Spread their due times"
             )
-        return found
+        return warnings
 
     @property
     def odd(self) -> list[str]:
         """Return warnings about faulty rows, which a quarantine would receive."""
-        found = []
+        warnings = []
         if self.without_id:
-            found.append(f"{self.without_id:,} rows get no id, because a part of it is null")
+            warnings.append(f"{self.without_id:,} rows get no id, because a part of it is null")
         if self.without_due:
-            found.append(f"{self.without_due:,} rows have no due time")
+            warnings.append(f"{self.without_due:,} rows have no due time")
         if self.bad:
-            found.append(
+            warnings.append(
                 f"{len(self.bad)} of the first {_SAMPLE:,} rows are no jobs; {self.bad[0][0]}: {self.bad[0][1]}"
             )
-        return found
+        return warnings
 
 
 def _mb(size: float) -> str:
@@ -147,8 +147,8 @@ def dry_run(
 
 
 def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return found
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows
 
 
 def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
@@ -156,10 +156,10 @@ def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
 
     now = F.lit(now_ms).cast("long")
     if "due" in frame.columns:
-        found = F.ceil(F.unix_micros("due") / 1000).cast("long")
+        due = F.ceil(F.unix_micros("due") / 1000).cast("long")
     else:
-        found = F.col("due_ms") if "due_ms" in frame.columns else now
-    return F.coalesce(found, now) if options.null_due == NOW else found
+        due = F.col("due_ms") if "due_ms" in frame.columns else now
+    return F.coalesce(due, now) if options.null_due == NOW else due
 
 
 def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
@@ -168,11 +168,11 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
         return _WIDTHS_MIN[0], []
     span = max(minutes) - min(minutes) + 1
     width = next((one for one in _WIDTHS_MIN if span <= one * _BUCKETS), _WIDTHS_MIN[-1])
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for minute, count in minutes.items():
         start = minute - minute % width
-        found[start] = found.get(start, 0) + count
-    return width, [(start * _MINUTE_MS, count) for start, count in sorted(found.items())]
+        numbers[start] = numbers.get(start, 0) + count
+    return width, [(start * _MINUTE_MS, count) for start, count in sorted(numbers.items())]
 
 
 def _sample(
@@ -199,13 +199,13 @@ def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], max
     for place, count in shards.items():
         node = _node_of(broker, queue, number_of(epoch, place))
         rows[node] = rows.get(node, 0) + count
-    total, found = sum(rows.values()), []
+    total, room = sum(rows.values()), []
     for node, memory in memory_of(broker).items():
         used, limit = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
         free = int(limit * (max_memory or 1.0)) if limit else int(memory.get("total_system_memory", 0))
         if free and (rows.get(node) or not total):
-            found.append((free - used) * (total or 1) // (rows.get(node) or 1))
-    return max(0, min(found)) if found else None
+            room.append((free - used) * (total or 1) // (rows.get(node) or 1))
+    return max(0, min(room)) if room else None
 
 
 def _node_of(broker: Broker, queue: str, number: int) -> str:

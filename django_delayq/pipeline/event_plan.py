@@ -146,11 +146,11 @@ def find_losses(broker: Broker, positions: Mapping[Place, str], streams: Mapping
         if parts(streams[place].last) > parts(position) and not streams[place].ended
     }
     next_events = following(broker, unread)
-    found = (
+    losses = (
         (place, position, _why_lost(position, streams[place], next_events.get(place)))
         for place, position in sorted(positions.items())
     )
-    return [Loss(*place, position, why) for place, position, why in found if why]
+    return [Loss(*place, position, why) for place, position, why in losses if why]
 
 
 def _why_lost(position: str, stream: Stream, next_events: Entry | None) -> str:
@@ -192,14 +192,14 @@ def ends(
         target: upper limit by shard, which also excludes all other shards; None = no such limit.
     """
     there = {place for place in known if target is None or place in target or place in positions}
-    found = {}
+    reached = {}
     for place in there:
         position, stream = positions.get(place, BEGINNING), streams[place]
         last = position if stream.ended else stream.last
         if target is not None:
             last = min(last, target.get(place, BEGINNING), key=parts)
-        found[place] = max(position, last, key=parts)
-    return found
+        reached[place] = max(position, last, key=parts)
+    return reached
 
 
 def limit_to(

@@ -57,6 +57,8 @@ class EventsOptions(SourceOptions):
     fetch: int = option("fetch", whole(1, 10_000), 100)
     #: store the consumer's position in Redis, and allow trimming of what all consumers have read
     trim: bool = option("trim", flag, False)
+    #: newest events of a shard that stay although all consumers have read them
+    keep: int = option("keep", whole(0, 10**12), events.KEEP)
     consumer: str = option("consumer", named(events.check_consumer), "history")
     fail_on_loss: bool = option("failOnDataLoss", flag, True)
 

@@ -67,13 +67,13 @@ class EventsReader(TaskReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition per large shard; smaller shards share one."""
         with open_broker(self.options) as broker:
-            known = plan.known_places(broker, self.chosen.queues)
+            places = plan.known_places(broker, self.chosen.queues)
             start_option = self.chosen.start
-            by_place = streams(broker, {*known, *(() if isinstance(start_option, str) else start_option)})
+            by_place = streams(broker, {*places, *(() if isinstance(start_option, str) else start_option)})
             start = plan.starting(by_place, start_option)
             if not isinstance(start_option, str):
                 report(plan.find_losses(broker, start, by_place), self.chosen)
-            tasks = plan.intervals(start, plan.ends(start, by_place, known, None))
+            tasks = plan.intervals(start, plan.ends(start, by_place, places, None))
         return [EventsPartition(task) for task in tasks]
 
 
@@ -140,19 +140,19 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         """
         self._renew_registration()
         positions, others = self._split(plan.to_positions(start))
-        known, by_place = self._read_streams(positions)
-        joined = {place: BEGINNING for place in known if place not in positions and self._is_in_target(place)}
+        places, by_place = self._read_streams(positions)
+        joined = {place: BEGINNING for place in places if place not in positions and self._is_in_target(place)}
         self._check({**positions, **joined}, by_place)
-        end = plan.ends(positions, by_place, known, self._target)
+        end = plan.ends(positions, by_place, places, self._target)
         if isinstance(limit, ReadMaxRows):
             end = plan.limit_to(limit.max_rows, positions, end, self._walk)
-        self._newest = plan.newest(by_place, known)
+        self._newest = plan.newest(by_place, places)
         return plan.to_offsets({**others, **end})
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the present positions; later events are left to the next query."""
-        known, by_place = self._read_streams({})
-        self._target = {place: by_place[place].last for place in known}
+        places, by_place = self._read_streams({})
+        self._target = {place: by_place[place].last for place in places}
 
     def reportLatestOffset(self) -> Offsets | None:
         """Return the latest positions at the last planning, for the progress report of the query."""
@@ -187,8 +187,8 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return read, {place: at for place, at in positions.items() if place not in read}
 
     def _read_streams(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
-        known = plan.known_places(self._broker, self.chosen.queues)
-        return known, streams(self._broker, dict.fromkeys([*known, *positions]))
+        places = plan.known_places(self._broker, self.chosen.queues)
+        return places, streams(self._broker, dict.fromkeys([*places, *positions]))
 
     def _is_in_target(self, place: Place) -> bool:
         return self._target is None or place in self._target
@@ -202,10 +202,10 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     def _walk(self, place: Place, position: str, number: int) -> str:
         """Return the position ``number`` events further."""
         while number > 0:
-            found = begin(self._broker, *place, position, None, min(number, self.chosen.fetch))()
-            if not found:
+            page = begin(self._broker, *place, position, None, min(number, self.chosen.fetch))()
+            if not page:
                 break
-            for entry in found:
+            for entry in page:
                 # The position may lie in the middle of an entry.
                 position = f"{entry.ms}-{entry.last - max(0, entry.size - number)}"
                 number -= min(number, entry.size)
@@ -224,7 +224,7 @@ def store_positions(broker: Broker, options: EventsOptions, positions: Mapping[P
     queues: dict[str, dict[int, str]] = {}
     for (queue, number), position in positions.items():
         queues.setdefault(queue, {})[number] = position
-    events.advance_all(broker, options.consumer, queues, options.follows)
+    events.advance_all(broker, options.consumer, queues, options.follows, keep=options.keep)
 
 
 def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]]) -> None:

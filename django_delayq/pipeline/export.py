@@ -54,8 +54,8 @@ def export(
     system, home = file_system(folder)
     if system.get_file_info(fs.FileSelector(home, allow_not_found=True)):
         raise PipelineError(f"{folder} is not empty: give a new folder, so that it has the rows of one version only")
-    found = {table: [file for file in table.files() if first <= file.day <= last] for table in tables}
-    pairs = [(table, file) for table, files in found.items() for file in files]
+    chosen = {table: [file for file in table.files() if first <= file.day <= last] for table in tables}
+    pairs = [(table, file) for table, files in chosen.items() for file in files]
     try:
         for done, (table, file) in enumerate(pairs):
             on_file(done, len(pairs))
@@ -67,7 +67,7 @@ def export(
         with suppress(OSError):
             system.delete_dir(home)
         raise
-    return {table.name: _summary(files) for table, files in found.items()}
+    return {table.name: _summary(files) for table, files in chosen.items()}
 
 
 def _copy(table: Versions, file: LiveFile, system: fs.FileSystem, target: str) -> None:

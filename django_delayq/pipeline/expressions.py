@@ -26,9 +26,9 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     from pyspark.sql import functions as F
 
     if column_of(frame, name) is None:
-        known = ", ".join(frame.columns[:30])
+        names = ", ".join(frame.columns[:30])
         raise Misconfigured(
-            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {known}"
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {names}"
         )
     return F.col(quoted(name))
 
@@ -47,19 +47,19 @@ def id_column(frame: DataFrame, template: str) -> Column:
     from pyspark.sql import functions as F
 
     check_names_in(template)
-    found: list[Column] = []
+    parts: list[Column] = []
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     for text, name in id_parts(template):
         if text:
-            found.append(F.lit(text))
+            parts.append(F.lit(text))
         if name is None:
             continue
         one = column(frame, name, f"the id {short(template)}")
         kind = kinds[column_of(frame, name) or name]
         if kind not in _SURE and not kind.startswith("decimal"):
             raise unsure(template, name, kind)
-        found.append(one.cast("string"))
-    return F.concat(*found)
+        parts.append(one.cast("string"))
+    return F.concat(*parts)
 
 
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
@@ -77,10 +77,10 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
 
     if due is None:
         return None
-    found = column_of(frame, due)
-    if found is None:
+    name = column_of(frame, due)
+    if name is None:
         return F.lit(due_ms_of(due, opened_ms, frame.columns)).cast("long").alias("due_ms")
-    kind = frame.schema[found].dataType.simpleString()
+    kind = frame.schema[name].dataType.simpleString()
     if kind == "timestamp":
         return F.col(quoted(due)).alias("due")
     if kind in ("bigint", "int"):
@@ -110,17 +110,17 @@ def jobs(
     """
     from pyspark.sql import functions as F
 
-    found = [id_column(frame, ident).alias("id")]
+    mapped = [id_column(frame, ident).alias("id")]
     at = due_column(frame, due, opened_ms)
     if at is not None:
-        found.append(at)
+        mapped.append(at)
     for word, names in (("args", args), ("kwargs", kwargs), ("context", context)):
         if names:
             columns = [
                 column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
             ]
-            found.append(F.struct(*columns).alias(word))
+            mapped.append(F.struct(*columns).alias(word))
     for word, name in (("payload", payload), ("score", score), ("priority", priority)):
         if name is not None:
-            found.append(column(frame, name, word).alias(word))
-    return frame.select(*found)
+            mapped.append(column(frame, name, word).alias(word))
+    return frame.select(*mapped)

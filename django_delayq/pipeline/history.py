@@ -126,9 +126,9 @@ class History:
                 acknowledge(self.store, self.options)
             self._step("landed")
             days = self._pending.open_days()
-            wanted = self._computing.wanted(days, landed.hours, interrupted)
+            selection = self._computing.wanted(days, landed.hours, interrupted)
             for part in parts(days, {}, DAYS_AT_ONCE, 0):
-                self._publish({day: wanted[day] for day in part}, on_hours, stopping, published)
+                self._publish({day: selection[day] for day in part}, on_hours, stopping, published)
         return self._summary(landed, published, began, stopping.is_set())
 
     def stream(
@@ -256,7 +256,7 @@ class History:
         if not self._checked:
             quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
-        found = Landing(
+        landing = Landing(
             self.spark,
             self.tables["events"],
             options.consumer,
@@ -265,9 +265,9 @@ class History:
             self._pending,
             self._step,
         )
-        if self._source is None and found.is_new:
+        if self._source is None and landing.is_new:
             warn_of_lost_root(options)
-        return found
+        return landing
 
     def _publish(
         self,

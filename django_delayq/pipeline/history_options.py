@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..core.events import KEEP
 from ..core.inputs import short
 from .errors import PipelineError
 from .quality import EXPECTATIONS, Expectation
@@ -31,6 +32,8 @@ class HistoryOptions:
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
     #: events per batch
     max_rows: int = 500_000
+    #: newest events of a shard that stay in Redis although they were read
+    keep_recent: int = KEEP
     #: days; None = keep forever
     keep_events_days: float | None = 30.0
     keep_attempts_days: float | None = 180.0
@@ -57,17 +60,18 @@ class HistoryOptions:
 
 def source_options(options: HistoryOptions) -> dict[str, str]:
     """Return the options of the format ``delayq.events`` for a history."""
-    found = {
+    settings = {
         "prefix": options.prefix,
         "queue": ",".join(options.queues) or "*",
         "follow": "*",  # otherwise old epochs of the other queues would be retired unread
         "consumer": options.consumer,
         "maxRowsPerTrigger": str(options.max_rows),
         "trim": "true",
+        "keep": str(options.keep_recent),
         "failOnDataLoss": str(options.fail_on_loss).lower(),
     }
     if options.redis_env:
-        found["redisEnv"] = options.redis_env
+        settings["redisEnv"] = options.redis_env
     if options.redis:
-        found["redis"] = options.redis
-    return found
+        settings["redis"] = options.redis
+    return settings

@@ -133,8 +133,8 @@ def contents(frame: DataFrame) -> str:
     how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
     row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), how)
     total = F.sum(F.xxhash64(row).cast("decimal(38,0)")).cast("string")
-    ((count, found),) = frame.agg(F.count(F.lit(1)), total).collect()
-    return f"{count}, {found or 0}"
+    ((count, checksum),) = frame.agg(F.count(F.lit(1)), total).collect()
+    return f"{count}, {checksum or 0}"
 
 
 def format_of(paths: Sequence[str]) -> str:
@@ -143,16 +143,16 @@ def format_of(paths: Sequence[str]) -> str:
     Raises:
         Misconfigured: they indicate several.
     """
-    found: dict[str, str] = {}
+    formats: dict[str, str] = {}
     for path in paths:
         name = _PACKED.sub("", path.rstrip("/").rpartition("/")[2].lower())
-        found.setdefault(_ENDINGS.get(name.rpartition(".")[2], "parquet"), path)
-    if len(found) > 1:
-        shown = without_user(", ".join(found.values()))
+        formats.setdefault(_ENDINGS.get(name.rpartition(".")[2], "parquet"), path)
+    if len(formats) > 1:
+        shown = without_user(", ".join(formats.values()))
         raise Misconfigured(
             f"files of a bulk load have one format, but {shown} look like several: give --format, or load each alone"
         )
-    return next(iter(found), "parquet")
+    return next(iter(formats), "parquet")
 
 
 def without_user(text: str) -> str:

@@ -44,9 +44,9 @@ def check_workers(spark: SparkSession) -> None:
         raise _refusal(f"{context.pythonExec}, and there is no such program")
     if os.path.abspath(program) == os.path.abspath(sys.executable):
         return
-    found, missing = _probe(program, _python_path(context, system), ANSWER_SECONDS)
-    if found != context.pythonVer:
-        raise _refusal(f"{program} (Python {found}), and this process runs Python {context.pythonVer}")
+    version, missing = _probe(program, _python_path(context, system), ANSWER_SECONDS)
+    if version != context.pythonVer:
+        raise _refusal(f"{program} (Python {version}), and this process runs Python {context.pythonVer}")
     if missing:
         raise _refusal(f"{program}, which lacks {', '.join(missing)}", "; or pip install 'django-delayq[spark]' there")
 

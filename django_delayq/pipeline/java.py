@@ -48,11 +48,11 @@ def version_of(program: str | Path) -> int | None:
         done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(done.stderr + done.stdout)
-    if found is None:
+    match = _VERSION.search(done.stderr + done.stdout)
+    if match is None:
         return None
-    major = int(found[1])
-    return int(found[2] or 0) if major == 1 else major
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major
 
 
 def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Java:

@@ -55,12 +55,12 @@ def check_schema(schema: StructType) -> StructType:
     Raises:
         Misconfigured: there is no such column, or it has another type.
     """
-    known = {field.name: field.dataType for field in JOBS.fields}
+    types = {field.name: field.dataType for field in JOBS.fields}
     for field in schema.fields:
-        kind = known.get(field.name.lower())
+        kind = types.get(field.name.lower())
         if kind is None:
             raise Misconfigured(
-                f"a job has no column {field.name!r}.{suggest(field.name, known)} Known columns: {', '.join(known)}"
+                f"a job has no column {field.name!r}.{suggest(field.name, types)} Known columns: {', '.join(types)}"
             )
         if kind != field.dataType:
             raise Misconfigured(

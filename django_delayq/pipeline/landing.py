@@ -191,8 +191,8 @@ def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
     if text is None:
         return {}
     # a version, Spark's metadata, then a line for each source; here there is one
-    found = json.loads(text.splitlines()[2])
-    return found if isinstance(found, dict) else {"": found}
+    offsets = json.loads(text.splitlines()[2])
+    return offsets if isinstance(offsets, dict) else {"": offsets}
 
 
 def events_source(options: HistoryOptions) -> Source:

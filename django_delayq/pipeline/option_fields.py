@@ -60,13 +60,15 @@ class SourceOptions:
 
 
 def _check_names(options: Mapping[str, str], names: Iterable[str]) -> None:
-    known = {name.lower(): name for name in names}
+    by_lower_case = {name.lower(): name for name in names}
     for name in options:
-        if name.lower() not in known:
-            near = suggest(name.lower(), known)
-            for lower, spelling in known.items():
+        if name.lower() not in by_lower_case:
+            near = suggest(name.lower(), by_lower_case)
+            for lower, spelling in by_lower_case.items():
                 near = near.replace(repr(lower), repr(spelling))
-            raise Misconfigured(f"{name[:60]!r} is no option here.{near} Known options: {', '.join(known.values())}")
+            raise Misconfigured(
+                f"{name[:60]!r} is no option here.{near} Known options: {', '.join(by_lower_case.values())}"
+            )
 
 
 def _read(declared: Mapping[str, Any], given: str) -> Any:
@@ -140,16 +142,16 @@ def words(given: str) -> list[str]:
 
 def listed(name: str, given: str) -> tuple[str, ...]:
     """Return the words between commas, at least one of them."""
-    found = words(given)
-    if not found:
+    items = words(given)
+    if not items:
         raise InvalidJob(f"{name} is empty; give words with commas between them, or leave it out")
-    return tuple(found)
+    return tuple(items)
 
 
 def queue_names(name: str, given: str) -> tuple[str, ...]:
     """Return the sorted names of queues; none for ``*``."""
-    found = listed(name, given)
-    return () if EVERY in found else tuple(sorted(named(check_queue_name)(name, one) for one in found))
+    names = listed(name, given)
+    return () if EVERY in names else tuple(sorted(named(check_queue_name)(name, one) for one in names))
 
 
 def parse_json(name: str, given: str, example: str) -> Any:

@@ -98,8 +98,8 @@ def counters(expectations: Sequence[Expectation], among: Column | None = None) -
 
 def by_name(expectations: Sequence[Expectation], counted: Mapping[str, Any]) -> dict[str, int]:
     """Return the values of :func:`counters` by name of the expectation, without zeros."""
-    found = {each.name: int(counted[f"broken_{at}"] or 0) for at, each in enumerate(expectations)}
-    return {name: count for name, count in found.items() if count}
+    numbers = {each.name: int(counted[f"broken_{at}"] or 0) for at, each in enumerate(expectations)}
+    return {name: count for name, count in numbers.items() if count}
 
 
 def reason_of(expectations: Sequence[Expectation]) -> Column:

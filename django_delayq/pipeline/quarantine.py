@@ -96,8 +96,8 @@ class Quarantine:
 def count_rows(folder: str, run_id: str) -> int:
     """Return the number of rows of a bulk load in the quarantine."""
     system, root = file_system(folder)
-    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    names = [info.path for info in found if info.base_name.startswith(stem(run_id))]
+    files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    names = [info.path for info in files if info.base_name.startswith(stem(run_id))]
     return sum(pq.ParquetFile(system.open_input_file(name)).metadata.num_rows for name in names)
 
 
@@ -122,8 +122,8 @@ def temporary_folder(scratch: str | None, name: str) -> Iterator[str]:
         PipelineError: no installed file system opens ``scratch``.
     """
     if scratch is None:
-        with tempfile.TemporaryDirectory(prefix="delayq-", ignore_cleanup_errors=True) as found:
-            yield found
+        with tempfile.TemporaryDirectory(prefix="delayq-", ignore_cleanup_errors=True) as folder:
+            yield folder
         return
     where = f"{scratch.rstrip('/')}/{name}"
     system, path = file_system(where)
@@ -138,11 +138,11 @@ def reasons(where: str, run_id: str, most: int) -> list[tuple[str | None, str]]:
     """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
     system, root = file_system(where)
     files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    found: list[tuple[str | None, str]] = []
+    rows: list[tuple[str | None, str]] = []
     for path in sorted(info.path for info in files if info.base_name.startswith(stem(run_id))):
-        table = pq.read_table(path, columns=["id", REASON], filesystem=system).slice(0, most - len(found))
+        table = pq.read_table(path, columns=["id", REASON], filesystem=system).slice(0, most - len(rows))
         ids = [None if row is None else str(row) for row in table.column("id").to_pylist()]
-        found += zip(ids, table.column(REASON).to_pylist(), strict=True)
-        if len(found) >= most:
+        rows += zip(ids, table.column(REASON).to_pylist(), strict=True)
+        if len(rows) >= most:
             break
-    return found
+    return rows

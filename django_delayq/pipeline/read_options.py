@@ -29,14 +29,14 @@ def _shards(name: str, given: str) -> frozenset[int]:
 def _states(name: str, given: str) -> tuple[str, ...]:
     if given == EVERY:
         return PLACES
-    found = [check_choice(name, state, PLACES) for state in listed(name, given.lower())]
-    return tuple(place for place in PLACES if place in found)
+    states = [check_choice(name, state, PLACES) for state in listed(name, given.lower())]
+    return tuple(place for place in PLACES if place in states)
 
 
 def _ids(name: str, given: str) -> tuple[str, ...]:
     """Return the ids of a JSON list, or of a comma-separated text."""
-    found = parse_json(name, given, _IDS_EXAMPLE) if given.startswith("[") else listed(name, given)
-    return tuple(dict.fromkeys(named(check_id)(name, one) for one in found))
+    ids = parse_json(name, given, _IDS_EXAMPLE) if given.startswith("[") else listed(name, given)
+    return tuple(dict.fromkeys(named(check_id)(name, one) for one in ids))
 
 
 def _ms(name: str, given: str) -> int:

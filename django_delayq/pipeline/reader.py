@@ -126,11 +126,11 @@ class JobsReader(DataSourceReader):
     def _queues(self, broker: Broker) -> list[Queue]:
         if not self.options.queues:
             return broker.queues()
-        found = {name: broker.known_queue(name) for name in self.options.queues}
-        for name, queue in found.items():
+        queues = {name: broker.known_queue(name) for name in self.options.queues}
+        for name, queue in queues.items():
             if queue is None and self.options.missing_queue == "fail":
                 raise _missing(name, broker.queue_names())
-        return [queue for queue in found.values() if queue is not None]
+        return [queue for queue in queues.values() if queue is not None]
 
 
 def _missing(name: str, known: Sequence[str]) -> InvalidJob:

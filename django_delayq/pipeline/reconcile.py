@@ -108,19 +108,19 @@ class Reconciliation:
         buried_jobs = (
             queued.where("state = 'morgue'").select(F.col("id").alias(_ID), F.lit(True).alias(_BURIED)).distinct()
         )
-        found = fixed(rows.join(buried_jobs, _ID, "left"))
+        compared = fixed(rows.join(buried_jobs, _ID, "left"))
         buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD).isNotNull()
-        missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
+        missing = compared.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
         if self._options.jobs.payload is None:  # rows that share a plain job count once
             missing = fixed(missing.dropDuplicates([_ID]))
         first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
-        wrong = found.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
+        wrong = compared.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
         return Found(
             rows=self._count(seen),
             known=queued.count(),
             missing=missing.count(),
-            buried=found.where(~bad & buried).count(),
-            bad=found.where(bad).count(),
+            buried=compared.where(~bad & buried).count(),
+            bad=compared.where(bad).count(),
             first=tuple(first),
             frame=missing.drop(_ID),
             first_bad=tuple((row[_ID], row[_BAD]) for row in wrong),
@@ -279,7 +279,7 @@ def _fault_of(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
             (due_ms < 0, "due is before 1970"),
             (due_ms > last_ms, "due is more than ten years ahead, or later than can be stored"),
         ]
-    found = F.lit(None).cast("string")
+    fault = F.lit(None).cast("string")
     for wrong, reason in reversed(rules):
-        found = F.when(wrong, F.lit(reason)).otherwise(found)
-    return found
+        fault = F.when(wrong, F.lit(reason)).otherwise(fault)
+    return fault

@@ -62,8 +62,8 @@ def snapshot(
         queues: empty = all.
         missing_is_empty: treat a missing queue as empty instead of raising an error.
     """
-    wanted = set(columns)
-    schema = StructType([field for field in JOBS.fields if field.name in wanted])
+    names = set(columns)
+    schema = StructType([field for field in JOBS.fields if field.name in names])
     reader = spark.read.format("delayq").options(**access).schema(schema)
     return reader.options(
         queue=",".join(queues) or "*",

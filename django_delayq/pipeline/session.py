@@ -72,17 +72,17 @@ def defaults() -> SessionOptions:
 
 def settings(options: SessionOptions) -> dict[str, str]:
     """Return all settings of a new session: the defaults, overridden by the options."""
-    found = {
+    merged = {
         "spark.master": options.master,
         "spark.app.name": options.app,
         **DEFAULTS,
         **(LOCAL if options.on_this_machine else {}),
         **options.conf,
     }
-    ordered = found.get(_JAVA_OPTIONS, "")
+    ordered = merged.get(_JAVA_OPTIONS, "")
     if "log4j" not in ordered:
-        found[_JAVA_OPTIONS] = f'"-Dlog4j2.configurationFile={_LOG_FILE}" {ordered}'.strip()
-    return found
+        merged[_JAVA_OPTIONS] = f'"-Dlog4j2.configurationFile={_LOG_FILE}" {ordered}'.strip()
+    return merged
 
 
 def check() -> str:

@@ -203,8 +203,8 @@ def _locked(lock: Any) -> bool:
 
 
 def _days_in(texts: Iterable[str]) -> list[date]:
-    found = []
+    days = []
     for text in texts:
         with contextlib.suppress(ValueError):  # a foreign file, or one of the file system
-            found.append(date.fromisoformat(text))
-    return sorted(found)
+            days.append(date.fromisoformat(text))
+    return sorted(days)

@@ -160,8 +160,8 @@ class Table:
                 f"the database {alias!r} is SQLite in memory, which no other process can see; Spark's "
                 "workers need one in a file, or a server"
             )
-        wanted = names if names is not None else options.columns
-        table = cls(model, alias, options, columns_of(model, connection, wanted))
+        selected = names if names is not None else options.columns
+        table = cls(model, alias, options, columns_of(model, connection, selected))
         table.rows()
         return table
 
@@ -274,8 +274,8 @@ def _model(name: str) -> Any:
     try:
         return apps.get_model(name)
     except LookupError:
-        known = sorted(model._meta.label for model in apps.get_models())
-        settings = f"there is no model {name!r}.{suggest(name, known)} Known models: {', '.join(known)}"
+        labels = sorted(model._meta.label for model in apps.get_models())
+        settings = f"there is no model {name!r}.{suggest(name, labels)} Known models: {', '.join(labels)}"
         raise Misconfigured(settings) from None
 
 

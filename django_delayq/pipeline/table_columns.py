@@ -161,16 +161,16 @@ def _array_of_odd(
     column: Column, values: Sequence[Any], kind: pa.DataType, mend: Callable[[Any], Any] | None
 ) -> pa.Array:
     plain = _PLAIN.get(column.kind) or mend or (lambda value: value)
-    found = []
+    converted = []
     for value in values:
         try:
-            found.append(None if value is None else pa.scalar(plain(value), kind).as_py())
+            converted.append(None if value is None else pa.scalar(plain(value), kind).as_py())
         except _WRONG as error:
             raise PipelineError(
                 f"the column {column.name!r} has {short(value)} ({type(value).__name__}), which cannot be read as "
                 f"{column.type.simpleString()} ({error}); leave that row or that column out (options filter, columns)"
             ) from None
-    return pa.array(found, kind)
+    return pa.array(converted, kind)
 
 
 def _mender(column: Column, zone: tzinfo | None) -> Callable[[Any], Any] | None:

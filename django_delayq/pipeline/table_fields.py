@@ -30,8 +30,8 @@ def columns_of(model: Any, connection: Any, names: Sequence[str] | None) -> list
 
 def key_kind(model: Any) -> str | None:
     """Return the kind of the primary key; None if it is unknown."""
-    found = column_of("pk", _target(model._meta.pk), ())
-    return None if found is None else found.kind
+    column = column_of("pk", _target(model._meta.pk), ())
+    return None if column is None else column.kind
 
 
 def adapted(model: Any, name: str, value: Any, zone: tzinfo | None) -> Any:
@@ -45,10 +45,10 @@ def adapted(model: Any, name: str, value: Any, zone: tzinfo | None) -> Any:
     """
     meta, field, rest = model._meta, None, name.split("__")
     while rest and meta is not None:
-        found = _find(meta, rest[0])
-        if found is None:
+        match = _find(meta, rest[0])
+        if match is None:
             break
-        field, rest, meta = found, rest[1:], _behind(found)
+        field, rest, meta = match, rest[1:], _behind(match)
     kind = getattr(field, "get_internal_type", lambda: "")()
     if kind != "DateTimeField" or not _COMPARED.issuperset(rest):
         return value
@@ -75,8 +75,8 @@ def _column(model: Any, connection: Any, name: str) -> Column:
     for part in name.split("__"):
         field = None if meta is None else _find(meta, part)
         if field is None:
-            known = [one.attname for one in (meta or model._meta).concrete_fields]
-            hint = f"{suggest(part, known)} Known columns: {', '.join(known)}"
+            attributes = [one.attname for one in (meta or model._meta).concrete_fields]
+            hint = f"{suggest(part, attributes)} Known columns: {', '.join(attributes)}"
             raise Misconfigured(f"{label} has no column {name!r}.{hint}")
         if not getattr(field, "concrete", False) or getattr(field, "many_to_many", False):
             raise Misconfigured(f"{label}: {name!r} leads to many rows or to no stored field, so it is no column")

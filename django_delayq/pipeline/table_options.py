@@ -26,8 +26,8 @@ def check_filter(name: str, given: str) -> tuple[Filter, ...]:
     Raises:
         InvalidJob: it is neither; the message says what to write.
     """
-    found = parse_json(name, given, _EXAMPLE)
-    filters = found if isinstance(found, list) else [found]
+    parsed = parse_json(name, given, _EXAMPLE)
+    filters = parsed if isinstance(parsed, list) else [parsed]
     for one in filters:
         if not isinstance(one, dict):
             raise InvalidJob(f"{name} must be field lookups like {_EXAMPLE}, got {short(one)}")

@@ -106,17 +106,17 @@ class Table(Versions):
         Columns that an older version did not write are null. Those of a newer version are included.
         """
         table = self.latest()
-        known = None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
-        schema = self._with_own(known) if known else self.form.schema
+        stored = None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
+        schema = self._with_own(stored) if stored else self.form.schema
         names = [self.store.url(f"{self.name}/{file.path}") for file in self.files(wanted)]
         if not names:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema.add("write", StringType())).option("basePath", self.store.url(self.name))
         return reader.parquet(*names).drop("write")
 
-    def _with_own(self, known: StructType) -> StructType:
+    def _with_own(self, stored: StructType) -> StructType:
         """Return the columns of the table, and those of this version that it does not have yet."""
-        return StructType([*known.fields, *(one for one in self.form.schema.fields if one.name not in known.names)])
+        return StructType([*stored.fields, *(one for one in self.form.schema.fields if one.name not in stored.names)])
 
     def write(self, rows: DataFrame) -> list[AddAction]:
         """Write rows to new files, which no version has yet.
@@ -139,14 +139,14 @@ class Table(Versions):
     def _added(self, folder: str) -> list[AddAction]:
         from deltalake.transaction import AddAction
 
-        found = []
+        added = []
         for info in self.store.below(f"{self.name}/{folder}"):
             if info.is_file and is_data(path := info.path.removeprefix(f"{self.name}/")):
                 rows = pq.read_metadata(self.store.files.open_input_file(info.path)).num_rows
                 stats = json.dumps({"numRecords": rows})
                 now = int(time.time() * 1000)
-                found.append(AddAction(path, info.size, partition_values(path), now, True, stats))
-        return found
+                added.append(AddAction(path, info.size, partition_values(path), now, True, stats))
+        return added
 
     def replace(self, files: list[AddAction], wanted: Wanted, seen: int, *, data_change: bool = True) -> None:
         super().replace(files, wanted, seen, data_change=data_change)
@@ -160,11 +160,11 @@ def tables_of(store: Store, step: Step = no_step) -> dict[str, Table]:
 
 def days_of(files: Sequence[AddAction]) -> dict[date, set[int]]:
     """Return the days and hours of written files."""
-    found: dict[date, set[int]] = {}
+    days: dict[date, set[int]] = {}
     for file in files:
-        hours = found.setdefault(date.fromisoformat(str(file.partition_values["day"])), set())
+        hours = days.setdefault(date.fromisoformat(str(file.partition_values["day"])), set())
         hours.add(int(file.partition_values.get("hour") or 0))
-    return found
+    return days
 
 
 def read(spark: SparkSession, table: str) -> DataFrame:

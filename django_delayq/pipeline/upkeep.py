@@ -82,11 +82,11 @@ def compact(spark: SparkSession, events: Table, first: date, on_days: OnDays = i
 
 def compact_day(spark: SparkSession, events: Table, day: date) -> None:
     """Merge the files of each hour of a day."""
-    seen, wanted = events.replaced(), whole([day])
-    rows = events.read(spark, wanted).dropDuplicates(list(KEY))
+    seen, selection = events.replaced(), whole([day])
+    rows = events.read(spark, selection).dropDuplicates(list(KEY))
     # One task for an hour makes one file of it. Ordered by time it compresses best.
     files = events.write(rows.repartition(F.col("hour")).sortWithinPartitions("day", "hour", "ts"))
-    events.replace(files, wanted, seen, data_change=False)
+    events.replace(files, selection, seen, data_change=False)
 
 
 def purge(

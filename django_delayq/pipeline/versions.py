@@ -109,8 +109,8 @@ class Versions:
 
         uri = self.store.uri(self.name)
         table = self.latest() or DeltaTable.create(uri, schema, "ignore", list(by), configuration=_CONFIGURATION)
-        known = {field.name for field in table.schema().fields}
-        missing = [field for field in schema.fields if field.name not in known]
+        present = {field.name for field in table.schema().fields}
+        missing = [field for field in schema.fields if field.name not in present]
         if missing:
             table.alter.add_columns(missing)
         return table

@@ -136,5 +136,5 @@ def _without_form(kind: DataType) -> str:
     if isinstance(kind, StructType):
         if len(set(kind.fieldNames())) != len(kind.fields):
             return "without structs that have several fields of one name"
-        return next((found for field in kind.fields if (found := _without_form(field.dataType))), "")
+        return next((restriction for field in kind.fields if (restriction := _without_form(field.dataType))), "")
     return ""

@@ -78,14 +78,14 @@ class PullCoordinator:
     def open(self, names: tuple[str, ...]) -> list[Queue]:
         """Return the queues as currently registered, without deleted ones."""
         with self._lock:
-            known = {name: self._queues.get(name) for name in names}
-        missing = [name for name, queue in known.items() if queue is None or queue.deleted]
+            cached = {name: self._queues.get(name) for name in names}
+        missing = [name for name, queue in cached.items() if queue is None or queue.deleted]
         if missing:
             served = {queue.name: queue for queue in self.broker.served(missing)}
-            known.update(served)
+            cached.update(served)
             with self._lock:
                 self._queues.update(served)
-        return [queue for queue in known.values() if queue is not None and not queue.deleted]
+        return [queue for queue in cached.values() if queue is not None and not queue.deleted]
 
     def places(self, queues: Sequence[Queue], turn: int) -> list[Place]:
         """Return every current shard of the queues, starting with another queue and another shard in each turn."""
@@ -212,10 +212,10 @@ class PullCoordinator:
             alone = {name for name in waiter.names if not self._is_awaited(name)}
             for name in waiter.names - alone:
                 self._wake_one(name)
-            known = [place for place in self._places.values() if place.taken and place.queue.name in alone]
-            for place in known:
+            taken = [place for place in self._places.values() if place.taken and place.queue.name in alone]
+            for place in taken:
                 place.taken = False
-            return [(place.queue.name, place.shard) for place in known if place.due_at != NEVER]
+            return [(place.queue.name, place.shard) for place in taken if place.due_at != NEVER]
 
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
         """Return wake-up tokens that no caller here will use, so that another process looks at those shards."""

@@ -286,12 +286,12 @@ def _check_kind(name: str, *, patiently: bool) -> None:
     """
     try:
         call = call_briefly if patiently else call_patiently
-        known = call(lambda broker: broker.existing(name))
+        existing = call(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:
             raise
-        known = None
-    kind = conf().queue(name).kind if known is None else known.kind
+        existing = None
+    kind = conf().queue(name).kind if existing is None else existing.kind
     if kind != "pull":
         raise InvalidJob(
             f"queue {name!r} is of kind {kind!r}, whose jobs are calls of tasks: use schedule(). For raw bytes give it "

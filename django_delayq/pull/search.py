@@ -128,31 +128,31 @@ class Search:
         return self.coordinator.rest(waiter, self._places, self.give_up)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
-        """Put the shard whose reply was lost first: it may have handed out as many jobs as the call requests."""
+        """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
         lost = self._lost and self._lost[0]
         if lost not in places:  # its epoch has ended, so it holds nothing
             self._lost = None
         return sorted(places, key=lambda place: place is not lost)
 
     def _collect(self, calls: Iterator[ReserveCall]) -> list[HeldJob]:
-        found: list[HeldJob] = []
+        collected: list[HeldJob] = []
         limit, size = self._terms.limit, 0
         try:
             for call in calls:
-                jobs = self._carry_out(call, limit - len(found))
-                found += jobs
+                jobs = self._carry_out(call, limit - len(collected))
+                collected += jobs
                 size += sum(map(_size, jobs))
-                if len(found) >= limit or size >= MOST_BYTES:
+                if len(collected) >= limit or size >= MOST_BYTES:
                     break
         except QueueUnavailable:
-            if not found:  # jobs that are already reserved are returned to the caller
+            if not collected:  # jobs that are already reserved are returned to the caller
                 raise
         except BaseException:
             with contextlib.suppress(DelayQError):
-                for job in found:
+                for job in collected:
                     job.release()
             raise
-        return found
+        return collected
 
     def _carry_out(self, call: ReserveCall, room: int) -> list[HeldJob]:
         place, ttr_ms = call.place, self._terms.ttr_ms

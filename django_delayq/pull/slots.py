@@ -1,4 +1,4 @@
-"""Slots of limited tasks and queues for pulled jobs: each job that is handed out holds a permit as long as its lease.
+"""Slots of limited tasks and queues for pulled jobs: each reserved job holds a permit as long as its lease.
 
 The permit is named after the job and its token, so that every process that settles or touches the job finds it. Pulled
 jobs are not counted in limits of each process.
@@ -51,10 +51,10 @@ def _limited_tasks() -> dict[str, tuple[int, tuple[str, ...]]]:
 
 def _limits_of(queue: str, task: str) -> Iterator[tuple[str, int]]:
     """Yield the limits of a job: name and number of permits."""
-    known = registry.limited.get(task)
+    limited = registry.limited.get(task)
     for name, concurrency in (
         (f"queue:{queue}", conf().queue(queue).concurrency),
-        (f"task:{known.name}" if known else "", known.options.concurrency if known else None),
+        (f"task:{limited.name}" if limited else "", limited.options.concurrency if limited else None),
     ):
         if (total := _total_of(concurrency)) is not None:
             yield name, total

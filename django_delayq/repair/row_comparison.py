@@ -123,7 +123,7 @@ class RowComparison:
 
     def orphans(self) -> list[Orphan]:
         """Return live jobs of the task, with ids that match the template, that no row needs; young rows count, too."""
-        found = [
+        orphans = [
             Orphan(number, ident, key)
             for queue, number, place in self._parts(LIVE)
             for columns in read_columns(queue.broker, Part(queue.name, number, place, args=False))
@@ -132,7 +132,7 @@ class RowComparison:
             )
             if task == self._jobs.task.name and key and self._is_ours(ident)
         ]
-        return self._without_row(found)
+        return self._without_row(orphans)
 
     def cancel_orphans(self, orphans: list[Orphan], progress: Progress = lambda done, total: None) -> dict[str, int]:
         """Cancel orphans, each only if it is unchanged since it was read and still has no row.

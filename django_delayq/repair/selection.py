@@ -56,23 +56,23 @@ def _condition(name: str, value: Any, fields: tuple[str, ...], moment: str) -> Q
         return Q(**{f"{moment}__{'gte' if name == 'since' else 'lt'}": _moment(name, value)})
     field, _, lookup = name.partition("__")
     if field not in fields or lookup not in ("", *LOOKUPS):
-        known = (*fields, *NAMED_FILTERS)
-        raise InvalidJob(f"jobs cannot be filtered by {short(name)}.{suggest(field, known)} Known: {', '.join(known)}")
+        names = (*fields, *NAMED_FILTERS)
+        raise InvalidJob(f"jobs cannot be filtered by {short(name)}.{suggest(field, names)} Known: {', '.join(names)}")
     return Q(**{name: _moment(name, value) if field == moment else value})
 
 
 def _moment(name: str, value: Any) -> datetime:
     try:
-        found = value if isinstance(value, datetime) else parse_datetime(value)
+        moment = value if isinstance(value, datetime) else parse_datetime(value)
     except (TypeError, ValueError):
-        found = None
-    if found is None:
+        moment = None
+    if moment is None:
         raise InvalidJob(f"{name} must be a moment like 2030-01-31T12:00:00+00:00, got {short(value)}")
-    if settings.USE_TZ and timezone.is_naive(found):
-        return timezone.make_aware(found)
-    if not settings.USE_TZ and timezone.is_aware(found):
-        return timezone.make_naive(found)
-    return found
+    if settings.USE_TZ and timezone.is_naive(moment):
+        return timezone.make_aware(moment)
+    if not settings.USE_TZ and timezone.is_aware(moment):
+        return timezone.make_naive(moment)
+    return moment
 
 
 def storable(filters: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def scheduler(name: str) -> Any:
     if name in SCHEDULERS:
         return name
     where = f"{SETTING}['WORKER']['scheduler']"
-    found = load_plain_function(where, name)
-    if not isinstance(found, type):
-        return found
+    loaded = load_plain_function(where, name)
+    if not isinstance(loaded, type):
+        return loaded
     try:
-        made = found()
+        made = loaded()
     except Exception as error:
         raise Misconfigured(f"{where}: {name}() failed: {type(error).__name__}: {error}") from error
     if not callable(made):

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from django.conf import settings as django_settings
@@ -20,9 +21,10 @@ from ..core.job import Job
 from ..core.redis.connection import RedisConfig
 from ..core.task import registry
 from ..settings import codec_types, context_links
-from ..settings.conf import SETTING, Conf, conf
+from ..settings.conf import SETTING, Conf, conf, mask
 from ..settings.loading import load_function
 from ..worker import Changes, ChildSpec, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+from ..worker.attempt_log import AttemptLog
 from . import bookkeeping, shard_order, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
@@ -56,8 +58,15 @@ def make_hooks(settings: Conf) -> Hooks:
         retry_delay=hygiene.retry_delay,
         wants=signals.wants,
         notify=signals.notify,
+        log=_attempt_log(settings),
         **own,
     )
+
+
+def _attempt_log(settings: Conf) -> AttemptLog:
+    # In a mass failure the same few tracebacks occur thousands of times a second.
+    mask_traceback = lru_cache(maxsize=32)(mask().traceback)
+    return AttemptLog(tracebacks=settings.worker.log_tracebacks, mask_text=mask().text, mask_traceback=mask_traceback)
 
 
 def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:

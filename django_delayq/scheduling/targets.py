@@ -61,14 +61,14 @@ def find_job(
         id = target
     if id is None:
         raise InvalidJob("which job? Give a handle, or an id= with a task or queue=")
-    known = find_task(task) if task is not None else None
+    registered = find_task(task) if task is not None else None
     if queue is not None:
         place = check_queue_name(queue)
-    elif known is not None:
-        place = known.options.queue
+    elif registered is not None:
+        place = registered.options.queue
     else:
         place = conf().task_defaults.get("queue", "default")
-    return Target(place, check_id(id), known, _name(known), using_db)
+    return Target(place, check_id(id), registered, _name(registered), using_db)
 
 
 def _name(task: Task | None) -> str:

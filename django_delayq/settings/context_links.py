@@ -53,10 +53,10 @@ def link(name: str, path: str) -> ContextVar[Any]:
 
 def collect() -> Mapping[str, Any]:
     """Return the current values of the variables, without those that are unset or None."""
-    found = links()
-    if not found:
+    linked = links()
+    if not linked:
         return _NOTHING
-    values = {name: variable.get(None) for name, variable in found.items()}
+    values = {name: variable.get(None) for name, variable in linked.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -30,10 +30,10 @@ def load_function(where: str, path: str) -> Callable[..., Any]:
     Raises:
         Misconfigured: there is none.
     """
-    found = load(where, path)
-    if not callable(found):
+    loaded = load(where, path)
+    if not callable(loaded):
         raise Misconfigured(f"{where}: {path} is not callable")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = loaded
     return function
 
 

@@ -139,14 +139,18 @@ class WorkerConf(Section):
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job
     conn_health_checks: bool = key(True, check_flag)
+    #: failures that are logged with their traceback: "last" (the job is given up), "always", "never"
+    log_tracebacks: str = key("last", check_choice, ("last", "always", "never"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsConf(Section):
     """``DELAYQ["EVENTS"]``: the stream of finished attempts."""
 
-    #: entries kept per shard
+    #: events kept in the stream of each shard
     cap: int = key(10_000, check_int, 0)
+    #: the newest of them, which stay although every registered consumer has read them, for people
+    keep: int = key(1000, check_int, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ def loaded(data: bytes) -> Any:
 
 def argument_names(task: str) -> list[str]:
     """Return the names of a task's positional arguments, or none if the task is not registered here."""
-    known = registry.get(task)
-    return [] if known is None else list(known.argument_names)
+    registered = registry.get(task)
+    return [] if registered is None else list(registered.argument_names)
 
 
 def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:

@@ -43,10 +43,10 @@ class fake_queue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        fake, before, known = self._stack.pop()
+        fake, before, queues_seen = self._stack.pop()
         actives.remove(fake)
         connections.stand_in(before)
-        durability.set_queues_seen(known)
+        durability.set_queues_seen(queues_seen)
         fake.close()
 
     def __call__(self, function: F) -> F:

@@ -30,8 +30,8 @@ class Changes:
 
     def note(self, queue: str, shard: int, what: What) -> None:
         """Record a change, and call the subscribers unless it was recorded already."""
-        for wanted, branch in self._branches:
-            if what in wanted:
+        for kinds, branch in self._branches:
+            if what in kinds:
                 branch.note(queue, shard, what)
         place = (queue, shard)
         with self._lock:

@@ -52,7 +52,7 @@ class ChildSpec:
 
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
-        told = {
+        values = {
             "name": self.name,
             "index": self.index,
             "board": self.board_fd,
@@ -61,7 +61,7 @@ class ChildSpec:
             "quarantine": self.quarantine,
             "program": self.program,
         }
-        return {**os.environ, VARIABLE: json.dumps(told)}
+        return {**os.environ, VARIABLE: json.dumps(values)}
 
 
 def child_spec() -> ChildSpec | None:
@@ -69,27 +69,27 @@ def child_spec() -> ChildSpec | None:
 
     Removes it from the environment, so call it once, early in the process.
     """
-    told = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
-    if told is None:
+    text = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
+    if text is None:
         return None
-    words = json.loads(told)
+    words = json.loads(text)
     return ChildSpec(board_fd=words.pop("board"), **words)
 
 
-def adopt(told: ChildSpec) -> Scoreboard:
+def adopt(spec: ChildSpec) -> Scoreboard:
     """Open the scoreboard, and have the kernel send SIGTERM to this process when the supervisor dies."""
-    os.set_inheritable(told.board_fd, False)
+    os.set_inheritable(spec.board_fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return Scoreboard(told.board_fd, told.slots)
+    return Scoreboard(spec.board_fd, spec.slots)
 
 
-def is_orphan(told: ChildSpec) -> bool:
+def is_orphan(spec: ChildSpec) -> bool:
     """Return True if the supervisor is gone.
 
     Needed on systems that do not signal its death, and for a death before :func:`adopt`.
     """
-    return os.getppid() != told.parent
+    return os.getppid() != spec.parent
 
 
 def served_by(child_spec: ChildSpec | None) -> Which:
@@ -111,10 +111,10 @@ def reap_adopted(own: set[int]) -> None:
     """
     with contextlib.suppress(ChildProcessError, AttributeError):
         while True:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid in own:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid in own:
                 return
-            os.waitpid(found.si_pid, os.WNOHANG)
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def new_name() -> str:

@@ -165,8 +165,8 @@ class Limits:
                 self._offer(limit, now)
 
     def _limits_of(self, queue: str, task: str) -> list[Limit]:
-        found = self._of_tasks.get(task), self._of_queues.get(queue)
-        return [limit for limit in found if limit is not None]
+        limits = self._of_tasks.get(task), self._of_queues.get(queue)
+        return [limit for limit in limits if limit is not None]
 
     def _offer(self, limit: Limit, now: float) -> None:
         """Try as many waiting shards as there is room, in turn. Without any, the permits are superfluous."""

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from ..core.job import created_ms
 from ..core.moments import datetime_of
 from .attempt import NEVER, Attempt, trusted
 from .job_view import JobView
@@ -39,15 +38,6 @@ class CurrentJob(JobView):
     def retry_count(self) -> int:
         """Number of failures minus one: -1 for a job that never failed."""
         return self._job.failures - 1
-
-    @property
-    def created(self) -> datetime | None:
-        """Time at which this generation was first scheduled, by the caller's clock (UTC).
-
-        None for a job of an HTTP request with an ``Idempotency-Key`` and of a bulk load, whose calls may be repeated.
-        """
-        ms = created_ms(self._job.key)
-        return None if ms is None else datetime_of(ms)
 
     @property
     def tick(self) -> datetime | None:

@@ -121,8 +121,8 @@ class ShardPoller:
     def _meet(self, queues: Sequence[Queue], now: float) -> None:
         served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
         self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
-        known = {(beat.queue.name, beat.shard) for beat in self._beats}
-        fresh = [(queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in known]
+        polled = {(beat.queue.name, beat.shard) for beat in self._beats}
+        fresh = [(queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in polled]
         self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
 
     @property

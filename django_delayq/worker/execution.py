@@ -201,8 +201,7 @@ class Execution:
                 continue
             verb = "record" if part.acked else "ack"
             part.settlement = Settlement(part.job, verb, part.started_ms, part.run_ms)
-            if self._hooks.wants("job_succeeded", part.task):
-                self.notifier.notify("job_succeeded", part, seconds=part.ended - part.started)
+            self.notifier.succeeded(part)
 
     # --- parts of these steps
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.job import Job
 from ..core.task import Task
+from .attempt_log import AttemptLog
 from .record import Formatter
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Hooks:
     #: sends a failure to an error tracker, given the job and the error; called for each counted failure, before it is
     #: stored. Exceptions are logged
     report_error: Callable[[CurrentJob, BaseException], None] | None = None
+    #: logs how attempts ended
+    log: AttemptLog = field(default_factory=AttemptLog)
     #: returns the seconds until the next attempt, given the error and the number of earlier failures; None = use the
     #: back-off.
     #: Not called for errors that the task's own ``retry_for`` names

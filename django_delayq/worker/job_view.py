@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..core.job import Job
+from ..core.job import Job, created_ms
 from ..core.moments import datetime_of
 
 
@@ -51,6 +51,15 @@ class JobView:
     def releases(self) -> int:
         """Number of times that the job was put back uncounted before this attempt: by ``Release``, or at a shutdown."""
         return self._job.releases
+
+    @property
+    def created(self) -> datetime | None:
+        """Time at which this generation was first scheduled, by the caller's clock (UTC).
+
+        None for a job of an HTTP request with an ``Idempotency-Key`` and of a bulk load, whose calls may be repeated.
+        """
+        ms = created_ms(self._job.key)
+        return None if ms is None else datetime_of(ms)
 
     @property
     def lives(self) -> int:

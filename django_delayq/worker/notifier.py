@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
-from ..core.errors import Crashed, DelayQError, JobTimeout
+from ..core.errors import Crashed, JobTimeout
 from ..core.job import Job
 from ..core.settlement import Settlement
 from .attempt import Attempt, trusted
@@ -94,9 +94,15 @@ class Notifier:
         running.set(attempt)
         self.ended(attempt, settlement, error)
 
+    def succeeded(self, attempt: Attempt) -> None:
+        """Log that the handler returned, and notify of it."""
+        self._hooks.log.succeeded(attempt)
+        if self._hooks.wants("job_succeeded", attempt.task):
+            self.notify("job_succeeded", attempt, seconds=attempt.ended - attempt.started)
+
     def failed(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
         """Log that the handler raised, and notify of it."""
-        self._log(attempt, settlement, error)
+        self._hooks.log.failed(attempt, settlement, error)
         self.ended(attempt, settlement, error)
 
     def _exhausted(self, attempt: Attempt, error: BaseException) -> None:
@@ -112,43 +118,6 @@ class Notifier:
                 self._loop.run(result, attempt)
         except BaseException:
             logger.exception("%s: %s of task %s failed", attempt.job.id, name, attempt.job.task)
-
-    @staticmethod
-    def _log(attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
-        """Log a failure, without the traceback: messages of exceptions may contain arguments."""
-        job = attempt.job
-        kind = settlement.error_class or "-"
-        if settlement.verb == "bury":
-            logger.error(
-                "%s: task %s went to the morgue (%s) after attempt %d: %s",
-                job.id,
-                job.task,
-                settlement.reason,
-                job.failures + 1,
-                kind,
-            )
-        elif settlement.verb == "fail":
-            logger.warning(
-                "%s: attempt %d of task %s %s (%s); again in %.1f s",
-                job.id,
-                job.failures + 1,
-                job.task,
-                settlement.outcome,
-                kind,
-                (settlement.delay_ms or 0) / 1000,
-            )
-        elif settlement.verb == "record":
-            logger.error(
-                "%s: task %s %s (%s); it was acked before it began, so it is not tried again",
-                job.id,
-                job.task,
-                settlement.outcome,
-                kind,
-            )
-        else:
-            logger.info("%s: task %s gave the job back", job.id, job.task)
-        if logger.isEnabledFor(logging.DEBUG) and not isinstance(error, DelayQError):
-            logger.debug("%s: traceback", job.id, exc_info=error)
 
 
 def event_of(settlement: Settlement) -> str | None:

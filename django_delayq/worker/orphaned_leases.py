@@ -49,23 +49,23 @@ class OrphanedLeases:
         """
         doubtful, self._doubtful = self._doubtful, {}
         for source in doubtful:
-            found = self._settler.call_with_retries(lambda source=source: self._release(source), [])  # type: ignore[misc]
-            if found:
+            released = self._settler.call_with_retries(lambda source=source: self._release(source), [])  # type: ignore[misc]
+            if released:
                 self._selector.expect(source, time.monotonic())
                 logger.warning(
                     "%d jobs of %s were reserved for this process without its knowledge; given back",
-                    found,
+                    released,
                     source.queue.name,
                 )
 
     def _release(self, source: Source) -> int:
-        known = {(attempt.job.queue, attempt.job.id, attempt.job.token) for attempt in self._settler.held} | set(
+        ours = {(attempt.job.queue, attempt.job.id, attempt.job.token) for attempt in self._settler.held} | set(
             self._settler.abandoned
         )
         orphaned = [
             job
             for job in source.queue.leases(source.shard)
-            if job.worker == self._name and (job.queue, job.id, job.token) not in known
+            if job.worker == self._name and (job.queue, job.id, job.token) not in ours
         ]
         if not orphaned:
             return 0

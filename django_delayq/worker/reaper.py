@@ -40,7 +40,7 @@ class LeaseReaper:
 
     Called by the shard poller; also a duty with a thread of its own.
 
-    A job whose task is not registered here is left to a dispatcher that knows its policy. If there is none for ten
+    A job whose task is not registered here is left to a dispatcher that has its policy. If there is none for ten
     minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
 
     The shard poller has to be quick, so what somebody listens to is settled in the other thread.
@@ -82,8 +82,8 @@ class LeaseReaper:
         workers = queue.broker.workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
         lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
-        known = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
-        self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in known])
+        settled_here = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
+        self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in settled_here])
 
     def _is_ours(self, queue: Queue, job: Job) -> bool:
         # The jobs of a pull queue need no task, and a body that cannot be read names none.
@@ -92,7 +92,7 @@ class LeaseReaper:
         if job.task not in self._unknown:
             self._unknown.add(job.task)
             logger.warning(
-                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that knows it",
+                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that has it",
                 job.id,
                 job.task,
             )

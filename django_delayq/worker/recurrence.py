@@ -124,13 +124,13 @@ class Cron:
         "02:10" cannot detect that 02:30 has already occurred.
         """
         for span in _LOOK_BACK:
-            found = None
+            latest_tick = None
             for tick in self._from(_moment(ms) - span):
                 if tick > ms:
                     break
-                found = tick
-            if found is not None:
-                return found
+                latest_tick = tick
+            if latest_tick is not None:
+                return latest_tick
         return None
 
     def following(self, ms: float) -> int | None:
@@ -191,12 +191,12 @@ def check_recurring(task: Task, zone: str = "UTC") -> Recurrence | None:
         Misconfigured: its cron expression cannot be read, or its name is too long.
     """
     try:
-        found = recurrence_of(task.options, zone)
-        if found is not None:
+        recurrence = recurrence_of(task.options, zone)
+        if recurrence is not None:
             check_id(tick_id(task))
     except InvalidJob as error:
         raise Misconfigured(f"task {task.name}: {error}") from None
-    return found
+    return recurrence
 
 
 def grace_ms(recurrence: Recurrence, tick: int) -> float:

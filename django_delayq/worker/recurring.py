@@ -67,8 +67,8 @@ def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
     Raises:
         Misconfigured: a task cannot recur as its options say.
     """
-    found = [(task, check_recurring(task, zone)) for task in registry]
-    return [Work(task, recurrence, tick_id(task)) for task, recurrence in found if recurrence is not None]
+    recurrences = [(task, check_recurring(task, zone)) for task in registry]
+    return [Work(task, recurrence, tick_id(task)) for task, recurrence in recurrences if recurrence is not None]
 
 
 class ServerClock:

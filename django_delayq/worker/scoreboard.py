@@ -224,7 +224,7 @@ class Scoreboard:
 
     def marks(self) -> list[Mark]:
         """Return what each slot runs or, if it has found no other work since, ran last."""
-        found = []
+        marks = []
         for start in self._starts:
             flag = self._map[start]
             if flag == IDLE:
@@ -237,5 +237,5 @@ class Scoreboard:
                 self._map[at : at + _DIGEST_BYTES]
                 for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
             )
-            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others))
-        return found
+            marks.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others))
+        return marks

@@ -60,11 +60,11 @@ class Slots:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return what the slots run now, for display (:meth:`Broker.workers`). The attempts may end meanwhile."""
-        found = []
+        jobs = []
         for slot, attempt in enumerate(self.running[:MOST_SHOWN]):
             if attempt is not None:
                 began = attempt.started or time.monotonic()  # it was taken, and is about to begin
-                found.append(
+                jobs.append(
                     {
                         "slot": slot,
                         "queue": attempt.job.queue,
@@ -74,7 +74,7 @@ class Slots:
                         "ids": len(attempt.parts),
                     }
                 )
-        return found
+        return jobs
 
     def put(self, attempts: list[Attempt], wake: int) -> None:
         """Add attempts to the inbox, and wake up to ``wake`` idle slots for them."""

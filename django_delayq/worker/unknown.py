@@ -47,17 +47,17 @@ class UnknownTasks:
 
     def _is_known(self, queue: str, task: str, now_ms: float) -> bool:
         with self._lock:  # the other slots wait for the same reply
-            until, known = self._answers.get((queue, task), (0.0, False))
+            until, is_known = self._answers.get((queue, task), (0.0, False))
             if time.monotonic() < until:
-                return known
+                return is_known
             try:
-                known = self._known(queue, task, now_ms)
+                is_known = self._known(queue, task, now_ms)
             except Exception as error:  # the job has to be settled in any case
                 logger.warning("the tasks of the other workers cannot be read: %s", error)
             if len(self._answers) >= _MOST_TASKS:
                 self._answers.clear()
-            self._answers[queue, task] = time.monotonic() + ANSWER_SECONDS, known
-            return known
+            self._answers[queue, task] = time.monotonic() + ANSWER_SECONDS, is_known
+            return is_known
 
     def _log(self, task: str, *, elsewhere: bool) -> None:
         now = time.monotonic()
@@ -67,5 +67,5 @@ class UnknownTasks:
             if len(self._logged) >= _MOST_TASKS:
                 self._logged.clear()
             self._logged[task] = now + LOG_SECONDS
-        what = "are left to a worker that knows it" if elsewhere else "wait for a worker that knows it"
+        what = "are left to a worker that has it" if elsewhere else "wait for a worker that has it"
         logger.warning("no task named %s in this process; its jobs %s", task, what)

@@ -36,6 +36,7 @@ def test_a_job_of_a_pull_queue_comes_with_its_bytes_and_all_that_is_known_of_it(
     lease_ends = moment(job.pop("lease_ends")).timestamp()
     assert before + 29.99 <= lease_ends <= before + 40
     assert job.pop("due") == "2026-01-02T03:04:05.678Z"
+    assert before - 1 <= moment(job.pop("created")).timestamp() <= time.time()
     assert re.fullmatch(r"0\.\d{16}", job.pop("lease"))
     assert re.fullmatch(r"[0-9a-f]{32}", job.pop("key"))
     assert job == {
@@ -46,6 +47,7 @@ def test_a_job_of_a_pull_queue_comes_with_its_bytes_and_all_that_is_known_of_it(
         "attempt": 1,
         "failures": 0,
         "noe": 0,
+        "releases": 0,
         "lives": 3,
         "context": {"trace": "t"},
     }

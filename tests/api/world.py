@@ -15,10 +15,9 @@ from typing import Any
 from django_delayq import connections, task
 from django_delayq.api import policy
 from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.job import Job, NewJob, Payload, new_key
+from django_delayq.core.job import RAW, Job, NewJob, Payload, new_key
 from django_delayq.core.settlement import bury, fail
 from django_delayq.core.task import registry
-from django_delayq.pull.held import RAW
 
 WORKER = "w1"
 PLACES = ("delayed", "ready", "reserved", "failed", "morgue")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,10 @@ from .stage import Stage
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
+#: cursors trim up to themselves here; tests/core/test_events_kept.py has the newest events that stay
+advance = partial(events.advance, keep=0)
+advance_all = partial(events.advance_all, keep=0)
+
 
 # -- positions
 
@@ -35,7 +40,7 @@ def test_what_is_no_position_is_refused(broker: Broker, wrong: str) -> None:
     with pytest.raises(InvalidJob, match="no position"):
         records.parts(wrong)
     with pytest.raises(InvalidJob, match="no position"):
-        events.advance(broker, "q", 0, "c", wrong)
+        advance(broker, "q", 0, "c", wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", "a b", "a:b", "ä", "x" * 65, None, "a\n"])
@@ -43,7 +48,7 @@ def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) ->
     for act in (
         lambda: events.follow(broker, wrong),
         lambda: events.forget(broker, wrong),
-        lambda: events.advance(broker, "q", 0, wrong, "1-0"),
+        lambda: advance(broker, "q", 0, wrong, "1-0"),
         lambda: events.lag(broker, wrong),
     ):
         with pytest.raises(InvalidJob, match="consumer name"):
@@ -56,17 +61,17 @@ def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) ->
 def test_a_cursor_trims_up_to_itself_and_its_entry_stays(broker: Broker) -> None:
     run_singly(broker.queue("q"), 10)
     before = ids(broker)
-    assert events.advance(broker, "q", 0, "history", before[6]) == before[6]
+    assert advance(broker, "q", 0, "history", before[6]) == before[6]
     assert ids(broker) == before[6:]
     assert events.cursors(broker, "q", 0) == {"history": before[6]}
-    assert events.advance(broker, "q", 0, "history", before[-1]) == before[-1]
+    assert advance(broker, "q", 0, "history", before[-1]) == before[-1]
     assert ids(broker) == before[-1:]
 
 
 def test_a_cursor_in_the_middle_of_an_entry_keeps_the_entry(broker: Broker) -> None:
     run(broker.queue("q"), 10)
     before = ids(broker)
-    assert events.advance(broker, "q", 0, "history", before[4]) == before[4]
+    assert advance(broker, "q", 0, "history", before[4]) == before[4]
     assert ids(broker) == before[1:], "the bulk load is an entry of its own"
     assert events.lag(broker, "history")[0].events == 6
 
@@ -74,9 +79,9 @@ def test_a_cursor_in_the_middle_of_an_entry_keeps_the_entry(broker: Broker) -> N
 def test_a_cursor_never_goes_back(broker: Broker) -> None:
     run_singly(broker.queue("q"), 5)
     before = ids(broker)
-    events.advance(broker, "q", 0, "history", before[3])
-    assert events.advance(broker, "q", 0, "history", before[1]) == before[3]
-    assert events.advance(broker, "q", 0, "history", "0-0") == before[3]
+    advance(broker, "q", 0, "history", before[3])
+    assert advance(broker, "q", 0, "history", before[1]) == before[3]
+    assert advance(broker, "q", 0, "history", "0-0") == before[3]
     assert ids(broker) == before[3:]
 
 
@@ -86,11 +91,11 @@ def test_the_slowest_of_all_who_follow_decides_what_is_trimmed(broker: Broker) -
     before = ids(broker)
     events.follow(broker, "slow")
     events.follow(broker, "elsewhere", ["other"])
-    assert events.advance(broker, "q", 0, "fast", before[8]) == before[8]
+    assert advance(broker, "q", 0, "fast", before[8]) == before[8]
     assert ids(broker) == before, "slow was never here, and has read nothing"
-    events.advance(broker, "q", 0, "slow", before[4])
+    advance(broker, "q", 0, "slow", before[4])
     assert ids(broker) == before[4:]
-    events.advance(broker, "q", 0, "slow", before[9])
+    advance(broker, "q", 0, "slow", before[9])
     assert ids(broker) == before[8:]
     assert events.cursors(broker, "q", 0) == {"fast": before[8], "slow": before[9]}
 
@@ -98,8 +103,8 @@ def test_the_slowest_of_all_who_follow_decides_what_is_trimmed(broker: Broker) -
 def test_a_cursor_that_nobody_registered_counts_as_well(broker: Broker) -> None:
     run_singly(broker.queue("q"), 4)
     before = ids(broker)
-    events.advance(broker, "q", 0, "quiet", before[0])
-    events.advance(broker, "q", 0, "history", before[3], others=["history"])
+    advance(broker, "q", 0, "quiet", before[0])
+    advance(broker, "q", 0, "history", before[3], others=["history"])
     assert ids(broker) == before
 
 
@@ -111,7 +116,7 @@ def test_cursors_are_found_among_any_number_of_ticks(broker: Broker) -> None:
     broker.client.hset(meta, mapping={f"tick:{number} cursor:x": number for number in range(5000)})
     broker.client.hset(meta, mapping={f"cursor:other-{number}": before[3] for number in range(40)})
     broker.client.hset(meta, "cursor:unheard", before[1])
-    assert events.advance(broker, "q", 0, "history", before[4]) == before[4]
+    assert advance(broker, "q", 0, "history", before[4]) == before[4]
     assert ids(broker) == before[1:]
     assert len(events.cursors(broker, "q", 0)) == 42
 
@@ -123,25 +128,25 @@ def test_positions_are_compared_as_numbers_and_not_as_texts(broker: Broker) -> N
         broker.client.xadd(shard.names["event"], {"worker": "", "events": pack()}, id=position)
     broker.client.hset(shard.names["meta"], "last_event", at[-1])
     for place, position in enumerate(at):
-        assert events.advance(broker, "q", 0, "history", position) == position
+        assert advance(broker, "q", 0, "history", position) == position
         assert ids(broker) == at[place:]
-        assert events.advance(broker, "q", 0, "history", at[max(0, place - 1)]) == position
+        assert advance(broker, "q", 0, "history", at[max(0, place - 1)]) == position
 
 
 def test_a_position_of_a_stream_that_was_lost_trims_nothing(broker: Broker) -> None:
     run_singly(broker.queue("q"), 3)
     before = ids(broker)
-    assert events.advance(broker, "q", 0, "history", "99999999999999-0") is None
+    assert advance(broker, "q", 0, "history", "99999999999999-0") is None
     assert events.cursors(broker, "q", 0) == {}
     assert ids(broker) == before
-    events.advance(broker, "q", 0, "history", before[1])
-    assert events.advance(broker, "q", 0, "history", "99999999999999-0") == before[1]
+    advance(broker, "q", 0, "history", before[1])
+    assert advance(broker, "q", 0, "history", "99999999999999-0") == before[1]
     assert ids(broker) == before[1:]
 
 
 def test_a_shard_that_is_not_there_is_not_made_by_a_cursor(broker: Broker) -> None:
     broker.queue("q")
-    assert events.advance(broker, "q", 7, "history", "5-0") is None
+    assert advance(broker, "q", 7, "history", "5-0") is None
     assert not broker.client.exists(broker.shard("q", 7).names["meta"])
 
 
@@ -149,7 +154,7 @@ def test_all_cursors_move_in_one_step_and_the_consumer_is_known_from_then_on(bro
     queue = broker.queue("q", shards=2)
     run(queue, 20)
     ends = {number: ids(broker, number)[-1] for number in (0, 1)}
-    events.advance_all(broker, "history", {"q": {**ends, 2: "0-0"}}, queues=["q"])
+    advance_all(broker, "history", {"q": {**ends, 2: "0-0"}}, queues=["q"])
     assert [len(entries(broker, number)) for number in (0, 1)] == [1, 1]
     (known,) = events.consumers(broker)
     assert (known.name, known.queues, known.follows("q"), known.follows("p")) == ("history", ("q",), True, False)
@@ -163,15 +168,15 @@ def test_a_consumer_that_is_forgotten_holds_nothing_back(broker: Broker) -> None
     run_singly(queue, 5)
     before = ids(broker)
     events.follow(broker, "gone")
-    events.advance(broker, "q", 0, "gone", before[0])
-    events.advance(broker, "q", 0, "history", before[4])
+    advance(broker, "q", 0, "gone", before[0])
+    advance(broker, "q", 0, "history", before[4])
     assert ids(broker) == before
     assert events.forget(broker, "gone")
     assert not events.forget(broker, "gone")
-    events.advance(broker, "q", 0, "history", before[4])
+    advance(broker, "q", 0, "history", before[4])
     assert ids(broker) == before[4:]
     assert events.cursors(broker, "q", 0) == {"history": before[4]}
-    assert events.advance(broker, "q", 0, "gone", before[4]) == before[4], "it may come again"
+    assert advance(broker, "q", 0, "gone", before[4]) == before[4], "it may come again"
 
 
 def test_an_unread_stream_grows_up_to_its_cap_and_no_further(broker: Broker) -> None:
@@ -180,7 +185,7 @@ def test_an_unread_stream_grows_up_to_its_cap_and_no_further(broker: Broker) -> 
     events.follow(small, "history")
     run(queue, 50)
     first = ids(small)[0]
-    events.advance(small, "q", 0, "history", first)
+    advance(small, "q", 0, "history", first)
     for _ in range(6):
         run(queue, 200)
         assert 50 <= len(ids(small)) <= 150
@@ -208,9 +213,9 @@ def test_how_far_a_consumer_is_behind(broker: Broker) -> None:
     broker.queue("q", shards=3)
     add(broker, "q", 1, [(ms * 1000, [pack()]) for ms in range(1, 11)])
     assert events.lag(broker, "history") == [events.Lag("q", 1, "0-0", "10000-10", 10, 0)]
-    events.advance(broker, "q", 1, "history", "4000-4")
+    advance(broker, "q", 1, "history", "4000-4")
     assert events.lag(broker, "history") == [events.Lag("q", 1, "4000-4", "10000-10", 6, 6000)]
-    events.advance_all(broker, "history", {"q": {1: "10000-10"}}, queues=["q"])
+    advance_all(broker, "history", {"q": {1: "10000-10"}}, queues=["q"])
     assert events.lag(broker, "history") == [events.Lag("q", 1, "10000-10", "10000-10", 0, 0)]
     broker.queue("other")
     add(broker, "other", 0, [(1, [pack()])])
@@ -244,14 +249,14 @@ def test_an_epoch_stays_until_all_who_follow_have_read_it(drained: Stage) -> Non
     events.follow(broker, "elsewhere", ["other"])
     assert broker.epochs.retire("q") == [], "history was never here"
     end = events.last(broker, "q", 0)
-    events.advance(broker, "q", 0, "late", end)
+    advance(broker, "q", 0, "late", end)
     assert broker.epochs.retire("q") == []
-    events.advance(broker, "q", 0, "history", end)
+    advance(broker, "q", 0, "history", end)
     assert broker.epochs.retire("q") == [0]
     assert streams.streams(broker, [("q", 0)])["q", 0] == streams.Stream(last=end, ended=True)
     meta = broker.client.hgetall(broker.shard("q", 0).names["meta"])
     assert not [field for field in meta if field.startswith(b"cursor:")]
-    assert events.advance(broker, "q", 0, "history", end) is None, "nothing is written to a tombstone"
+    assert advance(broker, "q", 0, "history", end) is None, "nothing is written to a tombstone"
     assert broker.client.hgetall(broker.shard("q", 0).names["meta"]) == meta
 
 
@@ -279,7 +284,7 @@ def test_an_epoch_without_events_waits_for_nobody(stage: Stage) -> None:
 def test_an_epoch_that_comes_and_goes_between_two_reads_is_kept(drained: Stage) -> None:
     """The consumer never read the middle epoch, but it is registered, so the epoch is kept."""
     broker = drained.broker
-    events.advance_all(broker, "history", {"q": {0: events.last(broker, "q", 0)}})
+    advance_all(broker, "history", {"q": {0: events.last(broker, "q", 0)}})
     drained.put("b")
     (job,) = take_all(drained.queue)
     drained.done(job)
@@ -308,7 +313,7 @@ def test_cursors_work_on_a_cluster(cluster_broker: Broker) -> None:
     ends = {place: stream.last for place, stream in streams.streams(cluster_broker, places).items()}
     assert set(streams.following(cluster_broker, ends).values()) == {None}
     assert all(streams.following(cluster_broker, dict.fromkeys(places, "0-0")).values())
-    events.advance_all(cluster_broker, "history", {"q": {number: ends["q", number] for number in range(6)}})
+    advance_all(cluster_broker, "history", {"q": {number: ends["q", number] for number in range(6)}})
     assert [len(entries(cluster_broker, number)) for number in range(6)] == [1] * 6
     assert {lag.events for lag in events.lag(cluster_broker, "history")} == {0}
     assert events.forget(cluster_broker, "history")
@@ -330,7 +335,7 @@ def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., Redi
     for act in (
         lambda: streams.entries(broker, "q", 0),
         lambda: events.last(broker, "q", 0),
-        lambda: events.advance(broker, "q", 0, "c", "1-0"),
+        lambda: advance(broker, "q", 0, "c", "1-0"),
         lambda: events.consumers(broker),
     ):
         with pytest.raises(QueueUnavailable):

@@ -26,7 +26,7 @@ def make(redis_url: str, broker: Broker) -> Iterator[Make]:
 def test_what_was_committed_is_taken_off_but_for_the_entry_at_the_cursor(broker: Broker, make: Make) -> None:
     broker.queue("q")
     emit(broker, 1, 2, 3)
-    reader = make(trim=True)
+    reader = make(trim=True, keep=0)
     start = reader.initialOffset()
     assert events.followers(broker, "q") == ["history"], "before the first position is fixed"
     end = offsets(reader, start)
@@ -49,7 +49,7 @@ def test_without_trim_nothing_is_noted_and_nothing_taken_off(broker: Broker, mak
 def test_two_consumers_read_everything_each_at_its_own_pace(broker: Broker, make: Make) -> None:
     broker.queue("q")
     emit(broker, 1, 2, 3)
-    quick, slow = make(trim=True), make(trim=True, consumer="audit")
+    quick, slow = make(trim=True, keep=0), make(trim=True, keep=0, consumer="audit")
     begun = {reader: reader.initialOffset() for reader in (quick, slow)}
     quick.commit(offsets(quick, begun[quick]))
     emit(broker, 4)

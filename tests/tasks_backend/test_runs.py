@@ -84,7 +84,7 @@ def test_signals_of_the_queue_are_sent_although_the_framework_cannot_be_told(
     finally:
         job_succeeded.disconnect(receiver)
     assert told == [result.id]
-    assert "deeds.noop failed to hear of job_succeeded" in caplog.text
+    assert "deeds.noop failed at job_succeeded" in caplog.text
 
 
 def test_a_coroutine_function_runs_on_the_event_loop(delayq: Broker, work: Work) -> None:

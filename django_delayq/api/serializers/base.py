@@ -136,12 +136,12 @@ class Resource(serializers.Serializer[Any]):
 
 def _examples_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the examples of the members that are serializers."""
-    found: dict[str, Any] = {}
+    examples: dict[str, Any] = {}
     for name, field in fields.items():
         child = getattr(field, "child", field)
         if isinstance(child, Resource) and child.example and not field.write_only:
-            found[name] = child.example if child is field else [child.example]
-    return found
+            examples[name] = child.example if child is field else [child.example]
+    return examples
 
 
 def one_of(name: str, *kinds: type[Resource], examples: Mapping[str, Any] | None = None) -> Any:
@@ -223,7 +223,7 @@ class EntriesField(serializers.Field[Any, Any, Any, Any]):
         if len(data) > most:
             raise too_many(most, "jobs")
         checks, needed = self.kind.checks()
-        found, wrong = [], {}
+        entries, wrong = [], {}
         for place, entry in enumerate(data):
             errors: dict[str, Any] = {}
             values = _read_entry(entry, checks, needed, errors)
@@ -232,10 +232,10 @@ class EntriesField(serializers.Field[Any, Any, Any, Any]):
                 if len(wrong) == MOST_ERRORS:
                     break
             else:
-                found.append(self.kind.build(values))
+                entries.append(self.kind.build(values))
         if wrong:
             raise serializers.ValidationError(wrong)
-        return found
+        return entries
 
 
 def _read_entry(

@@ -153,9 +153,14 @@ class HeldJobSerializer(Resource):
     kwargs = ObjectField(**ADDED)
     payloads = ListField(**ADDED)
     due = TimeField(source="record.due_ms", allow_null=True)
+    created = TimeField(
+        allow_null=True,
+        help_text="when it was first scheduled, on the caller's clock; null if the call may repeat",
+    )
     attempt = serializers.IntegerField(help_text="number of this counted attempt; the first is 1")
     failures = serializers.IntegerField()
     noe = serializers.IntegerField(help_text="how often it was reserved before, counted or not")
+    releases = serializers.IntegerField(help_text="how often it was put back uncounted")
     lives = serializers.IntegerField(help_text="remaining attempts, this one included")
     context = PlainObjectField()  # type: ignore[assignment]
     lease_ends = TimeField(source="deadline", allow_null=True)
@@ -167,9 +172,11 @@ class HeldJobSerializer(Resource):
         "task": "raw",
         "body": '{"url": "https://example.org/5.png"}',
         "due": "2026-11-21T11:23:43.123Z",
+        "created": "2026-11-21T10:53:43.123Z",
         "attempt": 1,
         "failures": 0,
         "noe": 0,
+        "releases": 0,
         "lives": 26,
         "context": {},
         "lease_ends": "2026-11-21T11:24:45.500Z",

@@ -200,8 +200,8 @@ class IdsField(serializers.ListField):
         most = conf().api.max_jobs
         if len(data) > most:
             raise too_many(most, "ids")
-        found: list[str] = super().to_internal_value(data)
-        return found
+        ids: list[str] = super().to_internal_value(data)
+        return ids
 
 
 # -- for responses ---------------------------------------------------------------------------------------------------

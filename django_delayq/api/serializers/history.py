@@ -88,8 +88,8 @@ class _PercentileField(RoundedField):
         self._kind, self._percent = kind, percent
 
     def get_attribute(self, instance: SeriesSum) -> float | None:
-        found: float | None = getattr(instance, f"{self._kind}_ms")(self._percent)
-        return found
+        milliseconds: float | None = getattr(instance, f"{self._kind}_ms")(self._percent)
+        return milliseconds
 
 
 class TallySerializer(Resource):

@@ -181,8 +181,8 @@ class ResultsSerializer(Resource):
     @staticmethod
     def example_of(*outcomes: str) -> dict[str, Any]:
         """Return an example with a job for each outcome."""
-        found = [{"id": f"order-{number}", "outcome": outcome} for number, outcome in enumerate(outcomes, 17)]
-        return {"results": found, "counts": dict(Counter(outcomes))}
+        results = [{"id": f"order-{number}", "outcome": outcome} for number, outcome in enumerate(outcomes, 17)]
+        return {"results": results, "counts": dict(Counter(outcomes))}
 
 
 class BulkSerializer(Resource):

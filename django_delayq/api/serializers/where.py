@@ -85,7 +85,7 @@ class WhereSerializer(Resource):
     due_from = MomentField(required=False, help_text="due at this moment or later")
     due_before = MomentField(required=False, help_text="due before this moment")
     failures = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at least so often")
-    never_started = FlagField(required=False, help_text="true: only jobs that nobody has reserved yet")
+    never_started = FlagField(required=False, help_text="true: only jobs that were never reserved")
     buried_from = MomentField(required=False, help_text="buried at this moment or later")
     buried_before = MomentField(required=False, help_text="buried before this moment")
     requests: ClassVar = {}
@@ -122,7 +122,7 @@ class WhereQuery(Resource):
     due_from = QueryMomentField(default=None, help_text="jobs due at this moment or later (as min)")
     due_before = QueryMomentField(default=None, help_text="jobs due before this moment")
     failures = _FailuresQueryField(default=0, help_text="jobs that failed at least so often")
-    never_started = serializers.BooleanField(default=False, help_text="true: only jobs that nobody has reserved yet")
+    never_started = serializers.BooleanField(default=False, help_text="true: only jobs that were never reserved")
     buried_from = QueryMomentField(default=None, help_text="morgue records buried at this moment or later")
     buried_before = QueryMomentField(default=None, help_text="morgue records buried before this moment")
 

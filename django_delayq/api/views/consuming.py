@@ -226,8 +226,8 @@ class Touch(ApiView):
     )
     def post(self, request: Request, queue: str) -> Response:
         """Extend leases."""
-        found = self.queue(queue)
-        return Response({"results": settling.touch(found, self.read(request, TouchSerializer)["jobs"])})
+        opened = self.queue(queue)
+        return Response({"results": settling.touch(opened, self.read(request, TouchSerializer)["jobs"])})
 
 
 def _name_of(request: Request) -> str:

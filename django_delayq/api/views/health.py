@@ -46,9 +46,9 @@ def readyz(request: HttpRequest) -> JsonResponse:
     The timeout for Redis is the same as after a commit (``OUTBOX["budget"]``, at most a second for each step), so the
     check leaves no thread blocked.
     """
-    found = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
-    ready = all(state == "ok" for state in found.values())
-    return JsonResponse({"status": "ok" if ready else "away", **found}, status=200 if ready else 503)
+    states = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
+    ready = all(state == "ok" for state in states.values())
+    return JsonResponse({"status": "ok" if ready else "away", **states}, status=200 if ready else 503)
 
 
 def redis_answers() -> None:

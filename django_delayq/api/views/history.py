@@ -46,10 +46,10 @@ class Hours(ApiView):
         """
         query = self.read_query(request, HoursQuery)
         try:
-            found = HOURS.page(hours_of(request, query), query["limit"], after=query["cursor"])
+            page = HOURS.page(hours_of(request, query), query["limit"], after=query["cursor"])
         except ValueError as error:
             raise invalid(str(error), ("/cursor", "this is not a cursor")) from None
-        return Response(HoursPageSerializer.render({"hours": found.rows, "cursor": found.after or None}))
+        return Response(HoursPageSerializer.render({"hours": page.rows, "cursor": page.after or None}))
 
 
 class HistoryView(ApiView):
@@ -116,9 +116,9 @@ class Runs(ApiView):
         """
         query = self.read_query(request, RunsQuery)
         limit = query["limit"]
-        found = list(runs_of(request, query)[: limit + 1])
-        cursor = str(found[limit - 1].pk) if len(found) > limit else None
-        return Response(RunsPageSerializer.render({"runs": found[:limit], "cursor": cursor}))
+        runs = list(runs_of(request, query)[: limit + 1])
+        cursor = str(runs[limit - 1].pk) if len(runs) > limit else None
+        return Response(RunsPageSerializer.render({"runs": runs[:limit], "cursor": cursor}))
 
 
 class ForecastView(ApiView):

@@ -55,8 +55,8 @@ class QueueVerb(ApiView):
 
     def results(self, idents: Sequence[str], outcomes: Sequence[str]) -> Response:
         """Return the response for jobs named by id."""
-        found = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
-        return Response(ResultsSerializer.render({"results": found, "counts": Counter(outcomes)}))
+        results = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
+        return Response(ResultsSerializer.render({"results": results, "counts": Counter(outcomes)}))
 
 
 class Cancel(QueueVerb):
@@ -174,8 +174,8 @@ class DeleteFailed(_Failed):
 
 def queue_verb(word: str, view: Any) -> URLPattern:
     """Return the URL pattern of a verb of a queue."""
-    found: URLPattern = path(f"queues/<str:queue>/{word}", view.as_view(), name=word)
-    return found
+    pattern: URLPattern = path(f"queues/<str:queue>/{word}", view.as_view(), name=word)
+    return pattern
 
 
 urlpatterns: list[URLPattern] = [

@@ -108,9 +108,9 @@ class OneQueue(ApiView):
     )
     def get(self, request: Request, queue: str) -> Response:
         """Return the queue with all details."""
-        found = live(queue)
-        (counts,) = found.broker.inspector.all_counts(queues=[found], by_shard=True)
-        return Response(QueueDetailSerializer.render(QueueView(found, counts)))
+        opened = live(queue)
+        (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True)
+        return Response(QueueDetailSerializer.render(QueueView(opened, counts)))
 
     @operation(
         "limit_queue",
@@ -194,8 +194,8 @@ class Pause(ApiView):
     )
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
-        wanted, name = self.read(request, PauseSerializer), live(queue).name
-        brokers.broker().pause(name, wanted["direction"], seconds=wanted.get("seconds"))
+        data, name = self.read(request, PauseSerializer), live(queue).name
+        brokers.broker().pause(name, data["direction"], seconds=data.get("seconds"))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
 
@@ -242,10 +242,10 @@ def live(name: str) -> Queue:
     Raises:
         Problem: there is no such queue.
     """
-    found = brokers.broker().known_queue(name)
-    if found is None:
+    registered = brokers.broker().known_queue(name)
+    if registered is None:
         raise queue_not_found(name[:64])
-    return found
+    return registered
 
 
 urlpatterns: list[URLPattern] = [

@@ -39,9 +39,9 @@ class Stats(ApiView):
         """Return three numbers for each queue and in total."""
         broker = brokers.broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
-        found = broker.inspector.all_counts(queues=queues)
-        by_queue = {counts.queue: lengths(counts) for counts in found}
-        return Response(StatsSerializer.render({"total": lengths(*found), "by_queue": by_queue}))
+        rows = broker.inspector.all_counts(queues=queues)
+        by_queue = {counts.queue: lengths(counts) for counts in rows}
+        return Response(StatsSerializer.render({"total": lengths(*rows), "by_queue": by_queue}))
 
 
 class Status(ApiView):

@@ -51,8 +51,8 @@ class Workers(ApiView):
         """Return all registered workers, including lost ones."""
         broker = brokers.broker()
         now_ms, visible = broker.now_ms(), VisibleQueues(request)
-        found = [visible.worker(worker_status(heartbeat, now_ms)) for heartbeat in broker.workers()]
-        return Response(WorkersSerializer.render({"workers": found}))
+        workers = [visible.worker(worker_status(heartbeat, now_ms)) for heartbeat in broker.workers()]
+        return Response(WorkersSerializer.render({"workers": workers}))
 
 
 class OneWorker(ApiView):
@@ -150,15 +150,15 @@ class Dump(_Command):
     )
     def get(self, request: Request, worker: str) -> Response:
         """Return the latest stacks."""
-        found = brokers.broker().dump_of(worker)
-        if found is None:
+        dump = brokers.broker().dump_of(worker)
+        if dump is None:
             raise Problem(
                 404,
                 "not_found",
                 f"there are no stacks of worker {worker[:300]!r}; POST to this address to request"
                 " them, then repeat this after its next heartbeat",
             )
-        taken_ms, stacks = found
+        taken_ms, stacks = dump
         return Response(DumpSerializer.render({"worker": worker, "taken": taken_ms, "stacks": stacks}))
 
 

@@ -112,7 +112,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_columns()")
     if part.place == "reserved":
-        yield from (_entries_of(part, None, found.keys(), found.values()) for found in _scan(broker, part))
+        yield from (_entries_of(part, None, ends.keys(), ends.values()) for ends in _scan(broker, part))
         return
     for index, priority in _indexes(part.place):
         for members, scores in IndexPages(broker, part, index, page):
@@ -134,8 +134,8 @@ def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
     read = buried_columns if part.place == "morgue" else live_columns
     for reply in read_replies(broker, part, fetch=fetch):
         if reply.n:
-            found = read(part, reply)
-            yield found if is_bounded_by_index(part) else found.bounded()
+            columns = read(part, reply)
+            yield columns if is_bounded_by_index(part) else columns.bounded()
 
 
 def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
@@ -148,7 +148,7 @@ def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Re
     elif part.idents is not None:
         yield from _looked_up(broker, part, _names(part.idents), fetch, most)
     elif part.place in ("reserved", "gated"):
-        held = (member for found in _scan(broker, part) for member in found)
+        held = (member for page in _scan(broker, part) for member in page)
         yield from _looked_up(broker, part, held, fetch, most)
     else:
         for index, _ in _indexes(part.place):
@@ -212,8 +212,8 @@ def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
     cursor = 0
     while True:
         with clear_errors():
-            cursor, found = broker.client.zscan(key, cursor, count=CHUNK)
-        fresh = {member: end for member, end in found if member not in seen}
+            cursor, page = broker.client.zscan(key, cursor, count=CHUNK)
+        fresh = {member: end for member, end in page if member not in seen}
         seen.update(fresh)
         if fresh:
             yield fresh
@@ -234,9 +234,9 @@ def _entries_by_priority(
     """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
     with clear_errors():
         bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
-    found: dict[int, list[tuple[bytes, float]]] = {}
+    by_priority: dict[int, list[tuple[bytes, float]]] = {}
     for ident, score, body in zip(ids, scores, bodies, strict=True):
         if body:
-            found.setdefault(body[0] % PRIORITIES, []).append((ident, score))
-    for priority, some in sorted(found.items()):
+            by_priority.setdefault(body[0] % PRIORITIES, []).append((ident, score))
+    for priority, some in sorted(by_priority.items()):
         yield _entries_of(part, priority, *zip(*some, strict=True))

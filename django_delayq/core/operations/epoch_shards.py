@@ -118,11 +118,11 @@ class EpochShards:
         return self._broker.shard(self._queue, number).names[name]
 
 
-def _later_ticks(known: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[bytes, bytes]:
+def _later_ticks(earlier: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the ticks in a shard's meta that are later than the known ones, and its first calls of schedules."""
-    found = {field: value for field, value in meta.items() if field.startswith(_TICKS)}
+    ticks = {field: value for field, value in meta.items() if field.startswith(_TICKS)}
     return {
         field: value
-        for field, value in found.items()
-        if field not in known or (field.startswith(b"tick:") and int(value) > int(known[field]))
+        for field, value in ticks.items()
+        if field not in earlier or (field.startswith(b"tick:") and int(value) > int(earlier[field]))
     }

@@ -192,9 +192,9 @@ def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
     with clear_errors():
         # The window is read after the replies, and the replies are read one by one after the window, so that entries
         # that arrive meanwhile are not taken for orphans.
-        known = set(client.hkeys(reply))
+        fields = set(client.hkeys(reply))
         entries = client.lrange(window, 0, -1)
-        for orphan in known.difference(entry[:-8] for entry in entries):
+        for orphan in fields.difference(entry[:-8] for entry in entries):
             client.hdel(reply, orphan)
         for entry in entries:
             if not client.hexists(reply, entry[:-8]):

@@ -42,10 +42,10 @@ class IndexPages:
 
     def __iter__(self) -> Iterator[tuple[Sequence[bytes], Sequence[float]]]:
         while self._more:
-            found = self._by_rank() or self._by_script()
-            if found:
-                self._last = found[-1]
-                members, scores = zip(*found, strict=True)
+            entries = self._by_rank() or self._by_script()
+            if entries:
+                self._last = entries[-1]
+                members, scores = zip(*entries, strict=True)
                 yield members, scores
 
     def _by_rank(self) -> list[tuple[bytes, float]]:
@@ -54,16 +54,16 @@ class IndexPages:
             return []
         start = max(0, self._rank - NEAR)
         with clear_errors():
-            found: list[tuple[bytes, float]] = self._broker.client.zrange(
+            entries: list[tuple[bytes, float]] = self._broker.client.zrange(
                 self._key, start, max(self._rank + self._limit, start + 2 * NEAR), withscores=True
             )
         try:
-            place = found.index(self._last, 0, 2 * NEAR)
+            place = entries.index(self._last, 0, 2 * NEAR)
         except ValueError:
             self._rank = None
             return []
-        self._rank = start + len(found) - 1
-        behind = found[place + 1 :]
+        self._rank = start + len(entries) - 1
+        behind = entries[place + 1 :]
         if behind and self._end is not None and behind[-1][1] >= self._end:
             self._more = False
             behind = [entry for entry in behind if entry[1] < self._end]
@@ -80,11 +80,11 @@ class IndexPages:
             self._broker, self._part, WITHOUT_BODIES, position, self._limit, text_of(score), member, *self._bounds
         )
         self._more = reply.more
-        found = list(zip(reply.members(), reply.numbers(), strict=True))
-        if found and self._more:
+        entries = list(zip(reply.members(), reply.numbers(), strict=True))
+        if entries and self._more:
             with clear_errors():
-                self._rank = self._broker.client.zrank(self._key, found[-1][0])
-        return found
+                self._rank = self._broker.client.zrank(self._key, entries[-1][0])
+        return entries
 
 
 def is_bounded_by_index(part: Part) -> bool:

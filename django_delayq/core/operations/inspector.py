@@ -163,16 +163,16 @@ class Inspector:
             return Page([])
         left = [entry for entry in self._reader.burials(existing, ident) if after is None or entry < after]
         last = left[min(limit, len(left)) - 1] if left else None
-        found: list[JobView] = []
+        views: list[JobView] = []
         size = 0
         for entry, view in self._reader.records(existing, left[:limit], most_bytes):
-            found.append(view)
+            views.append(view)
             size += view.bytes_here
             if size >= page_bytes:
                 last = entry
                 break
         cursor = pack_cursor(last) if last is not None and last is not left[-1] else ""
-        return Page(found, cursor, len(found))
+        return Page(views, cursor, len(views))
 
     def leases(self, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
         """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).

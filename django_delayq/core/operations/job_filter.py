@@ -102,13 +102,13 @@ class JobFilter:
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
         """Return the order of a place whose index excludes most jobs; the first one if none does."""
-        wanted = {
+        restricted = {
             "due": self._has_due,
             "updated": place == "morgue" and self._has_burial,
             "failures": self.failures > 0,
             "id": bool(self.prefix or self.id_from or self.id_to),
         }
-        return next((by for by in orders if wanted.get(by)), orders[0])
+        return next((by for by in orders if restricted.get(by)), orders[0])
 
     def bounds(self, by: str) -> tuple[Bound, Bound]:
         """Return the ends of the range in an order that holds all jobs which meet the conditions."""

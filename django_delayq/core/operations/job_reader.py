@@ -40,22 +40,22 @@ class JobReader:
             for number in queue.numbers
             for name in names
         ]
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for (_, number, _), answer in zip(calls, self.call_all("page", calls), strict=True):
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
-                found.append(Entry(float(text), entry, number, text.decode()))
+                entries.append(Entry(float(text), entry, number, text.decode()))
         pick = heapq.nlargest if reverse else heapq.nsmallest
-        return pick(limit, found)
+        return pick(limit, entries)
 
     def burials(self, queue: Queue, ident: str) -> list[Entry]:
         """Return the entries of an id's records, the one that was buried last first."""
         calls: list[Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
-        found = [
+        entries = [
             Entry(float(text), name, number, text.decode())
             for (_, number, _), answer in zip(calls, self.call_all("burials", calls), strict=True)
             for name, text in zip(answer[::2], answer[1::2], strict=True)
         ]
-        return sorted(found, reverse=True)
+        return sorted(entries, reverse=True)
 
     # -- jobs of entries ---------------------------------------------------------------------------------------------
 

@@ -235,12 +235,12 @@ def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[byt
 
     The other ids cannot become live there any more, so they need to be handled in their own shard only.
     """
-    found: set[bytes] = set()
+    live: set[bytes] = set()
     for epoch, shards in queue.epochs:
         if epoch < number // MAX_SHARDS:
             places: dict[int, list[bytes]] = {}
             for ident in idents:
                 places.setdefault(number_of(epoch, crc32(ident) % shards), []).append(ident)
             for other, mine in places.items():
-                found.update(live_ids(queue, other, mine))
-    return found
+                live.update(live_ids(queue, other, mine))
+    return live

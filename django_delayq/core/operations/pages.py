@@ -110,10 +110,10 @@ def _belongs(view: JobView, request: PageRequest, payloads_of: PayloadsOf) -> bo
         return False
     if not where.text:
         return request.accepts is None or request.accepts(view)
-    found = has_text(view, request.accepts or StoredText(where.needles), payloads_of)
-    if found and request.most_bytes is not None:
+    belongs = has_text(view, request.accepts or StoredText(where.needles), payloads_of)
+    if belongs and request.most_bytes is not None:
         view.cut_off(request.most_bytes)
-    return found
+    return belongs
 
 
 def has_text(view: JobView, finds: Accepts, payloads_of: PayloadsOf) -> bool:
@@ -128,5 +128,5 @@ def has_text(view: JobView, finds: Accepts, payloads_of: PayloadsOf) -> bool:
             break
     else:
         view.payloads = ()
-    found, view.payloads = bool(view.payloads), ()
-    return found
+    matches, view.payloads = bool(view.payloads), ()
+    return matches

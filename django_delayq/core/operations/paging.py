@@ -48,8 +48,8 @@ class Range:
     def __post_init__(self) -> None:
         for bound in (self.low, self.high):
             if bound is not None and not self._is_bound(bound):
-                wanted = "an id" if self.by == "id" else "a number"
-                raise InvalidJob(f"a bound of the order {self.by!r} is {wanted}, not {short(bound)}")
+                expected = "an id" if self.by == "id" else "a number"
+                raise InvalidJob(f"a bound of the order {self.by!r} is {expected}, not {short(bound)}")
 
     def _is_bound(self, bound: object) -> bool:
         if self.by != "id":

@@ -92,14 +92,14 @@ class Epochs:
             return []
         present = queue.epochs[-1][0]
         count = self._broker.inspector.count_shards
-        found = [
+        rows = [
             Progress(epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards)))
             for epoch, shards in queue.epochs
         ]
         if "next" in queue.layout:
             epoch, shards = queue.layout["next"]
-            found.append(Progress(epoch, shards, "coming", Counts(name)))
-        return found
+            rows.append(Progress(epoch, shards, "coming", Counts(name)))
+        return rows
 
     # -- for callers -------------------------------------------------------------------------------------------------
 

@@ -48,11 +48,11 @@ class ShardSnapshot:
 def shard_snapshots(queue: Queue) -> dict[int, ShardSnapshot]:
     """Return a snapshot of every shard of the queue."""
     queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
-    found = {}
+    snapshots = {}
     for number in queue.numbers:
         now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = queue.call("stats", number)
-        found[number] = ShardSnapshot(int(now_ms), delayed, ready + delayed, failed, morgue)
-    return found
+        snapshots[number] = ShardSnapshot(int(now_ms), delayed, ready + delayed, failed, morgue)
+    return snapshots
 
 
 # -- selections ------------------------------------------------------------------------------------------------------
@@ -121,20 +121,20 @@ def walk_index(queue: Queue, number: int, index: str, until: float | None = None
 
 def last_score(queue: Queue, number: int, index: str) -> bytes:
     """Return the largest score of an index; empty if the index is empty."""
-    found = _page(queue, number, index, backwards=True, limit=1)
-    return found[1] if found else b""
+    page = _page(queue, number, index, backwards=True, limit=1)
+    return page[1] if page else b""
 
 
 def _walk(queue: Queue, number: int, index: str, until: float) -> Iterator[list[bytes]]:
     score = member = b""
     while until > float("-inf"):
-        found = _page(queue, number, index, score=score, member=member)
-        chunk = [each for each, text in zip(found[::2], found[1::2], strict=True) if float(text) <= until]
+        page = _page(queue, number, index, score=score, member=member)
+        chunk = [each for each, text in zip(page[::2], page[1::2], strict=True) if float(text) <= until]
         if chunk:
             yield chunk
         if len(chunk) < CHUNK:
             return
-        member, score = found[-2], found[-1]
+        member, score = page[-2], page[-1]
 
 
 def _page(
@@ -147,7 +147,7 @@ def _page(
     score: bytes = b"",
     member: bytes = b"",
 ) -> list[bytes]:
-    found: list[bytes] = queue.call(
+    page: list[bytes] = queue.call(
         "page", number, SHARD_KEYS.index(index) + 1, b"1" if backwards else b"0", limit, score, member
     )
-    return found
+    return page

@@ -144,10 +144,10 @@ class JobView:
     def error(self) -> dict[str, Any]:
         """Last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
         try:
-            known = json.loads(self.job.error) if self.job.error else {}
+            fields = json.loads(self.job.error) if self.job.error else {}
         except (ValueError, RecursionError):
-            known = {"message": self.job.error.decode(errors="replace")}
-        return known if isinstance(known, dict) else {"message": str(known)}
+            fields = {"message": self.job.error.decode(errors="replace")}
+        return fields if isinstance(fields, dict) else {"message": str(fields)}
 
 
 def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:

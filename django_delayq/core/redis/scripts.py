@@ -178,14 +178,14 @@ class Scripts:
         Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
         """
         of = (sha, keys[0], keys[-1], arguments)
-        known = self._heads.get(of)
-        if known is None:
+        head = self._heads.get(of)
+        if head is None:
             words = [b"EVALSHA", sha.encode(), len(keys), *keys]
-            known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
+            head = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
             if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are packed again
                 self._heads.clear()
-            self._heads[of] = known
-        return known
+            self._heads[of] = head
+        return head
 
     def loaded(self, name: str) -> tuple[str, str]:
         """Return ``(sha, source)`` of a script in the form that this server needs."""

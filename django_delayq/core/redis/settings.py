@@ -120,8 +120,8 @@ def loop_class(base: type) -> type:
 def can_use_loops(options: Mapping[str, Any]) -> bool:
     """Return True if connections with these options exist for event loops, too."""
     base = options.get("connection_class", Connection)
-    known = signature(aio.SSLConnection).parameters
-    return base in _LOOP_CLASSES and all(name in known for name in options if name.startswith("ssl_"))
+    parameters = signature(aio.SSLConnection).parameters
+    return base in _LOOP_CLASSES and all(name in parameters for name in options if name.startswith("ssl_"))
 
 
 def loop_settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,28 +103,31 @@ def open_load(
     """
     _check(load_id, chunk)
     described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
-    wanted = BulkLoad(load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, described, form=FORM)
+    requested = BulkLoad(
+        load_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, described, form=FORM
+    )
     while True:
         with clear_errors():
-            fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(wanted))
-        found = wanted if fresh else read_load(broker, load_id)
-        if found is None:
+            fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(requested))
+        stored = requested if fresh else read_load(broker, load_id)
+        if stored is None:
             continue  # it was forgotten at this moment
-        if found.state == FORGETTING or (fresh and ledgers.is_closed(broker, found)):
+        if stored.state == FORGETTING or (fresh and ledgers.is_closed(broker, stored)):
             # The caller that is forgetting it may never finish; or a load opened in the same ms was forgotten
             # meanwhile.
-            _forget(broker, found)
-            wanted = replace(wanted, opened_ms=max(wanted.opened_ms, found.opened_ms + 1))  # for ledgers of its own
+            _forget(broker, stored)
+            opened_ms = max(requested.opened_ms, stored.opened_ms + 1)  # for ledgers of its own
+            requested = replace(requested, opened_ms=opened_ms)
             continue
-        differences = list(_differences(found, wanted))
+        differences = list(_differences(stored, requested))
         if differences:
             raise BulkLoadDiffers(
                 f"bulk load {load_id!r} was begun with other input or options: {'; '.join(differences)}. Repeat it as "
                 "it was begun, or begin a new bulk load under another id"
             )
-        if found.state != CLOSING:
-            return found
-        close_load(broker, found)  # the caller that began to close it may never finish
+        if stored.state != CLOSING:
+            return stored
+        close_load(broker, stored)  # the caller that began to close it may never finish
 
 
 def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
@@ -148,10 +151,10 @@ def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
 
     Byte-identical chunks of two senders count as one chunk that was sent twice.
     """
-    known = next((record for _, record in _stages(broker, load)), load)
-    if known.closed:
-        return Counter(dict(known.counts))
-    return ledgers.counts_of(broker, known)
+    latest = next((record for _, record in _stages(broker, load)), load)
+    if latest.closed:
+        return Counter(dict(latest.counts))
+    return ledgers.counts_of(broker, latest)
 
 
 def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
@@ -161,21 +164,21 @@ def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
         The load as recorded, the same for all callers that close it. If it was forgotten, no counts exist, a later load
         of the same id is left alone, and the given load is returned as closed.
     """
-    for stored, known in _stages(broker, load):
-        if known.closed:
-            return known
-        if known.state == FORGETTING:
+    for stored, record in _stages(broker, load):
+        if record.closed:
+            return record
+        if record.state == FORGETTING:
             break
-        if known.state == OPEN:
-            _swap(broker, load.id, stored, replace(known, state=CLOSING))
+        if record.state == OPEN:
+            _swap(broker, load.id, stored, replace(record, state=CLOSING))
             continue
         # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
-        counts = ledgers.close(broker, known)
+        counts = ledgers.close(broker, record)
         _swap(
             broker,
             load.id,
             stored,
-            replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items()))),
+            replace(record, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items()))),
         )
     return replace(load, state=CLOSED)
 
@@ -193,12 +196,12 @@ def forget_load(broker: Broker, load_id: str) -> bool:
 
 
 def _forget(broker: Broker, load: BulkLoad) -> None:
-    for stored, known in _stages(broker, load):
-        if known.state == FORGETTING:
-            ledgers.close(broker, known)
+    for stored, record in _stages(broker, load):
+        if record.state == FORGETTING:
+            ledgers.close(broker, record)
             _swap(broker, load.id, stored, None)
         else:
-            _swap(broker, load.id, stored, replace(known, state=FORGETTING))
+            _swap(broker, load.id, stored, replace(record, state=FORGETTING))
 
 
 def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
@@ -239,11 +242,11 @@ def _check(load_id: str, chunk: int) -> None:
         raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
 
 
-def _differences(found: BulkLoad, wanted: BulkLoad) -> list[str]:
-    pairs = [("queue", found.queue, wanted.queue), ("chunk", str(found.chunk), str(wanted.chunk))]
-    if not found.closed:
-        pairs.append(("the form of its chunks", str(found.form), str(wanted.form)))
-    before, now = dict(found.source), dict(wanted.source)
+def _differences(stored: BulkLoad, requested: BulkLoad) -> list[str]:
+    pairs = [("queue", stored.queue, requested.queue), ("chunk", str(stored.chunk), str(requested.chunk))]
+    if not stored.closed:
+        pairs.append(("the form of its chunks", str(stored.form), str(requested.form)))
+    before, now = dict(stored.source), dict(requested.source)
     pairs += [(name, before.get(name, "nothing"), now.get(name, "nothing")) for name in sorted({*before, *now})]
     return [f"{name} was {short(old)} and is {short(new)}" for name, old, new in pairs if old != new]
 
@@ -253,16 +256,16 @@ def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
     while True:
         with clear_errors():
             stored = broker.client.hget(bulk_loads_key(broker.prefix), load.id)
-        known = None if stored is None else _decode(load.id, stored)
-        if stored is None or known is None or known.opened_ms != load.opened_ms:
+        record = None if stored is None else _decode(load.id, stored)
+        if stored is None or record is None or record.opened_ms != load.opened_ms:
             return
-        yield stored, known
+        yield stored, record
 
 
-def _swap(broker: Broker, load_id: str, stored: bytes, wanted: BulkLoad | None) -> None:
+def _swap(broker: Broker, load_id: str, stored: bytes, changed: BulkLoad | None) -> None:
     """Change a record, unless it changed since ``stored`` was read; None deletes it."""
     key = bulk_loads_key(broker.prefix).encode()
-    broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if wanted is None else _encode(wanted))
+    broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if changed is None else _encode(changed))
 
 
 def _encode(load: BulkLoad) -> bytes:
@@ -272,7 +275,7 @@ def _encode(load: BulkLoad) -> bytes:
 def _decode(load_id: str, stored: bytes) -> BulkLoad:
     record: dict[str, Any] = json.loads(stored)
     # A newer release may store more fields.
-    known = {field.name: record[field.name] for field in fields(BulkLoad) if field.name in record}
+    values = {field.name: record[field.name] for field in fields(BulkLoad) if field.name in record}
     for name in ("epochs", "source", "counts"):
-        known[name] = tuple(tuple(pair) for pair in known.get(name, ()))
-    return BulkLoad(load_id, **known)
+        values[name] = tuple(tuple(pair) for pair in values.get(name, ()))
+    return BulkLoad(load_id, **values)

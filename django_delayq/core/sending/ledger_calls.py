@@ -170,12 +170,12 @@ class LedgerCalls:
         ledger = self._ledgers.get(number)
         if ledger is None:
             ledger = self._ledgers[number] = ledger_key(self._broker, self._load, number)
-        epoch, known = number // MAX_SHARDS, self.queue.epochs
-        if all(epoch != other for other, _ in known):
+        epoch, epochs = number // MAX_SHARDS, self.queue.epochs
+        if all(epoch != other for other, _ in epochs):
             # A retired epoch, to which no chunk is written any more, whatever became of its tombstone.
             chunk.reply = lambda until=None: self._read_ledger(ledger, chunk.digest)
             return
-        if chunk.unpaid and epoch == known[-1][0]:
+        if chunk.unpaid and epoch == epochs[-1][0]:
             # An older epoch refuses nearly all rows. They count against the rate in the epoch that accepts them, unless
             # they are written there already.
             self._throttle.hold(len(chunk.rows), ledger, chunk.digest)

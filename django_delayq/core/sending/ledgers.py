@@ -40,8 +40,8 @@ def epochs_of(load: BulkLoad, layout: Layout | None) -> Epochs:
     """Return ``(epoch, shards)`` of every epoch that the load may have reached, oldest first, retired ones included."""
     epochs = dict(load.epochs)
     if layout is not None:
-        known = [*layout.get("past", ()), *layout.get("old", ()), *layouts.epochs_of(layout)]
-        epochs |= {epoch: shards for epoch, shards in known if epoch >= load.epochs[0][0]}
+        reached = [*layout.get("past", ()), *layout.get("old", ()), *layouts.epochs_of(layout)]
+        epochs |= {epoch: shards for epoch, shards in reached if epoch >= load.epochs[0][0]}
     return tuple(sorted(epochs.items()))
 
 

@@ -129,14 +129,14 @@ class Command(DelayQCommand):
             )
 
     def act_on(
-        self, queue: Queue, wanted: list[Selected], action: str, options: dict[str, Any], progress: Progress
+        self, queue: Queue, jobs: list[Selected], action: str, options: dict[str, Any], progress: Progress
     ) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
         if action == "discard":
-            return bulk.discard_many(queue, wanted, progress=progress)
+            return bulk.discard_many(queue, jobs, progress=progress)
         return bulk.kick_many(
             queue,
-            wanted,
+            jobs,
             delay_ms=int(options["delay"] * 1000),
             replace=options["replace"],
             progress=progress,

@@ -70,6 +70,7 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
             queues=tuple(options.get("queues") or ()),
             consumer=pipeline.consumer,
             sla=dict(pipeline.sla),
+            keep_recent=settings.events.keep,
             keep_events_days=pipeline.keep_events_days,
             keep_attempts_days=pipeline.keep_attempts_days,
             keep_hours_days=pipeline.keep_hours_days,

@@ -1,0 +1,165 @@
+"""Log lines of attempts: a failure's message in one line, the traceback once the job is given up, no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq.core.errors import Bury, Release, Retry
+from django_delayq.logs import JsonFormatter
+from django_delayq.masking import Mask
+from django_delayq.worker import Hooks
+from django_delayq.worker.attempt_log import AttemptLog
+
+from .support import execute, make_job
+
+LOGGER = "django_delayq.worker.notifier"
+
+
+def fail(message: str = "no answer") -> None:
+    raise ValueError(message)
+
+
+class Lines:
+    """Text that a plain handler writes for the records of attempts."""
+
+    def __init__(self, level: int) -> None:
+        self._stream = io.StringIO()
+        self.handler = logging.StreamHandler(self._stream)
+        self.handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        logger = logging.getLogger(LOGGER)
+        logger.addHandler(self.handler)
+        logger.setLevel(level)
+
+    @property
+    def text(self) -> str:
+        return self._stream.getvalue()
+
+    def close(self) -> None:
+        logger = logging.getLogger(LOGGER)
+        logger.removeHandler(self.handler)
+        logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    written = Lines(logging.INFO)
+    yield written
+    written.close()
+
+
+@pytest.fixture
+def every_line() -> Iterator[Lines]:
+    written = Lines(logging.DEBUG)
+    yield written
+    written.close()
+
+
+def test_the_line_of_a_failed_attempt_has_its_message_and_no_traceback(lines: Lines) -> None:
+    execute(fail, max_attempts=2, retry_in=7)
+    assert lines.text == (
+        "WARNING job-1: attempt 1 of task work failed, the next one in 7.0 s: ValueError: no answer\n"
+    )
+
+
+def test_the_traceback_is_logged_once_the_job_is_given_up(lines: Lines) -> None:
+    for failures in (0, 1):
+        execute(fail, job=make_job(failures=failures), max_attempts=2)
+    _, last, *trace = lines.text.splitlines()
+    assert last == "ERROR job-1: task work went to the morgue (exhausted) after attempt 2: ValueError: no answer"
+    assert trace[0] == "Traceback (most recent call last):" and trace[-1] == "ValueError: no answer"
+    assert lines.text.count("Traceback") == 1 and __file__ in lines.text and "raise ValueError(message)" in lines.text
+
+
+@pytest.mark.parametrize(("tracebacks", "number"), [("never", 0), ("last", 1), ("always", 2)])
+def test_a_setting_chooses_the_failures_with_a_traceback(lines: Lines, tracebacks: str, number: int) -> None:
+    for failures in (0, 1):
+        hooks = Hooks(log=AttemptLog(tracebacks=tracebacks))
+        execute(fail, job=make_job(failures=failures), max_attempts=2, hooks=hooks)
+    assert lines.text.count("Traceback") == number
+
+
+def test_at_level_debug_each_success_has_a_line_and_each_failure_a_traceback(every_line: Lines) -> None:
+    execute(lambda: None, job=make_job(failures=2))
+    assert every_line.text.startswith("DEBUG job-1: attempt 3 of task work succeeded in 0.0")
+    execute(fail, max_attempts=5)
+    assert every_line.text.count("Traceback") == 1
+
+
+def test_a_success_is_not_logged_at_level_info(lines: Lines) -> None:
+    execute(lambda: None)
+    assert lines.text == ""
+
+
+def test_secrets_in_messages_and_tracebacks_are_masked(lines: Lines) -> None:
+    def work() -> None:
+        try:
+            fail("password=first")
+        except ValueError as error:
+            raise KeyError("token=second") from error
+
+    mask = Mask()
+    log = AttemptLog(tracebacks="always", mask_text=mask.text, mask_traceback=mask.traceback)
+    for failures in (0, 1):
+        execute(work, job=make_job(failures=failures), max_attempts=2, hooks=Hooks(log=log))
+    assert lines.text.count("after ValueError: password=••••••") == 2
+    assert "token=••••••" in lines.text
+    output = [line for line in lines.text.splitlines() if "raise KeyError" not in line]
+    assert not any(secret in line for line in output for secret in ("first", "second"))
+
+
+def test_a_message_is_one_line_of_limited_length(lines: Lines) -> None:
+    execute(lambda: fail("a\n2026-11-21 ERROR all is lost\x1b[2J"), max_attempts=2)
+    execute(lambda: fail("y" * 5000), max_attempts=2)
+    first, second = lines.text.splitlines()
+    assert r"a\n2026-11-21 ERROR all is lost\x1b[2J" in first
+    assert second.endswith(f"{'y' * 500}…")
+
+
+def test_the_project_s_own_form_of_an_error_is_what_the_log_shows(lines: Lines) -> None:
+    execute(fail, max_attempts=1, hooks=Hooks(format_error=lambda error: "order 7"))
+    execute(fail, max_attempts=1, hooks=Hooks(format_error=lambda error: b"\x00raw"))
+    ours, raw = lines.text.splitlines()
+    assert ours.endswith(": ValueError: order 7") and raw.endswith(": ValueError")
+    assert "no answer" not in lines.text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "line"),
+    [
+        (Bury("wrong address"), "ERROR job-1: task work went to the morgue (wrong address) after attempt 1: "),
+        (Retry("busy", delay=3), "WARNING job-1: attempt 1 of task work failed, the next one in 3.0 s: "),
+        (Release("not yet", delay=3), "INFO job-1: task work gave the job back: not yet"),
+    ],
+)
+def test_a_verdict_has_a_line_without_a_traceback(lines: Lines, verdict: Exception, line: str) -> None:
+    def work() -> None:
+        raise verdict
+
+    execute(work, max_attempts=5, hooks=Hooks(log=AttemptLog(tracebacks="always")))
+    assert lines.text.startswith(line) and lines.text.count("\n") == 1
+
+
+def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:
+    def work() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            raise Bury("wrong address") from error
+
+    execute(work)
+    assert "after ValueError: no answer" in lines.text
+
+
+def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:
+    lines.handler.setFormatter(JsonFormatter())
+    execute(fail, max_attempts=1)
+    line: dict[str, Any] = json.loads(lines.text)
+    assert (line["level"], line["error"], line["logger"]) == ("ERROR", "ValueError", LOGGER)
+    assert line["traceback"].startswith("Traceback (most recent call last):\n  File")
+    assert line["message"].endswith("ValueError: no answer")
