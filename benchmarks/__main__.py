@@ -13,6 +13,7 @@ NAMES = (
     "merged",
     "failures",
     "enqueue",
+    "coroutines",
     "bulk",
     "runs",
     "lateness",

@@ -87,14 +87,18 @@ def in_transaction_of_coroutine(using: str | None) -> bool:
 
     That is the thread in which ``sync_to_async`` runs functions for it. Call it where :func:`has_loop_of_its_own`.
     """
-    if in_transaction(using):  # code that opened it on the event loop
+    alias = using or DEFAULT_DB_ALIAS
+    if not isinstance(alias, str) or alias not in connections.settings:
+        return in_transaction(using)  # which raises
+    # `connections[alias]` would make a connection for each asyncio task.
+    here = connections.all(initialized_only=True)
+    if any(one.in_atomic_block and one.alias == alias for one in here):  # code that opened it on the event loop
         return True
     context = SyncToAsync.thread_sensitive_context.get(None)
     executor = (
         SyncToAsync.single_thread_executor if context is None else SyncToAsync.context_to_thread_executor.get(context)
     )
     threads = {thread.ident for thread in getattr(executor, "_threads", ())}
-    alias = using or DEFAULT_DB_ALIAS
     return any(one.in_atomic_block and one.alias == alias and _thread_of(one) in threads for one in list(_opened))
 
 

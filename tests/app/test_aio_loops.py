@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_delayq import IdTaken, acancel, aget_job, areschedule, arun_now, aschedule, schedule, task
 from django_delayq.core.broker import Broker
@@ -63,6 +63,14 @@ def test_a_thousand_concurrent_aschedule_need_no_thread(delayq: Broker, hops: li
     assert asyncio.run(main()) == ({"created"}, threads)
     assert not hops
     assert delayq.inspector.counts("default").delayed == 1000
+
+
+def test_a_call_opens_no_database(delayq: Broker) -> None:
+    async def main() -> list[Any]:
+        await aschedule(note, "x", delay=60)
+        return connections.all(initialized_only=True)
+
+    assert asyncio.run(main()) == [], "Django would make one for each asyncio task"
 
 
 def test_all_verbs_of_handles_tasks_and_functions_run_on_the_loop(hops: list[str]) -> None:

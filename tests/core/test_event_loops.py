@@ -83,8 +83,10 @@ def test_a_thousand_calls_at_the_same_time_need_no_thread_and_share_the_connecti
     connection = connect(RedisConfig.parse({"URL": redis_url, "MAX_CONNECTIONS": 5}))
     broker = Broker(connection, prefix=prefix)
     broker.queue("q").schedule(NewJob(new_id(), "work", fresh=True))
+    before = len(redis_client.client_list())
     connection.reconnect()
-    others = len(redis_client.client_list())
+    wait_until(lambda: len(redis_client.client_list()) < before)
+    others = before - 1
     most = 0
 
     async def main() -> list[ScheduleOutcome]:
@@ -232,6 +234,16 @@ def test_closing_the_connection_closes_those_of_the_loops(warm: Broker, redis_cl
         return await put(warm)
 
     assert run(main()) == "created"
+
+
+def test_calls_that_have_just_begun_outlive_the_end_of_their_connection(warm: Broker) -> None:
+    async def main() -> list[ScheduleOutcome]:
+        calls = [asyncio.ensure_future(put(warm)) for _ in range(10)]
+        await asyncio.sleep(0)
+        warm.connection.close()
+        return await asyncio.gather(*calls)
+
+    assert run(main()) == ["created"] * 10
 
 
 def test_over_sentinel_calls_go_to_the_new_master_after_a_failover(sentinel_box: SentinelBox) -> None:

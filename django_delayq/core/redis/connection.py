@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, cast
@@ -28,15 +30,16 @@ __all__ = ["Connection", "RedisConfig", "connect"]
 
 #: seconds to wait for a slot that is moving to another node of a cluster
 MOVING: Final = 10.0
-#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
-ELSEWHERE: Final = (
+_MOVES: Final = (redis_errors.ClusterError, redis_errors.TryAgainError)
+#: replies of a cluster node that does not hold all keys of a call
+ON_ANOTHER_NODE: Final = (
     redis_errors.AskError,  # and its subclass MovedError
     redis_errors.TryAgainError,
     redis_errors.ClusterError,
     redis_errors.SlotNotCoveredError,
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
 )
+#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
+ELSEWHERE: Final = (*ON_ANOTHER_NODE, redis_errors.ConnectionError, redis_errors.TimeoutError)
 
 
 class Connection:
@@ -138,18 +141,31 @@ class Connection:
         moved_by = min(until, time.monotonic() + MOVING)
         while True:
             try:
-                with within(until):
-                    return self.client.eval(source, len(keys), *keys, *args)
-            except (redis_errors.ClusterError, redis_errors.TryAgainError) as error:
-                # A cluster that is down reports it explicitly, and for longer than that.
-                if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > moved_by:
-                    raise
-            time.sleep(random.uniform(0.005, 0.05))
+                return self._run_once(source, keys, args, until)
+            except _MOVES as error:
+                pause = _pause_of_move(error, moved_by)
+            time.sleep(pause)
 
-    async def execute_async(self, *words: Any, until: float | None = None) -> Any:
-        """Send a command from the running event loop; see :meth:`LoopClients.execute`."""
-        until = time.monotonic() + self.patience if until is None else until
-        return await self._loops.execute(until, *words)
+    async def run_async(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+        """Run a script by its source, see :meth:`run`: in threads, but the waits are spent on the running event loop.
+
+        The threads of a loop are few, and others need them, too.
+        """
+        moved_by = min(until, time.monotonic() + MOVING)
+        while True:
+            try:
+                return await asyncio.to_thread(self._run_once, source, keys, args, until)
+            except _MOVES as error:
+                pause = _pause_of_move(error, moved_by)
+            await asyncio.sleep(pause)
+
+    def _run_once(self, source: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        with within(until):
+            return self.client.eval(source, len(keys), *keys, *args)
+
+    def exchange_async(self, key: bytes, packed: bytes, until: float) -> Coroutine[Any, Any, Any]:
+        """Send a packed command from the running event loop; see :meth:`LoopClients.exchange`."""
+        return self._loops.exchange(key, packed, until)
 
     def check(self) -> dict[str, Any]:
         """Check that the server is fit for a queue; return its ``INFO``.
@@ -182,6 +198,14 @@ class Connection:
             # The client is being discarded, so errors of its peer do not matter.
             with suppress(redis_errors.RedisError, OSError):
                 client.close()
+
+
+def _pause_of_move(error: Exception, moved_by: float) -> float:
+    """Return the seconds to wait for a slot that moves; raise the error if it is not a move, or takes too long."""
+    # A cluster that is down reports it explicitly, and for longer than that.
+    if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > moved_by:
+        raise error
+    return random.uniform(0.005, 0.05)
 
 
 def connect(config: RedisConfig) -> Connection:

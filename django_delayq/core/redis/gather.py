@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from ..records.keys import Shard
 from .faults import REDIS_ERRORS
 from .pool import BoundedPool
-from .scripts import clear_errors, pack_argument, raise_clear
+from .scripts import clear_errors, pack_command, raise_clear
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -103,8 +103,7 @@ class _Gathering:
 
     def _packed(self, place: int, sha: str) -> bytes:
         shard, args = self._calls[place]
-        words = (b"EVALSHA", sha, len(shard.keys), *shard.keys, b"", shard.constants, *args)
-        return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+        return pack_command(b"EVALSHA", sha, len(shard.keys), *shard.keys, b"", shard.constants, *args)
 
     def _call_alone(self, place: int) -> Any:
         shard, args = self._calls[place]

@@ -1,4 +1,4 @@
-"""Clients for event loops: one a loop, with as many connections as a pool for threads may have."""
+"""Clients for event loops: one a loop, with one connection to each node that it calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions as redis_errors
 
 from .link import CallRetry, end_of
+from .loop_link import LoopLink
 
 if TYPE_CHECKING:
-    from .sources import Source
+    from .sources import Place, Source
 
 
 class LoopClients:
@@ -26,26 +27,35 @@ class LoopClients:
         self._source = source
         self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
 
-    async def execute(self, until: float, *words: Any) -> Any:
-        """Send a command from the running event loop and return the reply, with retries.
+    async def exchange(self, key: bytes, packed: bytes, until: float) -> Any:
+        """Send a packed command from the running event loop and return the reply, with retries.
 
         Args:
-            until: end (monotonic) of the call: it limits the wait for a connection, connecting and every retry.
+            key: determines the node on a cluster.
+            packed: the command, in wire format.
+            until: end (monotonic) of the call: it limits every wait and every retry.
 
         Raises:
-            MaxConnectionsError: all connections of the loop were in use until then.
+            MaxConnectionsError: too many calls of the loop were without a reply until then.
         """
-        retry, failures = CallRetry(self._source.options["retry"], self._source.limits.patience), 0
-        retry.until = until
+        retry, failures = None, 0
         while True:
             try:
-                return await self._client().execute(until, *words)
+                client = self._client()
+                if client.is_new:
+                    await client.close_with_loop()
+                return await client.link(self._source.place_of(key)).exchange(packed, until)
             except redis_errors.RedisError as error:
+                if retry is None:
+                    retry = CallRetry(self._source.options["retry"], self._source.limits.patience)
+                    retry.until = until
                 failures += 1
                 pause = retry.pause(error, failures) if retry.retries(error) else None
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
+            if self._source.cluster:
+                await self._client().refresh(until)
 
     def close(self) -> None:
         """Close the clients of all loops, each on its own loop. The next command opens new connections."""
@@ -57,48 +67,48 @@ class LoopClients:
     def _client(self) -> _LoopClient:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
-        if client is None or time.monotonic() >= client.old_at:
-            if client is not None:
-                client.retire()
-            for ended in [other for other in self._clients if other.is_closed()]:
+        if client is None:
+            for ended in [other for other in list(self._clients) if other.is_closed()]:
                 self._clients.pop(ended, None)
             client = self._clients[loop] = _LoopClient(self._source)
         return client
 
 
 class _LoopClient:
-    """Client of one event loop, and the limit of its connections."""
+    """Client of one event loop."""
 
     def __init__(self, source: Source) -> None:
-        self._client: Any = source.loop_client()
-        self._most = source.limits.connections
-        self._free = asyncio.Semaphore(self._most)
-        self._calls = 0
-        self._is_retired = False
-        self._closing: asyncio.Task[None] | None = None
+        self._source = source
+        self._links: dict[Place, LoopLink] = {}
+        self._refreshing: asyncio.Task[None] | None = None
         self._keeper: AsyncGenerator[None] | None = None
-        #: moment (monotonic) at which it is to be replaced
-        self.old_at = end_of(source.limits.max_age)
 
-    async def execute(self, until: float, *words: Any) -> Any:
-        """Send a command, once, and return the reply. It ends at ``until`` (monotonic)."""
-        if self._keeper is None:
-            # An event loop that ends closes the asynchronous generators that were begun on it, and thus this client.
-            self._keeper = self._close_with_loop()
-            await anext(self._keeper)
-        self._calls += 1
-        try:
-            return await self._execute_within(until - time.monotonic(), *words)
-        finally:
-            self._calls -= 1
-            if self._is_retired and not self._calls:
-                await self.close()
+    @property
+    def is_new(self) -> bool:
+        """True until :meth:`close_with_loop` was called."""
+        return self._keeper is None
 
-    def retire(self) -> None:
-        """Close the client as soon as no call uses it."""
-        self._is_retired = True
-        if not self._calls:
-            self._closing = asyncio.get_running_loop().create_task(self.close())
+    async def close_with_loop(self) -> None:
+        """Arrange that all connections are closed when the event loop ends."""
+        # An event loop that ends closes the asynchronous generators that were begun on it.
+        self._keeper = self._keep()
+        await anext(self._keeper)
+
+    def link(self, place: Place) -> LoopLink:
+        """Return the connection to a node."""
+        link = self._links.get(place)
+        if link is None or not link.is_usable:
+            if link is not None:
+                link.retire()
+            limits, silence = self._source.limits, self._source.options["socket_timeout"]
+            link = self._links[place] = LoopLink(self._source.loop_pool(place), silence, end_of(limits.max_age))
+        return link
+
+    async def refresh(self, until: float) -> None:
+        """Read again which node of the cluster holds which keys, in a thread; calls at the same time share one."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        await asyncio.wait((self._refreshing,), timeout=max(0.0, until - time.monotonic()))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -106,22 +116,14 @@ class _LoopClient:
         if keeper is not None:
             await keeper.aclose()
 
-    async def _execute_within(self, seconds: float, *words: Any) -> Any:
-        is_sent = False
-        try:
-            async with asyncio.timeout(None if seconds == float("inf") else seconds), self._free:
-                is_sent = True
-                return await self._client.execute_command(*words)
-        except TimeoutError as error:
-            if is_sent:
-                raise redis_errors.TimeoutError("no answer within the time that a call may take") from error
-            raise redis_errors.MaxConnectionsError(
-                f"Too many connections: all {self._most} of this event loop were in use; "
-                f"start fewer calls at the same time or raise MAX_CONNECTIONS"
-            ) from error
+    async def _refresh(self) -> None:
+        await asyncio.to_thread(self._source.refresh)
+        for place in self._links.keys() - self._source.places():
+            self._links.pop(place).retire()
 
-    async def _close_with_loop(self) -> AsyncGenerator[None]:
+    async def _keep(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
-            await self._client.aclose()
+            while self._links:
+                await self._links.popitem()[1].close()

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, cast
 
-from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError
 
 from ..errors import Misconfigured, QueueFull, QueueUnavailable
 from .composition import compose
 from .confirmation import Confirmer
-from .connection import ELSEWHERE, Connection
+from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
 from .faults import REDIS_ERRORS, Fault, classify
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
@@ -48,6 +47,11 @@ def pack_argument(value: Any) -> bytes:
     """Return a word of a command in wire format."""
     word = value if type(value) is bytes else str(value).encode()
     return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def pack_command(*words: Any) -> bytes:
+    """Return a command in wire format."""
+    return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
 
 
 class Reply(Protocol):
@@ -123,18 +127,18 @@ class Scripts:
 
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
-        execute, until = self._connection.execute_async, time.monotonic() + self._connection.patience
+        exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
         try:
             if self._flags is None:
                 await asyncio.to_thread(self._server_knows_flags)
             sha, source = self.loaded(name)
             try:
-                return await execute("EVALSHA", sha, len(keys), *keys, *args, until=until)
+                return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
-                return await execute("EVAL", source, len(keys), *keys, *args, until=until)
-            except (redis_errors.AskError, redis_errors.ClusterError, redis_errors.SlotNotCoveredError):
+                return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
+            except ON_ANOTHER_NODE:
                 # While a slot moves, several nodes have to be tried.
-                return await asyncio.to_thread(self._connection.run, source, keys, *args, until=until)
+                return await self._connection.run_async(source, keys, *args, until=until)
         except REDIS_ERRORS as error:
             raise_clear(error)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from inspect import signature
@@ -91,32 +91,30 @@ def hurried_settings(seconds: float) -> dict[str, Any]:
     }
 
 
-class _WholeConnect:
-    """Mixin for redis-py's connections of event loops: a connect that is cancelled leaves nothing open.
+class _LoopConnection:
+    """Mixin for redis-py's connections of event loops: several commands may be sent before their replies are read."""
 
-    Otherwise the connection would return to the pool with unread replies of the handshake.
-    """
+    _reader: Any
+    _writer: Any
 
     async def connect(self) -> None:
-        """Connect and shake hands, unless connected."""
-        await self._close_on_error(super().connect())  # type: ignore[misc]
+        """Connect and shake hands. From then on the reader of the replies limits its waits."""
+        await super().connect()  # type: ignore[misc]
+        self.socket_timeout = None
 
-    async def connect_check_health(self, *args: Any, **options: Any) -> None:
-        """Connect and shake hands, unless connected; redis-py calls this or :meth:`connect`."""
-        await self._close_on_error(super().connect_check_health(*args, **options))  # type: ignore[misc]
+    def write(self, packed: bytes) -> None:
+        """Send packed commands as soon as the socket takes them."""
+        self._writer.write(packed)
 
-    async def _close_on_error(self, connecting: Awaitable[None]) -> None:
-        try:
-            await connecting
-        except BaseException:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-            raise
+    def is_lost(self) -> bool:
+        """Return True if the peer closed the connection."""
+        return self._reader is None or self._reader.at_eof() or self._reader.exception() is not None
 
 
 @cache
 def loop_class(base: type) -> type:
     """Return the class of connections for event loops that belongs to one of redis-py's for threads."""
-    return type(base.__name__, (_WholeConnect, _LOOP_CLASSES[base]), {})
+    return type(base.__name__, (_LoopConnection, _LOOP_CLASSES[base]), {})
 
 
 def can_use_loops(options: Mapping[str, Any]) -> bool:
@@ -126,14 +124,9 @@ def can_use_loops(options: Mapping[str, Any]) -> bool:
     return base in _LOOP_CLASSES and all(name in parameters for name in options if name.startswith("ssl_"))
 
 
-def loop_settings(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def loop_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a client for an event loop, whose caller repeats commands."""
-    changed: dict[str, Any] = {
-        "retry": AsyncRetry(NoBackoff(), 0),
-        "retry_on_error": [],
-        "max_connections": limits.connections,
-    }
-    return {**options, **changed}
+    return {**options, "retry": AsyncRetry(NoBackoff(), 0), "retry_on_error": []}
 
 
 def limits_of(config: RedisConfig) -> Limits:

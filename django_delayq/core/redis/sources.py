@@ -7,16 +7,15 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import redis
 from redis import exceptions as redis_errors
 from redis.asyncio import ConnectionPool as AsyncPool
-from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
-from redis.asyncio.cluster import RedisCluster as AsyncCluster
+from redis.asyncio import cluster as async_cluster
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.cluster import ClusterNode, RedisCluster
@@ -25,6 +24,7 @@ from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedS
 
 from .config import RedisConfig
 from .config_values import Address
+from .faults import REDIS_ERRORS
 from .link import within
 from .pool import BoundedPool, BoundedSentinelPool, Limits
 from .settings import (
@@ -38,6 +38,11 @@ from .settings import (
     sentinel_settings,
     waiting_limits,
 )
+
+#: parser of older versions of redis-py, whose plain one knows no redirects
+_PARSER: Any = getattr(async_cluster, "ClusterParser", None)
+#: address of a node; None = that of the only server, or of the master that Sentinels name
+Place: TypeAlias = Address | None
 
 
 @dataclass(eq=False)
@@ -59,9 +64,24 @@ class Source:
         """Return a pool for blocking calls on the node of ``key``."""
         raise NotImplementedError
 
-    def loop_client(self) -> Any:
-        """Return a client for the running event loop. Its commands are not retried."""
+    def loop_pool(self, place: Place) -> AsyncPool:
+        """Return a pool that makes connections to a node for the running event loop. They do not retry commands."""
         raise NotImplementedError
+
+    def place_of(self, key: bytes) -> Place:
+        """Return the node that holds ``key``, as far as this process can tell.
+
+        Raises:
+            SlotNotCoveredError: no node is known that holds it.
+        """
+        return None
+
+    def places(self) -> set[Place]:
+        """Return the nodes that hold keys."""
+        return {None}
+
+    def refresh(self) -> None:
+        """Read again which node holds which keys, if there are several."""
 
     def hurried(self, seconds: float) -> Self:
         """Return the same deployment for callers with a short time limit."""
@@ -90,10 +110,8 @@ class Server(Source):
     def client(self) -> redis.Redis:
         return redis.Redis.from_pool(BoundedPool(limits=self.limits, **self.options))
 
-    def loop_client(self) -> Any:
-        settings = loop_settings(self.options, self.limits)
-        settings["connection_class"] = loop_class(self.options.get("connection_class", Connection))
-        return AsyncRedis.from_pool(AsyncPool(**settings))
+    def loop_pool(self, place: Place) -> AsyncPool:
+        return _loop_pool(self.options)
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         options = self.options | blocking_settings(socket_timeout)
@@ -134,13 +152,12 @@ class Sentinels(Source):
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         return self._pool(self.options | blocking_settings(socket_timeout), waiting_limits(self.limits))
 
-    def loop_client(self) -> Any:
-        manager = AsyncSentinel(list(self.addresses), sentinel_kwargs=loop_settings(self.own, Limits()))
-        settings = loop_settings(self.options, self.limits)
+    def loop_pool(self, place: Place) -> AsyncPool:
+        manager = AsyncSentinel(list(self.addresses), sentinel_kwargs=loop_settings(self.own))
+        settings = loop_settings(self.options)
         default = SentinelManagedSSLConnection if settings.pop("ssl", False) else SentinelManagedConnection
         settings["connection_class"] = loop_class(self.options.get("connection_class", default))
-        pool: AsyncPool = _AsyncSentinelPool(self.master, manager, **settings)  # type: ignore[no-untyped-call]
-        return AsyncRedis.from_pool(pool)
+        return _AsyncSentinelPool(self.master, manager, **settings)  # type: ignore[no-untyped-call]
 
     def hurried(self, seconds: float) -> Self:
         own = self.own | {"socket_timeout": seconds, "socket_connect_timeout": seconds}
@@ -190,34 +207,6 @@ class _Cluster(RedisCluster):
         super().close()
 
 
-class _AsyncCluster(AsyncCluster):
-    """Client of a cluster for an event loop that also follows redirects to unlisted nodes, like :class:`_Cluster`."""
-
-    _newcomers: dict[str, AsyncClusterNode]
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        whole = loop_class(SSLConnection if options.get("ssl") else Connection)
-        self.connection_kwargs["connection_class"] = whole
-        for node in self.nodes_manager.startup_nodes.values():
-            node.connection_class = whole
-
-    def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
-        node = super().get_node(host, port, node_name)
-        if node is None and node_name:
-            address, _, number = node_name.rpartition(":")
-            newcomers = self.__dict__.setdefault("_newcomers", {})
-            if node_name not in newcomers:
-                newcomers[node_name] = AsyncClusterNode(address, int(number), **self.connection_kwargs)
-            node = newcomers[node_name]
-        return node
-
-    async def aclose(self) -> None:
-        for node in self.__dict__.pop("_newcomers", {}).values():
-            await node.disconnect()
-        await super().aclose()
-
-
 @dataclass(eq=False)
 class Cluster(Source):
     """Redis Cluster."""
@@ -258,10 +247,21 @@ class Cluster(Source):
         client.patience = self.limits.patience
         return client
 
-    def loop_client(self) -> Any:
-        nodes = [AsyncClusterNode(host, port) for host, port in self.nodes]
-        settings = loop_settings(self.options, self.limits)
-        return _AsyncCluster(startup_nodes=nodes, require_full_coverage=False, **settings)
+    def loop_pool(self, place: Place) -> AsyncPool:
+        host, port = cast(Address, place)
+        options = _pool_options(self.options | {"host": host, "port": port})
+        return _loop_pool(options if _PARSER is None else options | {"parser_class": _PARSER})
+
+    def place_of(self, key: bytes) -> Place:
+        node: Any = self.client().get_node_from_key(key)
+        return node.host, node.port
+
+    def places(self) -> set[Place]:
+        return {(node.host, node.port) for node in self.client().get_primaries()}
+
+    def refresh(self) -> None:
+        with suppress(*REDIS_ERRORS), within(time.monotonic() + self.options["socket_timeout"]):
+            self.client().nodes_manager.initialize()
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()
@@ -271,6 +271,11 @@ class Cluster(Source):
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
         return BoundedPool(limits=waiting_limits(self.limits), **_pool_options(options))
+
+
+def _loop_pool(options: dict[str, Any]) -> AsyncPool:
+    own = {"connection_class": loop_class(options.get("connection_class", Connection))}
+    return AsyncPool(**loop_settings(options) | own)
 
 
 def _pool_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,175 @@
+"""Verbs on an event loop whose connections break, or whose server answers late."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob, new_id
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.loop_link import WINDOW
+from django_delayq.core.redis.scripts import pack_command
+from django_delayq.core.replay import run_verb
+
+from ..support.cluster_box import ClusterBox
+from ..support.redis_box import RedisBox
+
+
+async def put(broker: Broker) -> str:
+    """Schedule a job of the queue "q" from an event loop."""
+    new = NewJob(new_id(), "work", fresh=True)
+    return await run_verb(broker, lambda there: there.queue("q").schedule(new))
+
+
+def cut(node: RedisBox) -> None:
+    """Close the connections of all clients of a node."""
+    node.client().client_kill_filter(_type="normal", skipme=True)
+
+
+@pytest.fixture
+def opened(cluster_broker: Broker) -> Broker:
+    """Return a broker on the cluster that has opened the queue "q" and loaded the script of these tests."""
+    queue = cluster_broker.queue("q", shards=6)
+    for _ in range(20):
+        queue.schedule(NewJob(new_id(), "work", fresh=True))
+    return cluster_broker
+
+
+async def put_many(broker: Broker, errors: list[Exception]) -> None:
+    """Schedule twenty jobs, one by one."""
+    for _ in range(20):
+        try:
+            await put(broker)
+        except Exception as error:
+            errors.append(error)
+
+
+def test_on_a_cluster_calls_outlive_the_connections_of_a_node(opened: Broker, cluster_box: ClusterBox) -> None:
+    errors: list[Exception] = []
+
+    async def main() -> None:
+        calls = asyncio.gather(*(put_many(opened, errors) for _ in range(40)))
+        for turn in range(6):
+            await asyncio.sleep(0.05)
+            cut(cluster_box.nodes[turn % 3])
+        await calls
+
+    asyncio.run(main())
+    assert errors == []
+    assert opened.inspector.counts("q").ready == 20 + 40 * 20
+
+
+@pytest.fixture
+def own_cluster(redis_box: RedisBox) -> Iterator[ClusterBox]:
+    """Provide three masters for a test that moves slots."""
+    with ClusterBox(binary=redis_box.binary) as box:
+        yield box
+
+
+def test_on_a_cluster_calls_follow_a_slot_that_moves(own_cluster: ClusterBox, prefix: str) -> None:
+    connection = connect(RedisConfig.parse(own_cluster.setting))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("q")
+    queue.schedule(NewJob(new_id(), "work", fresh=True))
+    key = queue.present[0].names["meta"]
+    source = own_cluster.node_of(key)
+    target = next(node for node in own_cluster.nodes if node is not source)
+    errors: list[Exception] = []
+
+    async def main() -> bool:
+        calls = asyncio.gather(*(put_many(broker, errors) for _ in range(10)))
+        move = await asyncio.to_thread(own_cluster.move, own_cluster.slot_of(key), target)
+        await asyncio.to_thread(move.carry)
+        half = asyncio.gather(*(put_many(broker, errors) for _ in range(10)))
+        await asyncio.sleep(0.2)
+        was_refused = move.was_refused()
+        await asyncio.to_thread(move.finish)
+        await asyncio.gather(calls, half, put_many(broker, errors))
+        return was_refused
+
+    try:
+        assert asyncio.run(main())
+        assert errors == []
+        assert broker.inspector.counts("q").ready == 1 + 21 * 20
+    finally:
+        connection.close()
+
+
+def test_on_a_cluster_calls_to_a_node_that_was_silent_are_repeated(cluster_box: ClusterBox, prefix: str) -> None:
+    cluster_box.flush()
+    connection = connect(RedisConfig.parse({**cluster_box.setting, "SOCKET_TIMEOUT": 0.4, "RETRIES": 2}))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("q", shards=6)
+    for _ in range(20):
+        queue.schedule(NewJob(new_id(), "work", fresh=True))
+    silent = cluster_box.node_of(queue.present[0].keys[0])
+
+    async def main() -> list[Any]:
+        assert await put(broker) == "created"
+        silent.pause()
+        timer = threading.Timer(0.6, silent.resume)
+        timer.start()
+        try:
+            return await asyncio.gather(*(put(broker) for _ in range(100)), return_exceptions=True)
+        finally:
+            timer.join()
+
+    try:
+        assert set(asyncio.run(main())) == {"created"}
+        assert broker.inspector.counts("q").ready == 121
+    finally:
+        connection.close()
+
+
+@pytest.mark.one_server("the server is stopped")
+def test_a_reply_after_the_deadline_is_dropped_and_the_connection_kept(redis_factory: Callable[..., RedisBox]) -> None:
+    box = redis_factory()
+    connection = connect(RedisConfig.parse(box.url))
+
+    async def call(*words: bytes, seconds: float = 5.0) -> Any:
+        return await connection.exchange_async(b"", pack_command(*words), time.monotonic() + seconds)
+
+    async def main() -> None:
+        number = await call(b"CLIENT", b"ID")
+        box.pause()
+        try:
+            with pytest.raises(redis.TimeoutError):
+                await call(b"ECHO", b"late", seconds=0.1)
+        finally:
+            box.resume()
+        assert await asyncio.gather(call(b"ECHO", b"next"), call(b"CLIENT", b"ID")) == [b"next", number]
+
+    try:
+        asyncio.run(main())
+    finally:
+        connection.close()
+
+
+def test_more_calls_than_may_be_without_a_reply_wait_for_their_turn(connection: Connection, prefix: str) -> None:
+    async def call(number: int) -> Any:
+        word = b"%d" % number
+        packed = pack_command(b"HGET", prefix, word)
+        if number % 3 == 0:
+            packed = pack_command(b"HSET", prefix, word, b"x" * number)
+        return await connection.exchange_async(prefix.encode(), packed, time.monotonic() + 20)
+
+    async def main() -> list[Any]:
+        calls = [asyncio.ensure_future(call(number)) for number in range(5 * WINDOW)]
+        await asyncio.sleep(0)
+        for one in calls[5::7]:
+            one.cancel()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(main())
+    for number, reply in enumerate(found):
+        if number % 7 == 5:
+            assert isinstance(reply, asyncio.CancelledError)
+        else:
+            assert reply == (1 if number % 3 == 0 else None)
