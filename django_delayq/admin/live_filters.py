@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from ..core.errors import InvalidJob
+from ..core.moments import ms_of
 from ..core.operations.job_filter import JobFilter
 
 if TYPE_CHECKING:
@@ -65,12 +66,12 @@ def _is_valid(name: str, value: str) -> bool:
     return name != "never_started" or value == "1"
 
 
-def _ms_of(text: str) -> float | None:
+def _ms_of(text: str) -> int | None:
     """Return the Unix ms of a local moment from a form; None if it is none."""
     try:
         moment = parse_datetime(text)
         if moment is None:
             return None
-        return (timezone.make_aware(moment) if timezone.is_naive(moment) else moment).timestamp() * 1000
+        return ms_of(timezone.make_aware(moment) if timezone.is_naive(moment) else moment)
     except (ValueError, OverflowError):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InvalidJob
-from ..core.moments import parse_moment
+from ..core.moments import ms_of, parse_moment
 from ..core.operations.job_filter import JobFilter
 from .base import positive
 
@@ -62,9 +62,9 @@ def filter_of(options: Mapping[str, Any]) -> JobFilter:
     )
 
 
-def _moment(text: str) -> float:
+def _moment(text: str) -> int:
     """Return Unix ms."""
     try:
-        return parse_moment(text).timestamp() * 1000
+        return ms_of(parse_moment(text))
     except InvalidJob as error:
         raise ArgumentTypeError(str(error)) from None

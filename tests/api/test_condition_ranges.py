@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from django_delayq.api.serializers.where import filter_of
 from django_delayq.core.broker import Broker
+from django_delayq.core.moments import datetime_of
 
 from .conftest import Caller
 from .errands import bury, carry, ids, put, waiting
@@ -43,3 +45,11 @@ def test_a_range_without_ids_is_refused(api: Caller, delayq: Broker, moments: li
     status, body = api.post(f"{QUEUE}/cancel", {"where": {"id_from": "b", "id_to": "a"}})
     assert (status, "exchange id_from and id_to" in str(body)) == (400, True)
     assert api.get(f"{QUEUE}/jobs?id_from=b&id_to=a")[0] == 400
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_moment_is_the_very_millisecond_that_it_names(text: bool) -> None:
+    """A sum in floating point would be a fraction above some of them, and leave out the job of that millisecond."""
+    for ms in range(1_795_413_660_000, 1_795_413_661_000):
+        moment = datetime_of(ms) if text else ms / 1000
+        assert filter_of({"buried_from": moment}).buried_from_ms == ms

@@ -63,9 +63,9 @@ def test_every_field_of_a_job_is_kept() -> None:
         True,
     )
     usual = NewJob("", "")
-    # `repeatable` is of the call, `joined` of its answer.
+    # `repeatable`, `room_ms` and `confirmed` are of the call, `joined` of its answer.
     usual_still = [one.name for one in fields(NewJob) if getattr(other, one.name) == getattr(usual, one.name)]
-    assert usual_still == ["repeatable", "room_ms", "joined"]
+    assert usual_still == ["repeatable", "room_ms", "confirmed", "joined"]
     assert unpack_job(pack_job(other)) == replace(other, due_ms=None, delay_ms=0)
 
 

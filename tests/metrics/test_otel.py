@@ -13,6 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 
 from django_delayq import connections, schedule
+from django_delayq.core.job import NewJob
 from django_delayq.metrics import measuring, names
 from django_delayq.metrics.otel import instrument
 
@@ -63,7 +64,8 @@ def test_the_deployment_is_measured_in_the_words_of_opentelemetry(
 
 def test_every_metric_but_the_histograms_has_an_instrument(reader: InMemoryMetricReader) -> None:
     broker = connections.broker()
-    broker.queue("notes")
+    broker.queue("notes").schedule(NewJob("first", "note"))
+    broker.queue("notes").schedule(NewJob("second", "note", priority=1))
     broker.tally.count("redis_error", "transient")
     broker.tally.flush()
     broker.set_level("fsck_violations", 0)

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id, short
-from ...core.moments import parse_moment
+from ...core.moments import ms_of, parse_moment
 from ...core.operations.views import JobView
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
@@ -285,7 +285,7 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
         if by == "failures":
             return _failures(name, text)
         seconds = number_of(text)
-        ms = (parse_moment(text).timestamp() if seconds is None else seconds) * 1000
+        ms = ms_of(parse_moment(text)) if seconds is None else round(seconds * 1000, 3)
     except InvalidJob as error:
         raise _wrong(name, str(error)) from None
     if not abs(ms) < 2**53:

@@ -12,6 +12,7 @@ from ...core.errors import InvalidJob
 from ...core.inputs import short
 from ...core.job import MAX_ID_BYTES
 from ...core.matching import Position, check_match
+from ...core.moments import ms_of
 from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
 from .base import Resource
 from .fields import CheckedField, FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField
@@ -46,7 +47,7 @@ def filter_of(attrs: dict[str, Any]) -> JobFilter:
 def _ms_of(moment: datetime | float | None) -> float | None:
     if moment is None:
         return None
-    return (moment.timestamp() if isinstance(moment, datetime) else moment) * 1000
+    return ms_of(moment) if isinstance(moment, datetime) else round(moment * 1000, 3)
 
 
 class MatchSerializer(Resource):
