@@ -33,6 +33,7 @@ from .model_draws import (
     SHARDS,
     START_US,
     WINDOW_MS,
+    Call,
     Ending,
     Past,
     act,
