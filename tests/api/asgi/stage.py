@@ -57,9 +57,18 @@ class Server:
             return dict(program("GET", "/waits")[1])
 
     def wait_until(self, sleeping: int) -> None:
-        """Until so many wait, and sleep."""
-        wanted = {"waiting": sleeping, "sleeping": sleeping}
-        wait_until(lambda: self.waits() == wanted, PATIENCE, f"{sleeping} waits that sleep")
+        """Return as soon as so many requests wait, and all of them sleep."""
+        expected = {"waiting": sleeping, "sleeping": sleeping}
+        seen: dict[str, int] = {}
+
+        def is_reached() -> bool:
+            seen.update(self.waits())
+            return seen == expected
+
+        try:
+            wait_until(is_reached, PATIENCE, f"{sleeping} waits that sleep")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; there are {seen}") from None
 
     def places(self, queue: str) -> dict[str, int]:
         """Count the jobs of a queue by place; empty places are left out."""
