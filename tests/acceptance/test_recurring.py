@@ -24,7 +24,10 @@ def test_each_tick_is_run_once_by_two_nodes_of_which_one_is_killed_in_between(ma
     ticks = Counter(round(line["due"] * 1000) for line in mill.starts())
     assert set(ticks.values()) == {1}, ticks
     first, last = min(ticks), max(ticks)
-    assert sorted(ticks) == list(range(first, last + 1, 1000)), "a tick is missing"
+    # A tick that meets a job which still waits is merged into it.
+    waited = [(line["due"] * 1000, line["at"] * 1000) for line in mill.starts()]
+    merged = [tick for tick in range(first, last, 1000) if any(due < tick <= at for due, at in waited)]
+    assert set(range(first, last + 1, 1000)) - set(merged) <= set(ticks), "a tick is missing"
     assert first % 1000 == 0
     assert {line["id"] for line in mill.starts()} == {"recurring:mill.strike"}
     assert {line["pid"] for line in mill.starts()[gone:]} == set(nodes[1].children())
