@@ -14,7 +14,9 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     TIMEOUT = "timeout"
     CRASHED = "crashed"
+    #: the same, uncounted: the lease ran out, and no start is known
     LOST = "lost"
+    #: the same, uncounted: given back
     RELEASED = "released"
     #: the job is removed
     CANCELLED = "cancelled"

@@ -76,6 +76,7 @@ def release(
     job: Job,
     *,
     delay_ms: int | None = None,
+    outcome: AttemptOutcome = AttemptOutcome.RELEASED,
     reason: str = "",
     quarantine: bool | None = None,
     unclear: bool = False,
@@ -88,6 +89,7 @@ def release(
     """Put the job back without counting an attempt.
 
     Args:
+        outcome: released; lost if the lease ran out and no start is known.
         quarantine: run its next attempt in quarantine; None = as decided before.
         event: record an event, because the release may cause a second attempt.
         postpone: its attempt could not begin for this reason; the wait counts as lateness.
@@ -100,7 +102,7 @@ def release(
         0,
         0,
         delay_ms,
-        AttemptOutcome.RELEASED,
+        outcome,
         reason,
         quarantine=next_quarantine,
         unclear=unclear,

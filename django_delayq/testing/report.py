@@ -10,7 +10,11 @@ from ..core.attempt_outcome import IN_MORGUE, AttemptOutcome
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One attempt at a job. ``outcome``: the text of an :class:`~django_delayq.core.attempt_outcome.AttemptOutcome`."""
+    """One attempt at a job.
+
+    ``outcome`` is the text of an :class:`~django_delayq.core.attempt_outcome.AttemptOutcome`; lost also if the attempt
+    ended after its lease had run out, so that its end changed nothing.
+    """
 
     task: str
     id: str

@@ -50,7 +50,8 @@ def lost(job: Job, policy: Policy) -> Settlement:
     """
     if not job.flags & STARTED:
         reason = "lease ran out before a known start"
-        return with_merge_rules(release(job, unclear=True, reason=reason, guard="expired", event=True), policy)
+        given_back = release(job, unclear=True, outcome=AttemptOutcome.LOST, reason=reason, guard="expired", event=True)
+        return with_merge_rules(given_back, policy)
     own = bool(job.flags & UNRENEWED)
     why = f"the lease of worker {job.worker} ran out during the attempt"
     if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):

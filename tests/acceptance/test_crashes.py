@@ -266,7 +266,7 @@ def kill_at_random(mill: Mill, kills: int, *, each: int, seed: int) -> None:
     assert set(starts) == set(flow.accepted), "nothing lost, nothing made up"
     assert mill.counts().morgue == 0
     recorded = events.read(mill.broker, "default", 0, limit=20_000)
-    causes = Counter(event.id for event in recorded if event.outcome in ("crashed", "released"))
+    causes = Counter(event.id for event in recorded if event.outcome in ("crashed", "lost", "released"))
     unexplained = {ident: (count, causes[ident]) for ident, count in starts.items() if count - 1 > causes[ident]}
     assert not unexplained, f"seed {seed}: runs and recorded causes of {unexplained}"
     print(f"{kills} kills, {len(flow.accepted)} jobs, {starts.total() - len(starts)} extra runs, 0 lost")

@@ -10,6 +10,7 @@ import pytest
 from django_delayq import InvalidJob, retry, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
+from django_delayq.core.job_options import JOB_OPTIONS
 
 from .deeds import brief, note, sync
 
@@ -51,6 +52,25 @@ def test_an_option_of_a_job_is_stored_with_it(delayq: Broker, given: dict[str, A
     assert schedule_many(note, [{"args": ["y"], **given}]) == {"created": 1}
     assert schedule_many(note, [{"args": ["z"]}], **given) == {"created": 1}
     assert options(delayq) == [stored] * 3
+
+
+def test_no_stored_option_sorts_behind_the_ttr(delayq: Broker) -> None:
+    """``lua/lib/reserve.lua`` finds ``ttr_ms`` only as the last member of the JSON."""
+    unstored = {"delay", "at", "id", "priority", "on_conflict", "due_policy", "reset_retries"}
+    unstored |= {"wait_for_room", "wait_for_confirmation"}
+    stored = {
+        "max_attempts": 3,
+        "retry_in": 5,
+        "timeout": 9,
+        "ttr": 60,
+        "expires": 60,
+        "context": {"zone": "z"},
+    }
+    assert {*unstored, *stored} == {*JOB_OPTIONS}, "a new option: give it a value here if it is stored with the job"
+    schedule(note, "x", **stored)
+    schedule(note, "y", **stored | {"expires": LATER})
+    for one in options(delayq):
+        assert max(one) == [*one][-1] == "ttr_ms"
 
 
 def test_the_tasks_own_expiry_is_stored_unless_the_call_says_another(delayq: Broker) -> None:

@@ -82,7 +82,7 @@ class ClusterMill(Mill):
         causes: Counter[str] = Counter()
         for number in range(SHARDS):
             found = events.read(self.broker, QUEUE, number, limit=20_000)
-            causes.update(event.id for event in found if event.outcome in ("crashed", "released"))
+            causes.update(event.id for event in found if event.outcome in ("crashed", "lost", "released"))
         starts = self.starts_by_id()
         return {ident: starts[ident] for ident in {*ids, *starts} if not 1 <= starts[ident] <= 1 + causes[ident]}
 

@@ -252,7 +252,7 @@ def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
     assert carried(crash.crashed(job, rules, "")) == ("fail", "crashed", False, True, "max")
     assert crash.crashed(last, rules, "").outcome == "poison" and not crash.crashed(last, rules, "").oldest
     assert not decision.raised(job, rules, Bury(), 0, 0).oldest
-    assert carried(crash.lost(job, rules)) == ("release", "released", False, True, "max")
+    assert carried(crash.lost(job, rules)) == ("release", "lost", False, True, "max")
     plain = decision.raised(make_job(failures=2), rules, ValueError(), 0, 0)
     assert carried(plain) == ("bury", "exhausted", False, False, "min")
 

@@ -2,7 +2,7 @@
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
 -- ARGV    3 worker; 4 entries (lib/settle); error: a byte with the job's new priority, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
--- Events  released, where the entry asks for one; cancelled
+-- Events  released or lost, where the entry asks for one; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
 -- Its run could not begin. What it waits for counts from the first time in a row.
 local function postpone(e, s)
