@@ -145,8 +145,8 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
     if parked:
         number = sum(queue.counts.parked for queue in parked)
         text = ngettext(
-            "%(n)d due job waits for a free slot of its task (%(names)s).",
-            "%(n)d due jobs wait for a free slot of their task (%(names)s).",
+            "%(n)d due job waits for a free permit of its task (%(names)s).",
+            "%(n)d due jobs wait for a free permit of their task (%(names)s).",
             number,
         )
         warnings.append(text % {"n": number, "names": ", ".join(queue.name for queue in parked[:_MOST_NAMES])})

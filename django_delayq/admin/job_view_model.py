@@ -150,7 +150,7 @@ class JobViewModel:
         if not self.job.parked:
             return ""
         return _(
-            "It is due, and waits for a free slot of %(task)s: as many of its jobs as its limit allows are running."
+            "It is due, and waits for a free permit of %(task)s: as many of its jobs as its limit allows are running."
         ) % {"task": self.job.task}
 
     @property

@@ -226,7 +226,7 @@ class Job:
     postponed_at_ms: int = 0
     postponed_for: str = ""
     counts: JobCounts = NO_COUNTS
-    #: it is due, and waits for a free slot of its task (``concurrency``)
+    #: it is due, and waits for a free permit of its task (``concurrency``)
     parked: bool = False
 
     @property

@@ -26,8 +26,8 @@ class Batch:
     removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
     for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
     ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
-    began no earlier. ``moved`` jobs were parked, since their task has no free slot; ``parked`` is the number of parked
-    jobs for each allowance of the call.
+    began no earlier. ``moved`` jobs were parked, since their task has no free permit; ``parked`` is the number of
+    parked jobs for each allowance of the call.
     """
 
     jobs: list[Job] = field(default_factory=list)

@@ -79,8 +79,8 @@ PARKED: Final = gauge(
     "delayq_parked_jobs",
     "delayq.parked_jobs",
     "{job}",
-    "Due jobs that wait for a free slot of their task (`concurrency`); also counted as ready. Grows: raise the limit, "
-    "or make the task faster.",
+    "Due jobs that wait for a free permit of their task (`concurrency`); also counted as ready. Grows: raise the "
+    "limit, or make the task faster.",
     "queue",
 )
 LAG: Final = gauge(

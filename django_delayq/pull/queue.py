@@ -112,7 +112,7 @@ class Queue:
     ) -> HeldJob | None:
         """Reserve the waiting job of this id.
 
-        Return None if there is none, if it is not due and ``early`` is False, or if its limit has no free slot.
+        Return None if there is none, if it is not due and ``early`` is False, or if its limit has no free permit.
         """
         ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
         return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: reserves so many jobs with these allowances
 Send: TypeAlias = Callable[[int, Sequence[Allowance]], Batch]
-#: ms after which a shard without a free slot is tried again, if no holder of a permit is known
+#: ms after which a shard without a free permit is tried again, if no holder of a permit is known
 _RETRY_MS: Final = 5000.0
 
 

@@ -95,9 +95,9 @@ def quarantine_line(snapshot: Snapshot) -> str:
 
 
 def parked_line(snapshot: Snapshot) -> str:
-    """Return which jobs wait for a free slot of their task, in one line; empty if none do."""
+    """Return which jobs wait for a free permit of their task, in one line; empty if none do."""
     waiting = [f"{queue.counts.parked} of {printable(queue.name)}" for queue in snapshot.queues if queue.counts.parked]
-    return f"concurrency: {', '.join(waiting)} wait for a free slot of their task" if waiting else ""
+    return f"concurrency: {', '.join(waiting)} wait for a free permit of their task" if waiting else ""
 
 
 def starving_line(snapshot: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""Status and pages show which due jobs wait for a free slot of their task."""
+"""Status and pages show which due jobs wait for a free permit of their task."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_the_page_of_a_job_says_for_which_slot_it_waits(
     queue.reserve(0, 5, worker="w", allowances=[Allowance(("shop.slow",), 0)])
     page = " ".join(client.get(f"{LIST}{quote('orders/a')}/change/").content.decode().split())
     assert (
-        "It is due, and waits for a free slot of shop.slow: as many of its jobs as its limit allows are running."
+        "It is due, and waits for a free permit of shop.slow: as many of its jobs as its limit allows are running."
         in page
     )
-    assert "ready no free slot" in cells(client.get(LIST, {"queue": "orders"}).content)[0]
+    assert "ready no free permit" in cells(client.get(LIST, {"queue": "orders"}).content)[0]
 
 
 def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None:
@@ -44,8 +44,8 @@ def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None
         QueueStatus(name, "python", Counts(name, parked=number), 1, 0) for name, number in (("mail", 0), ("orders", 2))
     )
     snapshot = Snapshot(0.0, queues, redis=RedisStatus(aof=True, maxmemory_policy="noeviction"))
-    line = "concurrency: 2 of orders wait for a free slot of their task"
+    line = "concurrency: 2 of orders wait for a free permit of their task"
     assert line in report(snapshot)
     assert line in screen(snapshot, Change(), Trail()).lines()
     assert [queue["parked"] for queue in as_json(snapshot)["queues"]] == [0, 2]
-    assert warnings_of(snapshot) == ["2 due jobs wait for a free slot of their task (orders)."]
+    assert warnings_of(snapshot) == ["2 due jobs wait for a free permit of their task (orders)."]

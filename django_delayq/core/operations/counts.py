@@ -49,7 +49,7 @@ class Counts:
     quarantine: int = 0
     #: open attempts of jobs that were acked before they began
     begun: int = 0
-    #: jobs that wait for a free slot of their task; also counted as ready
+    #: jobs that wait for a free permit of their task; also counted as ready
     parked: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     #: numbers of waiting jobs: due by now, then up to each offset of the requested horizon, then later
@@ -71,7 +71,7 @@ class Counts:
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds by which the most overdue job is late, without those that wait for quarantine or for a free slot."""
+        """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
         return self._lag(self.oldest_due_ms)
 
     @property
