@@ -221,7 +221,7 @@ class CommitQueue:
         self._at_risk: dict[str, list[OnCommitCall]] = {}
 
     def append(self, late: OnCommitCall) -> None:
-        """Add a call that is made now."""
+        """Add a call to the queue of the transaction, with the savepoints that are open now."""
         late.line, late.place = self, len(self._verbs)
         late.opened = late.risk = frozenset(sid for sid in self._connection.savepoint_ids if sid is not None)
         for sid in [sid for sid in self._at_risk if sid not in late.opened]:

@@ -111,7 +111,7 @@ def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
 
 
 def answer(problem: Problem, *, authenticate: str = "") -> Response:
-    """Return a problem as a response."""
+    """Return a response with a problem (RFC 9457) as its JSON body."""
     data: dict[str, Any] = {
         "type": f"urn:django-delayq:problem:{problem.code}",
         "title": HTTPStatus(problem.status_code).phrase,

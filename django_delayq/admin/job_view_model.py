@@ -165,7 +165,7 @@ class JobViewModel:
 
     @property
     def lease_whole(self) -> str:
-        """Seconds of a whole lease."""
+        """Seconds that a lease lasts when nothing renews it."""
         return f"{self.lease_ms / 1000:g}"
 
     @property

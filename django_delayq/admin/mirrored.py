@@ -58,7 +58,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     # -- search ------------------------------------------------------------------------------------------------------
 
     def search_lookups(self, query: str) -> dict[str, Any]:
-        """Return lookups for an id or its prefix. Either is a range of the index on ids."""
+        """Return lookups for the jobs whose id begins with a text. Each form of them can use the index on ids."""
         query = query.strip()
         if not query:
             return {}

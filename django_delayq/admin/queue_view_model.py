@@ -143,7 +143,7 @@ class WorkerViewModel:
 
 
 def limit_text(name: str, value: Any) -> str:
-    """Return the display text of a limit of :func:`orders_of`."""
+    """Return the display text of one of a queue's limits, as :func:`orders_of` names them."""
     if name == "weighted":
         return _("weighted")
     return duration(value / 1000) if name.endswith("_ms") else grouped(value)

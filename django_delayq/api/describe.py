@@ -15,7 +15,7 @@ class ApiSchema(AutoSchema):
     """Schema of our views, each of which names the group of its operations."""
 
     def get_tags(self) -> list[str]:
-        """Return the group."""
+        """Return the group of the operation in the OpenAPI document, which its view names."""
         view: Any = self.view
         return [view.tag]
 

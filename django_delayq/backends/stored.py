@@ -99,7 +99,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Constant part of a result."""
+    """Part of a result that is the same in every attempt: task, queue and arguments."""
 
     task: str
     queue: str
@@ -108,7 +108,7 @@ class Head:
     facts: Facts | None
 
     def pack(self) -> bytes:
-        """Return the stored form."""
+        """Return the JSON that is stored with the result."""
         facts = self.facts.dump() if self.facts is not None else None
         data = {"t": self.task, "q": self.queue, "a": self.args, "k": self.kwargs, "f": facts}
         return json.dumps(data, separators=(",", ":")).encode()

@@ -33,7 +33,7 @@ def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
 
 
 def note_fault(broker: Broker, fault: Fault) -> None:
-    """Count a failed use of Redis."""
+    """Count an error of Redis by its kind, for the metrics."""
     ensure_flusher(broker.tally)
     broker.tally.count("redis_error", fault.value)
 

@@ -73,11 +73,11 @@ class Results:
         self._broker = broker
 
     def key(self, ident: str) -> bytes:
-        """Return the key of a record."""
+        """Return the Redis key under which the result of a job id is stored."""
         return f"{self._broker.prefix}:result:{ident}".encode()
 
     def read(self, ident: str) -> Record | None:
-        """Return the record, or None."""
+        """Return the result of a job id; None if there is none."""
         with clear_errors():
             stored = self._broker.client.hgetall(self.key(ident))
         return _record(stored) if stored else None

@@ -157,7 +157,7 @@ def _united(one: Mapping[K, Histogram], other: Mapping[K, Histogram]) -> dict[K,
 
 
 def new_cells() -> Cells:
-    """Return empty cells."""
+    """Return the cells of a histogram without values."""
     return [0] * (len(_BOUNDS) + 1)
 
 
@@ -211,7 +211,7 @@ def _to_fields(kind: bytes, name: bytes, histogram: Histogram) -> Iterator[tuple
 
 
 def level_field(name: str) -> bytes:
-    """Return the field name of a level."""
+    """Return the field of the hash ``figures`` that stores a level: a measured value and its time."""
     return b"v:" + name.encode()
 
 

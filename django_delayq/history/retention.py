@@ -22,7 +22,7 @@ CHUNK: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Number of deleted rows."""
+    """Number of rows that were deleted because of their age."""
 
     hours: int
     runs: int

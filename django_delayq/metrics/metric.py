@@ -47,16 +47,16 @@ class Metric:
 
 
 def gauge(name: str, otel: str, unit: str, help: str, *labels: str, merge: Literal["sum", "max"] = "sum") -> Metric:
-    """Return a value that may rise and fall."""
+    """Return a metric whose value may rise and fall."""
     return Metric(name, "gauge", otel, unit, help, labels, merge)
 
 
 def counter(name: str, otel: str, unit: str, help: str, *labels: str) -> Metric:
-    """Return a value that only rises."""
+    """Return a metric whose value only rises."""
     return Metric(name, "counter", otel, unit, help, labels)
 
 
 def histogram(name: str, help: str, *labels: str) -> Metric:
-    """Return a distribution of seconds."""
+    """Return a metric that is a distribution of seconds."""
     # OpenTelemetry's API has no observable histogram; see tracing.py for the replacement.
     return Metric(name, "histogram", "", "s", help, labels)

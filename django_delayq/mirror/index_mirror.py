@@ -39,7 +39,7 @@ def database_of(place: Place) -> str:
 
 
 def table(place: Place) -> Any:
-    """Return the rows of a place."""
+    """Return a queryset over the table that mirrors this place."""
     return place.model._default_manager.using(database_of(place))
 
 

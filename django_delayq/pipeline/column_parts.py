@@ -160,7 +160,7 @@ def timeout(value: float | Decimal) -> float | int | None:
 
 
 def ttr_ms(value: float | Decimal) -> int | None:
-    """Validate the length of a lease in seconds."""
+    """Validate the length of a lease, given in seconds; return it in ms."""
     return ttr_ms_of(float(value))
 
 

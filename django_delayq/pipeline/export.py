@@ -20,7 +20,7 @@ COMPLETE: Final = "_SUCCESS"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Exported part of a table."""
+    """Size of what was exported of a table: days, files and bytes."""
 
     days: int
     files: int

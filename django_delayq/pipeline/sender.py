@@ -31,7 +31,7 @@ AT: Final = "@"
 
 @dataclass(frozen=True, slots=True)
 class Sent(WriterCommitMessage):
-    """Result of one task."""
+    """Result of one Spark task that sent jobs, for the driver."""
 
     #: the bulk loads that it wrote to, one per queue
     run_ids: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Data kept for one day."""
+    """Size of the stored data of one day."""
 
     day: date
     #: number of files with events; a batch writes some, and a compaction leaves one for each hour

@@ -101,7 +101,7 @@ class Store:
             self.files.delete_file(path)
 
     def mark(self, folder: str, name: str) -> None:
-        """Create an empty file."""
+        """Create the empty file ``name`` in a folder, as a mark."""
         self.files.create_dir(folder, recursive=True)
         self.files.open_output_stream(f"{folder}/{name}").close()
 
@@ -177,7 +177,7 @@ class PendingDays:
         return [day for day in days if day >= before]
 
     def note(self, days: Iterable[date]) -> None:
-        """Mark days, before anything of them is changed."""
+        """Mark days as pending. Call it before the tables of these days are changed."""
         for day in days:
             self._store.mark(PENDING, f"{day}.{self._own}")
             self._known.add(f"{day}.{self._own}")

@@ -45,12 +45,12 @@ Step = Callable[[str], None]
 
 
 def no_step(name: str) -> None:
-    """Ignore a completed step."""
+    """Do nothing: the default callback for a completed step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Columns of a table."""
+    """Form of a table: its columns, and how it is partitioned by time."""
 
     columns: StructType
     #: the column with the time of a row
@@ -59,7 +59,7 @@ class Form:
 
     @property
     def by(self) -> list[str]:
-        """Columns of its partitions."""
+        """Names of the columns by which the table is partitioned."""
         return ["day", "hour"] if self.by_hour else ["day"]
 
     def placed(self) -> dict[str, Column]:

@@ -36,12 +36,12 @@ OnDays = Callable[[DaysDone], object]
 
 
 def ignore_days(done: DaysDone) -> None:
-    """Ignore the progress."""
+    """Do nothing: the default callback for progress by days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Deleted days by table."""
+    """Days that were deleted from each table, because they were too old."""
 
     events: tuple[date, ...] = ()
     attempts: tuple[date, ...] = ()

@@ -24,7 +24,7 @@ _HOUR_S: Final = 3600
 
 
 def whole(days: Iterable[date]) -> Wanted:
-    """Return all hours of some days."""
+    """Return a selection with every hour of these days."""
     return dict.fromkeys(days)
 
 

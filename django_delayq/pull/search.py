@@ -1,4 +1,4 @@
-"""One call for jobs, which queries the shards in turn and waits if allowed. For coroutines see :mod:`.async_wait`."""
+"""Search of one reserve call: query the shards in turn, and wait if allowed. For coroutines see :mod:`.async_wait`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Arguments of a call for jobs."""
+    """Arguments of a reserve call: how many jobs, for how long, for whom."""
 
     limit: int
     #: None = that of each job, else the usual one
@@ -52,7 +52,7 @@ class CheckResult:
 
 
 class Search:
-    """One call for jobs. Use an instance once.
+    """Search for jobs on behalf of one reserve call. Use an instance once.
 
     Args:
         coordinator: coordinator at which it waits.

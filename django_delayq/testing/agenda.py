@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def due_ms(self) -> int:
-        """Unix ms."""
+        """Due time, Unix ms."""
         return int(self.score // 1000)
 
 

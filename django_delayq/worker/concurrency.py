@@ -81,7 +81,7 @@ class Limits:
 
     @property
     def exist(self) -> bool:
-        """True if anything is limited."""
+        """True if a task or a queue has a limit of concurrency."""
         return bool(self._registry.limited or self._of_queues)
 
     # --- before a reserve
@@ -128,7 +128,7 @@ class Limits:
     # --- after a reserve
 
     def took(self, queue: str, jobs: Sequence[Job]) -> None:
-        """Count jobs that were reserved."""
+        """Count reserved jobs as held, for the limits of their tasks and of their queue."""
         for job in jobs if self.exist else ():
             for limit in self._limits_of(queue, job.task):
                 limit.held += 1

@@ -34,7 +34,10 @@ def dispatcher_duties(
     selector: ShardSelector | None,
     changes: Changes,
 ) -> dict[str, Duty]:
-    """Return the duties. ``selector``: that of the consumer in this process, if there is one."""
+    """Return the duties of a dispatcher that need no Django, by name.
+
+    ``selector`` is that of the consumer in this process, if there is one.
+    """
     reaper = LeaseReaper(Orphans(registry, hooks, name))
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(

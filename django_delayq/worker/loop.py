@@ -66,7 +66,7 @@ class Loop:
         self._thread.start()
 
     def ring(self) -> None:
-        """End the current rest."""
+        """End the pause until the duty's next turn: it runs now."""
         with self._bell:
             self._rung = True
             self._bell.notify()

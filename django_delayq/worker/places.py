@@ -107,7 +107,7 @@ class Suspects:
 
     @property
     def next_at(self) -> float:
-        """Earliest of these moments."""
+        """Earliest moment at which a job is due in quarantine; NEVER if none is known."""
         with self._lock:
             return min(self._moments, default=NEVER)
 

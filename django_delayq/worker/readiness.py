@@ -36,6 +36,6 @@ class ReadinessGate:
             self.until = now + self._pause
 
     def fit(self) -> None:
-        """Record that a job could begin."""
+        """Record that a job could begin here, which ends the pause after failed preparations."""
         if self._pause:
             self._pause = self.until = 0.0

@@ -39,7 +39,7 @@ _A_WINTER_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Recurrence(Protocol):
-    """Ticks of one task."""
+    """Rule that gives the ticks of one recurring task."""
 
     @property
     def text(self) -> str:

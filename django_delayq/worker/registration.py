@@ -46,7 +46,7 @@ class Registration:
         self._started_at = time.time()
 
     def entry(self) -> dict[str, Any]:
-        """Return the entry as it is now."""
+        """Return what the registry of workers stores about this process now."""
         jobs, config = self.jobs, self._config
         return {
             "host": socket.gethostname(),

@@ -139,7 +139,7 @@ class ShardSelector:
         return [hint for hint in hints if hint[0] not in self.names]
 
     def check_all(self) -> None:
-        """Make every shard due."""
+        """Have every shard checked for due jobs at its next turn."""
         self.wake(list(self.by_place))
 
     def wake(self, places: Sequence[tuple[str, int]]) -> None:

@@ -42,7 +42,7 @@ class AckEntrySerializer(Entry):
 
     @classmethod
     def build(cls, values: dict[str, Any]) -> HeldEntry:
-        """Return the entry."""
+        """Return the held job that a valid entry of the request names."""
         return HeldEntry(values.pop("id"), values.pop("lease"), values)
 
 

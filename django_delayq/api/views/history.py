@@ -33,7 +33,7 @@ _CSV: Final = "text/csv"
 
 
 class Hours(ApiView):
-    """``history/hours``."""
+    """Route ``history/hours``: the hours of the history, page by page."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -53,7 +53,7 @@ class Hours(ApiView):
 
 
 class HistoryView(ApiView):
-    """``history/summary``."""
+    """Route ``history/summary``: the history of a period, added up."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -79,7 +79,7 @@ class CsvRenderer(JSONRenderer):
 
 
 class HoursFile(ApiView):
-    """``history/hours.csv``."""
+    """Route ``history/hours.csv``: the hours as a CSV download."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -102,7 +102,7 @@ class HoursFile(ApiView):
 
 
 class Runs(ApiView):
-    """``history/runs``."""
+    """Route ``history/runs``: the pipeline runs."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -122,7 +122,7 @@ class Runs(ApiView):
 
 
 class ForecastView(ApiView):
-    """``history/forecast``."""
+    """Route ``history/forecast``: what falls due in the next hours, and the expected backlog."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}

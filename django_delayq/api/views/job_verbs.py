@@ -60,7 +60,7 @@ class QueueVerb(ApiView):
 
 
 class Cancel(QueueVerb):
-    """``queues/{queue}/cancel``."""
+    """Route ``queues/{queue}/cancel``: cancel many jobs."""
 
     @operation(
         "cancel_jobs",
@@ -84,7 +84,7 @@ class Cancel(QueueVerb):
 
 
 class Reschedule(QueueVerb):
-    """``queues/{queue}/reschedule``."""
+    """Route ``queues/{queue}/reschedule``: set a new due time for many jobs."""
 
     @operation(
         "reschedule_jobs",
@@ -103,7 +103,7 @@ class Reschedule(QueueVerb):
 
 
 class RunNow(QueueVerb):
-    """``queues/{queue}/run-now``."""
+    """Route ``queues/{queue}/run-now``: make many jobs due now."""
 
     @operation(
         "run_jobs_now",
@@ -139,7 +139,7 @@ class _Failed(QueueVerb):
 
 
 class KillFailed(_Failed):
-    """``queues/{queue}/kill-failed``."""
+    """Route ``queues/{queue}/kill-failed``: bury failed jobs."""
 
     act = staticmethod(bulk.kill_failed)
     verb = filtered_bulk.KILL_FAILED
@@ -156,7 +156,7 @@ class KillFailed(_Failed):
 
 
 class DeleteFailed(_Failed):
-    """``queues/{queue}/delete-failed``."""
+    """Route ``queues/{queue}/delete-failed``: delete failed jobs."""
 
     act = staticmethod(bulk.delete_failed)
     verb = filtered_bulk.DELETE_FAILED

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Jobs(ApiView):
-    """``queues/{queue}/jobs``."""
+    """Route ``queues/{queue}/jobs``: list jobs, and store new ones."""
 
     tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "produce"}
@@ -72,7 +72,7 @@ class Jobs(ApiView):
 
 
 class OneJob(ApiView):
-    """``queues/{queue}/jobs/{id}``; an id may contain any character."""
+    """Route ``queues/{queue}/jobs/{id}``: show, cancel or reschedule a job. An id may contain any character."""
 
     tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}

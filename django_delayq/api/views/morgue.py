@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Morgue(ApiView):
-    """``queues/{queue}/morgue``."""
+    """Route ``queues/{queue}/morgue``: list the morgue."""
 
     tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -42,7 +42,7 @@ class Morgue(ApiView):
 
 
 class Graves(ApiView):
-    """``queues/{queue}/morgue/{id}``."""
+    """Route ``queues/{queue}/morgue/{id}``: show the morgue records of an id."""
 
     tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -66,7 +66,7 @@ class Graves(ApiView):
 
 
 class KickView(QueueVerb):
-    """``queues/{queue}/kick``."""
+    """Route ``queues/{queue}/kick``: bring jobs back from the morgue."""
 
     tag = "morgue"
 
@@ -94,7 +94,7 @@ class KickView(QueueVerb):
 
 
 class DiscardView(QueueVerb):
-    """``queues/{queue}/discard``."""
+    """Route ``queues/{queue}/discard``: delete jobs from the morgue."""
 
     tag = "morgue"
 

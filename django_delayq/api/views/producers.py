@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Producers(ApiView):
-    """``producers``."""
+    """Route ``producers``: show whether all producers are paused."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation("get_producers", "Show whether the producers of all queues are paused", returns=ProducersSerializer)
     def get(self, request: Request) -> Response:
-        """Return the state of the switch."""
+        """Return since when all producers are paused, if they are."""
         return state()
 
 
 class PauseProducers(ApiView):
-    """``producers/pause``."""
+    """Route ``producers/pause``: refuse new jobs in all queues."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
@@ -50,7 +50,7 @@ class PauseProducers(ApiView):
 
 
 class ResumeProducers(ApiView):
-    """``producers/resume``."""
+    """Route ``producers/resume``: accept new jobs in all queues again."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Queues(ApiView):
-    """``queues``."""
+    """Route ``queues``: list queues, and create one."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "admin"}
@@ -94,7 +94,7 @@ class Queues(ApiView):
 
 
 class OneQueue(ApiView):
-    """``queues/{queue}``."""
+    """Route ``queues/{queue}``: show, limit or delete a queue."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "PATCH": "operate", "DELETE": "admin"}
@@ -157,7 +157,7 @@ class OneQueue(ApiView):
 
 
 class Depth(ApiView):
-    """``queues/{queue}/depth``."""
+    """Route ``queues/{queue}/depth``: the depth of a queue in each of the last minutes."""
 
     tag = "figures"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -179,7 +179,7 @@ class Depth(ApiView):
 
 
 class Pause(ApiView):
-    """``queues/{queue}/pause``."""
+    """Route ``queues/{queue}/pause``: pause a queue."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
@@ -200,7 +200,7 @@ class Pause(ApiView):
 
 
 class Resume(ApiView):
-    """``queues/{queue}/resume``."""
+    """Route ``queues/{queue}/resume``: end the pause of a queue."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
@@ -214,7 +214,7 @@ class Resume(ApiView):
 
 
 class Reshard(ApiView):
-    """``queues/{queue}/reshard``."""
+    """Route ``queues/{queue}/reshard``: change the number of shards of a queue."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}

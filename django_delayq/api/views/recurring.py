@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RecurringTasks(ApiView):
-    """``recurring``."""
+    """Route ``recurring``: list recurring tasks."""
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -74,7 +74,7 @@ class _OneTask(ApiView):
 
 
 class PauseRecurring(_OneTask):
-    """``recurring/{task}/pause``."""
+    """Route ``recurring/{task}/pause``: stop the ticks of a recurring task."""
 
     @operation(
         "pause_recurring",
@@ -89,7 +89,7 @@ class PauseRecurring(_OneTask):
 
 
 class ResumeRecurring(_OneTask):
-    """``recurring/{task}/resume``."""
+    """Route ``recurring/{task}/resume``: let a recurring task tick again."""
 
     @operation(
         "resume_recurring",
@@ -104,7 +104,7 @@ class ResumeRecurring(_OneTask):
 
 
 class RunRecurringNow(_OneTask):
-    """``recurring/{task}/run-now``."""
+    """Route ``recurring/{task}/run-now``: schedule a recurring task once, now."""
 
     @operation(
         "run_recurring_now",

@@ -21,7 +21,7 @@ _HERE: Final = "v1/openapi.json"
 
 
 class Schema(ApiView):
-    """``openapi.json``."""
+    """Route ``openapi.json``: the OpenAPI document."""
 
     tag = "schema"
     actions: ClassVar = {"GET": "view"}

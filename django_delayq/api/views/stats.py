@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stats(ApiView):
-    """``stats``."""
+    """Route ``stats``: three numbers for each queue."""
 
     tag = "figures"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -45,7 +45,7 @@ class Stats(ApiView):
 
 
 class Status(ApiView):
-    """``status``."""
+    """Route ``status``: the whole status of the deployment."""
 
     tag = "figures"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}

@@ -41,7 +41,7 @@ _LATER: Final = (
 
 
 class Workers(ApiView):
-    """``workers``."""
+    """Route ``workers``: list worker processes."""
 
     tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -56,7 +56,7 @@ class Workers(ApiView):
 
 
 class OneWorker(ApiView):
-    """``workers/{worker}``."""
+    """Route ``workers/{worker}``: show a worker process."""
 
     tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
@@ -88,7 +88,7 @@ class _Command(ApiView):
 
 
 class Stop(_Command):
-    """``workers/{worker}/stop``."""
+    """Route ``workers/{worker}/stop``: stop the program of a worker."""
 
     word = "stop"
 
@@ -105,7 +105,7 @@ class Stop(_Command):
 
 
 class Drain(_Command):
-    """``workers/{worker}/drain``."""
+    """Route ``workers/{worker}/drain``: let a worker's program finish its jobs and reserve no more."""
 
     word = "drain"
 
@@ -121,7 +121,7 @@ class Drain(_Command):
 
 
 class Dump(_Command):
-    """``workers/{worker}/dump``."""
+    """Route ``workers/{worker}/dump``: request the stacks of a worker, and read them."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
     word = "dump"
@@ -180,7 +180,7 @@ class _Choice(_Command):
 
 
 class Watch(_Choice):
-    """``workers/{worker}/watch``."""
+    """Route ``workers/{worker}/watch``: let a worker's program serve a queue, too."""
 
     word = "watch"
 
@@ -198,7 +198,7 @@ class Watch(_Choice):
 
 
 class Ignore(_Choice):
-    """``workers/{worker}/ignore``."""
+    """Route ``workers/{worker}/ignore``: let a worker's program reserve no more from a queue."""
 
     word = "ignore"
 

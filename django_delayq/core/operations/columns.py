@@ -93,12 +93,12 @@ class Entries:
         )
 
     def idents(self) -> list[str]:
-        """Return the ids."""
+        """Return the ids of the entries."""
         sizes = struct.unpack(f"<{self.n}I", self.lengths)
         return decoded(self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0)))
 
     def times(self) -> list[int | None]:
-        """Return the scores as Unix ms."""
+        """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""
         scores = struct.unpack(f"<{self.n}d", self.scores)
         return ms_of(scores, 1 if self.part.place == "reserved" else 1000)
 

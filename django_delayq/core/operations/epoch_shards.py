@@ -29,7 +29,7 @@ def all_numbers(epochs: Epochs) -> list[int]:
 
 
 class EpochShards:
-    """Shards of a queue, by number, whatever layouts name them."""
+    """Shards of a queue, addressed by their numbers, also those that the present layout no longer names."""
 
     def __init__(self, broker: Broker, queue: str) -> None:
         self._broker = broker

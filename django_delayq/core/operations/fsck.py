@@ -47,7 +47,7 @@ class Report:
     progress: Progress | None = None
 
     def count(self, entries: int) -> None:
-        """Count checked entries."""
+        """Add to the number of checked entries, and report the progress."""
         self.checked += entries
         if self.progress:
             self.progress(self.checked, max(self.checked, self.total))

@@ -105,7 +105,20 @@ def read_page(
     of_members: bytes,
     idents: bytes = b"",
 ) -> Reply:
-    """Return a page of an index (``lua/columns.lua``), or the data of the given ids."""
+    """Return a page of an index, or the data of the given ids, as ``lua/columns.lua`` replies.
+
+    Args:
+        part: the shard, and the place of its jobs.
+        most: maximum of bytes of arguments for a job; empty = all, "none" = only members and scores.
+        position: number of the index among the keys of the shard; empty = the jobs of ``idents``.
+        limit: entries of the page.
+        score: with ``member``: the last entry before the page; both empty = from the beginning.
+        member: see ``score``.
+        low: bound where the range begins; empty = none.
+        high: bound where the range ends; empty = none.
+        of_members: "1" = the bounds are members, not scores.
+        idents: ids, each behind a byte with its length.
+    """
     shard = broker.shard(part.queue, part.shard)
     frame = broker.scripts.call(
         "columns",

@@ -59,7 +59,7 @@ class PageRequest:
 
     @property
     def at_once(self) -> int:
-        """Number of jobs to read at once."""
+        """Number of jobs to read in one call: the page itself if all jobs match, else more."""
         if self.matches_all:
             return self.limit
         return _AT_ONCE_COMPLETE if self.where.text else CHUNK

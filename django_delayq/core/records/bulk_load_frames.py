@@ -186,12 +186,12 @@ class Rows:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Rows:
-        """Return entries as rows."""
+        """Return the rows of entries: (id, due time, body, extra) becomes four columns."""
         ids, dues, bodies, extras = map(list, zip(*entries, strict=True)) if entries else ([], [], [], [])
         return cls(ids, [b"%d" % due for due in dues], bodies, extras if any(extras) else [])
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the rows one by one."""
+        """Yield the rows as entries: (id, due time, body, extra)."""
         extras = self.extras or [b""] * len(self)
         for ident, due, body, extra in zip(self.ids, self.dues, self.bodies, extras, strict=True):
             yield ident, int(due), body, extra
@@ -210,7 +210,7 @@ class Rows:
         return Rows(*(column[start:stop] for column in self._columns()))
 
     def extend(self, more: Rows) -> None:
-        """Append other rows."""
+        """Append the rows of another object, column by column."""
         for column, behind in zip(self._columns(), more._columns(), strict=True):
             column += behind
 

@@ -40,7 +40,7 @@ class Reply:
         return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the scores."""
+        """Return the scores of the jobs: due time in µs, end of the lease in ms, or that of the morgue's index."""
         return struct.unpack(f"<{self.n}d", self.scores)
 
     def last(self) -> tuple[bytes, bytes]:

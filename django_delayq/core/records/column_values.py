@@ -68,7 +68,7 @@ class Part:
 
 @dataclass(slots=True)
 class Columns:
-    """Jobs of a part, column by column. A column that is empty for all jobs (:func:`default_of`) may be left out."""
+    """Jobs of a part, column by column. A column may be missing if all its values are :func:`default_of`."""
 
     part: Part
     n: int
@@ -90,7 +90,7 @@ class Columns:
 
 
 def default_of(name: str) -> int | None:
-    """Return the value of a job in an empty column."""
+    """Return the value that all jobs have in a column that is missing."""
     return 0 if name in _COUNTED else None
 
 
@@ -100,7 +100,7 @@ def decoded(texts: Iterable[bytes]) -> list[str]:
 
 
 def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
-    """Return scores as ms; None for an impossible time. ``unit``: the scores per ms (1000 for µs)."""
+    """Return scores as Unix ms; None for an impossible time. ``unit``: scores in one ms (1000 if they are µs)."""
     if scores and max(scores) < FARTHEST and min(scores) > -FARTHEST:
         return [int(score // unit) for score in scores]
     return [_ms(score, unit) for score in scores]

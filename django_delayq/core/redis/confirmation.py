@@ -57,7 +57,7 @@ class Confirmation:
 
     @property
     def command(self) -> tuple[object, ...]:
-        """Words of the command that waits."""
+        """Words of the Redis command ``WAIT`` or ``WAITAOF`` for this rule."""
         ms = max(1, round(self.timeout * 1000))  # 0 would wait for ever
         return ("WAITAOF", 1, self.replicas, ms) if self.aof else ("WAIT", self.replicas, ms)
 

@@ -77,7 +77,7 @@ class Source:
         return None
 
     def places(self) -> set[Place]:
-        """Return the nodes that hold keys."""
+        """Return the places of all nodes that hold keys; None stands for the only server."""
         return {None}
 
     def refresh(self) -> None:

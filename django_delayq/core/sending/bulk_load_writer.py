@@ -88,7 +88,7 @@ class BulkLoadWriter:
 
     @property
     def written(self) -> Written:
-        """Outcomes so far."""
+        """Outcomes of the rows whose replies have been read."""
         return self._calls.written
 
     def add(self, shape: Shape, entry: Entry) -> None:

@@ -79,7 +79,7 @@ class ChunkSender(Generic[C]):
             self._collect()
 
     def finish(self) -> None:
-        """Read all replies."""
+        """Wait until every chunk that was sent has its reply."""
         while self.in_flight:
             self._collect()
 
