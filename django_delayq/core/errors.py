@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .schedule_outcome import ScheduleOutcome
 
 
 class DelayQError(Exception):
@@ -37,10 +41,25 @@ class QueuePaused(QueueUnavailable):
 class NotConfirmed(QueueUnavailable):
     """Missing confirmation of a write by replicas or disks. Redis has the job; the same call under its id is safe.
 
-    ``id`` is the id of the job, if the call was for one job.
+    Attributes:
+        id: id of the job, if the call was for one job.
+        counts: number of jobs by outcome, if the call was for several; all of them were sent.
+        outcomes: outcome of each job of the call; () where jobs are only counted.
+        unconfirmed: places in ``outcomes`` of the jobs that are not confirmed.
+        reason: what is missing.
+        reply: reply of the script.
     """
 
     id: str = ""
+    counts: Mapping[str, int]
+    outcomes: Sequence[ScheduleOutcome] = ()
+    unconfirmed: Set[int] = frozenset()
+    reply: Any = None
+
+    def __init__(self, text: str = "", *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.counts = {}
 
 
 class Misconfigured(DelayQError):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import Broker, Connection, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
+from django_delayq.core import Broker, Connection, IdTaken, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.confirmation import Confirmation
 from django_delayq.core.redis.faults import Fault, classify
@@ -152,11 +152,28 @@ def test_many_jobs_wait_once_for_each_chunk_and_keep_their_order(pair: Pair, ope
     queue.count_many(mixed)
     view = queue.broker.inspector.get("orders", "order-5")
     assert view is not None and view.job.args == b"[599]"
+
+
+def test_a_missing_confirmation_keeps_back_none_of_many_jobs(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting(WAIT_TIMEOUT=0.4))).queue("orders", shards=3)
+    queue.schedule(job("first"))
     pair.replica.pause()
-    short = queue_of(opened, pair.setting(WAIT_TIMEOUT=0.2))
-    with pytest.raises(NotConfirmed):
-        short.count_many(job(f"late-{number}") for number in range(1000))
-    assert sum(ident.startswith("late-") for ident in bodies(pair.master.client())) == 250, "it ends with the error"
+    began = time.monotonic()
+    with pytest.raises(
+        NotConfirmed, match=r"\(1000 created\).* 0 of 1 replicas .*: 1000 of them .*ids of your own"
+    ) as many:
+        queue.count_many(job(str(number)) for number in range(1000))
+    assert time.monotonic() - began < 1.5, "a node that does not confirm is not waited for again"
+    assert len(bodies(pair.master.client())) == 1001
+    assert (many.value.counts, many.value.id) == ({"created": 1000}, "")
+    mixed = [job("0", on_conflict="error"), job("plain", confirmed=False), job("order-5"), job("order-6")]
+    with pytest.raises(NotConfirmed) as some:
+        queue.schedule_many(mixed)
+    assert some.value.outcomes == ["exists", "created", "created", "created"]
+    assert some.value.unconfirmed == {2, 3}
+    assert queue.schedule_many(mixed[:1]) == ["exists"], "nothing that could be lost"
+    with pytest.raises(IdTaken):
+        queue.schedule(mixed[0])
 
 
 def test_a_connection_lost_during_the_wait_is_replaced_and_the_new_one_waits_too(pair: Pair, opened: Opened) -> None:

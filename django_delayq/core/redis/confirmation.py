@@ -135,7 +135,10 @@ class Confirmer:
             reply, written, confirmed = link.exchange(packed, partial(self._read, link))
         finally:
             pool.release(link)
-        self._check(written, confirmed)
+        missing = self._missing(written, confirmed)
+        if missing is not None:
+            missing.reply = reply
+            raise missing
         return reply
 
     def _read(self, link: Any) -> list[Any]:
@@ -147,16 +150,18 @@ class Confirmer:
             raise replies[0]
         return replies
 
-    def _check(self, written: Any, confirmed: Any) -> None:
+    def _missing(self, written: Any, confirmed: Any) -> NotConfirmed | None:
+        """Return the error for what the replies to the small write and to the wait lack."""
         for answer in (written, confirmed):
             if isinstance(answer, redis_errors.ResponseError):
                 self._is_fit = False  # the server has changed: the next call asks it what is missing
-                raise NotConfirmed(f"{_STORED}, but Redis refused to confirm it ({answer}): see manage.py delayq_check")
+                reason = f"Redis refused to confirm it ({answer})"
+                return NotConfirmed(f"{_STORED}, but {reason}: see manage.py delayq_check", reason=reason)
         missing = self._rule.missing(confirmed)
-        if missing:
-            raise NotConfirmed(
-                f"{_STORED}, but within {self._rule.timeout:g} s {missing}, so it may be lost with this Redis; {_AGAIN}"
-            )
+        if not missing:
+            return None
+        reason = f"within {self._rule.timeout:g} s {missing}"
+        return NotConfirmed(f"{_STORED}, but {reason}, so it may be lost with this Redis; {_AGAIN}", reason=reason)
 
 
 def _read_one(link: Any) -> Any:

@@ -125,6 +125,11 @@ class Scripts:
         except REDIS_ERRORS as error:
             raise_clear(error)
 
+    def node(self, keys: tuple[bytes, ...]) -> int:
+        """Return a number that calls with such keys share if they go to the same node."""
+        with clear_errors():
+            return id(self._connection.pool(keys[0]))
+
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
         exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
