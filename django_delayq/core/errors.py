@@ -61,6 +61,17 @@ class NotConfirmed(QueueUnavailable):
         self.reason = reason
         self.counts = {}
 
+    @classmethod
+    def because(cls, reason: str, ident: str = "") -> NotConfirmed:
+        """Return the error for one job."""
+        error = cls(
+            f"Redis has the job, but {reason}, so it may be lost with this Redis; schedule it again under the same id, "
+            "which is safe, and look at the replicas and the disk of Redis",
+            reason=reason,
+        )
+        error.id = ident
+        return error
+
 
 class Misconfigured(DelayQError):
     """Error in the setup of the deployment (no Redis, too old, wrong password, unknown setting)."""

@@ -96,6 +96,30 @@ def test_after_a_commit_a_missing_confirmation_is_signalled(demand: Demand) -> N
     assert waiting(broker) == ["order-5"]
 
 
+def test_after_a_commit_no_job_is_kept_back_or_called_lost(demand: Demand, caplog: Any) -> None:
+    broker = demand(WAIT_REPLICAS=1)
+    broker.queue("default", shards=3)
+    with transaction.atomic():
+        handles = [schedule(note, "x", id=f"order-{number}", delay=60) for number in range(9)]
+        plain = schedule(note, "x", id="plain", delay=60, wait_for_confirmation=False)
+        kept = schedule(note, "x", id="kept", delay=60, durable=True)
+    assert len(waiting(broker)) == 11
+    assert {handle.outcome for handle in [*handles, plain]} == {"created"}
+    assert [handle.error.id for handle in handles if isinstance(handle.error, NotConfirmed)] == [h.id for h in handles]
+    assert (plain.error, kept.outcome, kept.error) == (None, "outbox", None)
+    assert "order-5 in queue default was stored, but not confirmed, after the commit" in caplog.text
+    with transaction.atomic():
+        schedule_many(note, [{"args": ["x"], "delay": 60}] * 600)
+    assert broker.inspector.counts("default").delayed == 611
+    assert "several jobs in queue default was stored, but not confirmed, after the commit" in caplog.text
+    broker.pause("default")
+    with transaction.atomic():
+        refused = schedule(note, "x", id="refused")
+    assert refused.outcome == "not_sent"
+    assert "not sent after the commit: QueuePaused" in caplog.text
+    assert "job is lost" not in caplog.text
+
+
 def test_a_wait_after_a_commit_may_last_longer_than_the_budget(demand: Demand) -> None:
     demand(WAIT_REPLICAS=1, WAIT_TIMEOUT=0.8)
     began = time.monotonic()

@@ -27,8 +27,6 @@ _AOF_SINCE: Final = (7, 2)
 _GRACE: Final = 1.0
 #: seconds after which the key of the small write expires
 _KEY_AGE: Final = b"10"
-_STORED: Final = "Redis has the job"
-_AGAIN: Final = "schedule it again under the same id, which is safe, and look at the replicas and the disk of Redis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +154,11 @@ class Confirmer:
             if isinstance(answer, redis_errors.ResponseError):
                 self._is_fit = False  # the server has changed: the next call asks it what is missing
                 reason = f"Redis refused to confirm it ({answer})"
-                return NotConfirmed(f"{_STORED}, but {reason}: see manage.py delayq_check", reason=reason)
+                return NotConfirmed(f"Redis has the job, but {reason}: see manage.py delayq_check", reason=reason)
         missing = self._rule.missing(confirmed)
         if not missing:
             return None
-        reason = f"within {self._rule.timeout:g} s {missing}"
-        return NotConfirmed(f"{_STORED}, but {reason}, so it may be lost with this Redis; {_AGAIN}", reason=reason)
+        return NotConfirmed.because(f"within {self._rule.timeout:g} s {missing}")
 
 
 def _read_one(link: Any) -> Any:
