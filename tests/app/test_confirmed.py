@@ -14,6 +14,7 @@ import pytest
 from django.db import transaction
 
 from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connections, schedule, schedule_many, signals
+from django_delayq.core import NewJob
 from django_delayq.core.builder import JobRules, builder_of
 from django_delayq.core.task import Task, TaskOptions
 from tests.app.deeds import note
@@ -139,14 +140,31 @@ def test_a_durable_job_is_left_to_the_relay_until_it_is_confirmed(demand: Demand
     stage = Stage(broker)
     assert stage.rows() == {"order-5": State.UNSENT}
     stage.age(61)
-    with pytest.raises(NotConfirmed):
-        stage.relay().turn()
+    assert stage.relay().turn() == {"later": 1}
     assert stage.rows() == {"order-5": State.UNSENT}, "a row counts as sent only after the confirmation"
+    assert stage.table.get().error.startswith("Redis has the job, but replicas or disks did not confirm it in time")
     stage = Stage(demand(WAIT_REPLICAS=0))  # as if the replica was there
     stage.age(61)
     assert stage.relay().turn() == {"sent": 1}
     assert stage.rows() == {"order-5": State.SENT}
     assert waiting(stage.broker) == ["order-5"]
+
+
+def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand) -> None:
+    broker = demand(WAIT_REPLICAS=1)
+    broker.queue("free").schedule_many([NewJob("taken", "another.task", confirmed=False)])
+    stage = Stage(broker, max_tries=2)
+    for queue, ident in (("slow", "one"), ("slow", "two"), ("free", "three"), ("free", "taken")):
+        stage.write(ident, queue=queue)
+    assert stage.relay().turn() == {"later": 3, "gone": 1}
+    assert (stage.waiting("slow"), stage.count("free")) == (["one", "two"], 2)
+    assert not stage.outbox().waiting.exists(), "the rows behind them are next"
+    for _ in range(3):
+        stage.age(61)
+        assert stage.relay().turn() == {"later": 3}, "they are tried without limit"
+    stage = Stage(demand(WAIT_REPLICAS=0))  # as if the replica was there
+    stage.age(61)
+    assert stage.relay().turn() == {"sent": 3}
 
 
 def test_coroutines_wait_too(demand: Demand) -> None:
