@@ -141,17 +141,53 @@ def test_a_job_may_do_without_and_a_deployment_may_leave_it_to_the_jobs(pair: Pa
     assert pair.calls("wait") == before + 2, "a durable job is always confirmed"
 
 
-def test_many_jobs_wait_once_for_each_chunk_and_keep_their_order(pair: Pair, opened: Opened) -> None:
+def test_many_jobs_wait_once_and_keep_their_order(pair: Pair, opened: Opened) -> None:
     queue = queue_of(opened, pair.setting())
     queue.schedule(job("first"))
     before = pair.calls("wait")
     assert queue.count_many(job(str(number)) for number in range(1000)) == {"created": 1000}
-    assert pair.calls("wait") == before + 4
+    assert pair.calls("wait") == before + 1
     assert len(bodies(pair.replica.client())) == 1001
     mixed = [job("order-5", args=b"[%d]" % number, confirmed=number % 2 == 0) for number in range(600)]
     queue.count_many(mixed)
     view = queue.broker.inspector.get("orders", "order-5")
     assert view is not None and view.job.args == b"[599]"
+
+
+def test_the_chunks_of_many_shards_wait_together(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting())).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    before = pair.calls("wait")
+    pair.replica.pause()
+    threading.Timer(0.7, pair.replica.resume).start()
+    began = time.monotonic()
+    assert queue.schedule_many([job(str(number)) for number in range(400)]) == ["created"] * 400
+    assert 0.5 < time.monotonic() - began < 4
+    assert pair.calls("wait") == before + 1
+    assert len(bodies(pair.replica.client())) == 401
+    pair.master.client().script_flush()
+    assert queue.count_many([job(f"then-{number}") for number in range(400)]) == {"created": 400}
+    assert pair.calls("wait") <= before + 5, "one chunk loads the script"
+    mixed = [job(f"mixed-{number}", confirmed=number % 2 == 0) for number in range(100)]
+    pair.replica.pause()
+    with pytest.raises(NotConfirmed) as some:
+        Broker(opened(pair.setting(WAIT_TIMEOUT=0.2))).queue("orders", shards=16).schedule_many(mixed)
+    assert some.value.unconfirmed == set(range(0, 100, 2))
+    assert some.value.outcomes == ["created"] * 100
+    fsck.assert_invariants(queue.broker)
+
+
+def test_a_connection_lost_with_many_chunks_is_replaced(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting())).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    timers = [threading.Timer(0.5, pair.master.client().execute_command, kill)]
+    timers.append(threading.Timer(1.2, pair.replica.resume))
+    for timer in timers:
+        timer.start()
+    assert queue.count_many([job(str(number)) for number in range(400)]) == {"created": 400}
+    assert len(bodies(pair.replica.client())) == 401
 
 
 def test_a_missing_confirmation_keeps_back_none_of_many_jobs(pair: Pair, opened: Opened) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
@@ -16,8 +17,8 @@ from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER
-from .chunks import CHUNK_BYTES, ChunkSender
-from .confirmed_calls import ConfirmedCalls
+from .chunks import CHUNK_BYTES, IN_FLIGHT, ChunkSender
+from .confirmed_calls import TOGETHER, ConfirmedCall, ConfirmedCalls
 from .quotas import RoomSearch
 from .room import RoomWait
 
@@ -44,8 +45,8 @@ class _JobChunk:
     #: those given by callers
     ids: set[str] = field(default_factory=set)
     group: int = 0
-    #: False = a confirmation was demanded and did not come
-    is_confirmed: bool = True
+    #: None = the deployment confirms nothing
+    call: ConfirmedCall | None = None
     reply: Reply = field(init=False)
 
     def add(self, entry: _Entry) -> bool:
@@ -89,7 +90,8 @@ class JobSender:
         self._room = RoomWait()
         #: None = the deployment confirms nothing
         self.confirmed = None if queue.broker.connection.confirmation is None else ConfirmedCalls(queue, places=keys)
-        self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self)
+        most = IN_FLIGHT if self.confirmed is None else TOGETHER
+        self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self, most)
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
         """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another.
@@ -175,8 +177,8 @@ class JobSender:
         if self.confirmed is None:
             chunk.reply = begin("schedule", shard.keys, *args)
         else:
-            answer, chunk.is_confirmed = self.confirmed.call(news, shard.keys, args)
-            chunk.reply = lambda until=None: answer
+            chunk.call = self.confirmed.begin(news, shard.keys, args)
+            chunk.reply = partial(self.confirmed.reply, chunk.call)
 
     def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""
@@ -205,7 +207,7 @@ class JobSender:
             joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]
-        if self.confirmed is not None and not chunk.is_confirmed:
+        if self.confirmed is not None and chunk.call is not None and not chunk.call.is_confirmed:
             for (place, new, _), letter in zip(entries, letters, strict=True):
                 self.confirmed.note(place, new, letter)
         return letters
