@@ -29,15 +29,16 @@ def box_of(client: Client) -> dict[str, str]:
 def test_the_box_says_what_redis_says_of_itself(
     delayq: object, dashboard_user: Client, redis_client: redis.Redis
 ) -> None:
-    facts, info = box_of(dashboard_user), redis_client.info()
+    before, facts, info = redis_client.info(), box_of(dashboard_user), redis_client.info()
     assert facts["Server"] == info["redis_version"]
     assert re.fullmatch(r"(\d+ (d|h|min|s) ?)+", facts["Up for"])
     used, peak = facts["Memory"].split(", peak ")
-    assert used.split()[1] == size(info["used_memory"]).split()[1] and peak == size(info["used_memory_peak"])
+    assert re.fullmatch(r"[\d.,]+ [kKM]i?B", used)
+    assert peak in {size(one["used_memory_peak"]) for one in (before, info)}
     assert facts["Limit"] == "no limit, noeviction"
     assert facts["Persistence"].startswith("append-only file: off; last snapshot: ")
     assert 1 <= int(facts["Clients"]) <= info["maxclients"]
-    assert re.fullmatch(r"[\d,  ]+", facts["Commands per second"])
+    assert re.fullmatch(r"[\d,]+", facts["Commands per second"])
 
 
 def test_a_limit_and_an_append_only_file_are_named(
@@ -49,4 +50,3 @@ def test_a_limit_and_an_append_only_file_are_named(
     facts = box_of(dashboard_user)
     assert facts["Limit"] == f"{size(64 * 2**20)}, noeviction"
     assert facts["Persistence"].startswith("append-only file: on; ")
-    assert facts["Server"] == ".".join(map(str, box.version))
