@@ -103,14 +103,14 @@ class _ReplayedQueues(dict[str, "Queue"]):
     """Queues of one run: copies of those that were known before the first run, so that all runs take the same way.
 
     Args:
-        known: the queues that this process knows.
-        before: copies of them, made when a run first needs them.
+        originals: the queues of this process.
+        before: copies of them by name, made when a run first needs them.
         view: the broker of the run.
     """
 
-    def __init__(self, known: Mapping[str, Queue], before: dict[str, Queue | None], view: Broker) -> None:
+    def __init__(self, originals: Mapping[str, Queue], before: dict[str, Queue | None], view: Broker) -> None:
         super().__init__()
-        self._known = known
+        self._originals = originals
         self._before = before
         self._view = view
 
@@ -118,8 +118,8 @@ class _ReplayedQueues(dict[str, "Queue"]):
         """Return the queue of this name, if it is known."""
         if name not in self:
             if name not in self._before:
-                known = self._known.get(name)
-                self._before[name] = None if known is None else _twin(known)
+                original = self._originals.get(name)
+                self._before[name] = None if original is None else _twin(original)
             before = self._before[name]
             if before is None:
                 return default
