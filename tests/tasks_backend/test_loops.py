@@ -54,7 +54,8 @@ def test_two_hundred_concurrent_aenqueue_need_no_thread(delayq: Broker, hops: li
 
     results, again, after = asyncio.run(main())
     assert ([result.args for result in results], again) == ([[number] for number in range(200)], results)
-    assert ({result.status for result in results}, hops, after) == ({READY}, [], threads)
+    assert ({result.status for result in results}, hops) == ({READY}, [])
+    assert after <= threads, "no thread was needed"
     assert delayq.inspector.counts("default").ready == 201
     assert all(deeds.noop.get_result(result.id) == result for result in results)
     assert len(list(delayq.client.scan_iter("*:result:*", count=1000))) == 201, "each has a record"
