@@ -334,6 +334,19 @@ def test_the_disk_confirms(waitaof_factory: Callable[..., RedisBox], opened: Ope
     assert bodies(box.client()) == {"0", "1", "2", "order-5"}
 
 
+def test_the_disk_confirms_the_chunks_of_many_shards_at_once(
+    waitaof_factory: Callable[..., RedisBox], opened: Opened
+) -> None:
+    box = waitaof_factory(aof="everysec")
+    queue = Broker(opened({"URL": box.url, "WAIT_AOF": True})).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    assert queue.count_many([job(str(number)) for number in range(400)]) == {"created": 400}
+    stats: dict[str, Any] = box.client().info("commandstats")
+    assert stats["cmdstat_waitaof"]["calls"] <= 3, "of 17 chunks; the first call has to load the script"
+    box.restart(crash=True)
+    assert len(bodies(box.client())) == 401
+
+
 def test_both_may_be_demanded(waitaof_factory: Callable[..., RedisBox], opened: Opened) -> None:
     box = waitaof_factory(aof="always")
     queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True, "WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 0.2})

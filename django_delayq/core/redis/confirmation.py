@@ -153,6 +153,8 @@ class Confirmer:
             *replies, written, confirmed = link.exchange(packed, partial(self._read, link, len(calls)))
         finally:
             pool.release(link)
+        if all(isinstance(reply, Exception) for reply in replies):
+            return replies, None  # nothing that could be confirmed
         return replies, self._missing(written, confirmed)
 
     def _read(self, link: Any, calls: int) -> list[Any]:
