@@ -87,10 +87,21 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve_id(
-        self, queue: str, id: str, early: bool = False, *, ttr: Seconds | None = None, worker: str = ""
+        self,
+        queue: str,
+        id: str,
+        early: bool = False,
+        *,
+        buried: bool = False,
+        ttr: Seconds | None = None,
+        worker: str = "",
     ) -> Steps[HeldT | None]:
-        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        jobs, _cursor = yield from self._reserve_one(queue, {"id": id}, early, ttr, worker)
+        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False.
+
+        With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue.
+        """
+        which = {"id": id, **({"buried": True} if buried else {})}
+        jobs, _cursor = yield from self._reserve_one(queue, which, early, ttr, worker)
         return jobs[0] if jobs else None
 
     @verb

@@ -66,12 +66,14 @@ class Holder:
     Attributes:
         ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
         early: take the job also before it is due.
+        buried: take the job also from the morgue, if its id is named.
     """
 
     worker: str
     ttr_ms: int | None
     started: bool = False
     early: bool = False
+    buried: bool = False
 
 
 def check_match(where: JobFilter) -> JobFilter:

@@ -27,6 +27,10 @@ def test_a_job_is_reserved_by_its_id_or_by_what_it_contains(client: Client) -> N
     assert client.reserve_id("images", "later") is None
     later = client.reserve_id("images", "later", early=True)
     assert later is not None and client.release([later]) == [True]
+    two = client.reserve_id("images", "two")
+    assert two is not None and client.bury([two], "unreadable") == [True] and client.reserve_id("images", "two") is None
+    two = client.reserve_id("images", "two", buried=True)
+    assert two is not None and client.release([two]) == [True]
     found = client.reserve_match("images", text="TWO.PNG", prefix="t")
     assert found is not None and (found.id, client.ack([found])) == ("two", [True])
     assert client.reserve_match("images", text="two.png") is None

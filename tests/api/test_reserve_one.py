@@ -33,6 +33,15 @@ def test_a_job_that_is_not_due_is_reserved_early(consumer: Caller) -> None:
     assert [job["id"] for job in take(consumer, id="a", early=True)] == ["a"]
 
 
+def test_a_buried_job_is_reserved_by_its_id(consumer: Caller) -> None:
+    put("one", id="a")
+    assert end(consumer, "bury", *take(consumer)) == [True]
+    assert take(consumer, id="a") == []
+    (job,) = take(consumer, id="a", buried=True)
+    assert (job["body"], job["attempt"], places("feed")) == ("one", 1, {"reserved": 1})
+    assert end(consumer, "ack", job) == [True]
+
+
 @pytest.mark.parametrize(
     ("where", "found"),
     [
@@ -74,6 +83,7 @@ def test_a_request_ends_in_time_and_its_cursor_continues(consumer: Caller, monke
         ({"where": {"text": 5}}, "/where/text", "text is a text of up to 1000"),
         ({"where": {"failures": 5}}, "/where/failures", "known are: text, task, prefix"),
         ({"early": True}, "/early", "this goes with id or where"),
+        ({"where": {"text": "a"}, "buried": True}, "/buried", "this goes with id"),
         ({"id": "a", "cursor": "MDo6Og"}, "/cursor", "this goes with where"),
         ({"where": {"text": "a"}, "cursor": "nonsense"}, "/cursor", "start again without one"),
         ({"id": ""}, "/id", "id"),

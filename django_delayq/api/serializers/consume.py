@@ -98,6 +98,7 @@ class ReserveSerializer(_ReserveOptions):
     id = IdField(required=False, help_text="reserve the job of this id, if it waits")
     where = MatchSerializer(required=False, help_text="reserve the first job that meets these conditions")
     early = FlagField(default=False, help_text="with `id` or `where`: also before it is due")
+    buried = FlagField(default=False, help_text="with `id`: the one buried last, if no job of the id is live")
     cursor = PositionField(required=False, help_text="with `where`: of the response before")
     requests: ClassVar = {
         "up to ten, wait for the first": {"max": 10, "wait": 20},
@@ -114,6 +115,8 @@ class ReserveSerializer(_ReserveOptions):
             raise serializers.ValidationError({names[0]: "one job is reserved without waiting; leave max and wait out"})
         if attrs["early"] and not names:
             raise serializers.ValidationError({"early": "this goes with id or where"})
+        if attrs["buried"] and "id" not in attrs:
+            raise serializers.ValidationError({"buried": "this goes with id"})
         if "cursor" in attrs and "where" not in attrs:
             raise serializers.ValidationError({"cursor": "this goes with where"})
         return attrs

@@ -67,7 +67,8 @@ class _Reserving(ApiView):
         if self._record is not None:
             self._record.keep_at_most(options.get("ttr", TTR * 1000))
         worker = options["worker"] or _name_of(request)
-        return Holder(worker, options.get("ttr"), started=True, early=options.get("early", False))
+        early, buried = options.get("early", False), options.get("buried", False)
+        return Holder(worker, options.get("ttr"), started=True, early=early, buried=buried)
 
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""
@@ -98,9 +99,9 @@ class Reserve(_Reserving):
         "lease with touch; each needs its id and `lease`. A lease that runs out counts as a crash. With `wait`, "
         "a server under ASGI responds as soon as a job is due, and with an empty list if none was due in time. "
         "Send the next request after `Retry-After`, or at once if there is none. In a queue of kind python "
-        "this competes with its workers. With `id` the job of this id is reserved, with `where` the first one that "
-        "meets the conditions. After about five seconds a request with `where` ends with a `cursor`, if jobs are left "
-        "to examine.",
+        "this competes with its workers. With `id` the job of this id is reserved (with `buried` also from the morgue, "
+        "its failures reset), with `where` the first one that meets the conditions. After about five seconds a request "
+        "with `where` ends with a `cursor`, if jobs are left to examine.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
