@@ -154,9 +154,14 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         return self._fail(jobs, error, delay)
 
     @verb
-    def release(self, jobs: Sequence[HeldT], delay: Seconds | None = None) -> Steps[list[bool]]:
-        """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places."""
-        return self._settle("release", jobs, delay=delay)
+    def release(
+        self, jobs: Sequence[HeldT], delay: Seconds | None = None, *, priority: int | None = None
+    ) -> Steps[list[bool]]:
+        """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places.
+
+        ``priority`` replaces theirs from now on: 0 (first) … 7.
+        """
+        return self._settle("release", jobs, delay=delay, priority=priority)
 
     @verb
     def bury(self, jobs: Sequence[HeldT], reason: str = "") -> Steps[list[bool]]:
