@@ -43,6 +43,8 @@ def test_lists_and_verbs_take_conditions(client: Client) -> None:
     assert [job.id for job in client.jobs("orders", prefix="south", limit=1)] == ["south-1", "south-2"]
     assert [job.id for job in client.jobs("orders", text="NORTH", due_before=soon)] == ["north-1"]
     assert [job.id for job in client.jobs("orders", failures=1)] == ["orders-failed"]
+    assert [job.id for job in client.jobs("orders", failures=1, failures_to=1)] == ["orders-failed"]
+    assert list(client.jobs("orders", failures_to=0, prefix="orders-failed")) == []
     assert client.run_now("orders", where={"due_before": soon, "prefix": "n"}).counts == {"moved": 1}
     assert client.cancel("orders", where={"prefix": "north", "never_started": True}).counts == {"cancelled": 2}
     assert client.kill_failed("orders", where={"failures": 1, "prefix": "north"}).counts == {}
