@@ -137,7 +137,7 @@ class Queue:
 
         Args:
             text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
-                JSON); ASCII letters in either case.
+                JSON); ASCII letters in either case. It is refused for calls of tasks if ``CODEC`` is not JSON.
             task: name of the task.
             prefix: beginning of the id.
             early: also jobs that are not due yet.

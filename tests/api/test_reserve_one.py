@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq import connections
 from django_delayq.api.views import consuming
 from django_delayq.core import matching
 
@@ -102,3 +103,11 @@ def test_a_wrong_request_is_refused_with_the_place_of_the_mistake(
 def test_several_queues_have_no_certain_job(consumer: Caller) -> None:
     status, problem = consumer.post("v1/reserve", {"queues": ["feed", "wide"], "id": "a"})
     assert status == 400 and "unknown member" in problem["errors"][0]["detail"]
+
+
+def test_a_text_is_refused_where_another_codec_stores_the_arguments(consumer: Caller, settings: Any) -> None:
+    pytest.importorskip("msgpack")
+    settings.DELAYQ = {**settings.DELAYQ, "CODEC": "django_delayq.messagepack.codec"}
+    connections.broker().queue("calls")
+    status, problem = consumer.post("v1/queues/calls/reserve", {"where": {"text": "a"}})
+    assert (status, "leave text out" in problem["detail"]) == (400, True), problem
