@@ -80,6 +80,7 @@ PICTURES: Final = (
     Picture("finished", "livejob/finished/", height=900),
     Picture("queues", "queueentry/"),
     Picture("queue", "queueentry/orders/change/", height=1_200),
+    Picture("recurring", "queueentry/recurring/", height=560),
     Picture("failed", "failedjob/"),
     Picture("morgue", "morguejob/"),
     Picture("morgue-job", "morguejob/", (_first_job,)),
