@@ -76,16 +76,33 @@ def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
 
 
 def work_of(registry: Registry, name: str) -> Work:
-    """Return a recurring task by its name.
+    """Return a recurring task by its name or by an alias.
 
     Raises:
         InvalidJob: there is no such task in this process; the message lists those that there are.
     """
     works = {work.task.name: work for work in works_of(registry)}
-    if name not in works:
+    task = registry.get(name)
+    if task is None or task.name not in works:
         known = ", ".join(sorted(works)) or "none"
         raise InvalidJob(f"{short(name)} is no recurring task of this project; these are: {known}")
-    return works[name]
+    return works[task.name]
+
+
+def resume(broker: Broker, registry: Registry, name: str) -> str:
+    """End the pause of a recurring task, also of one that was renamed or removed since, and return the task's name.
+
+    Raises:
+        InvalidJob: there is neither such a task nor such a pause.
+    """
+    try:
+        names = work_of(registry, name).task.names
+    except InvalidJob:
+        if name not in recurring_pauses.paused_since(broker):
+            raise
+        names = (name,)
+    recurring_pauses.resume(broker, *names)
+    return names[0]
 
 
 def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
@@ -182,7 +199,7 @@ class RecurringTicker:
         work.look_at = float("inf") if following is None else following
         if tick is None or tick <= work.done:
             return
-        if recurring_pauses.is_paused(self._broker, work.task.name):
+        if recurring_pauses.is_paused(self._broker, *work.task.names):
             work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
             return
         late_ms = now_ms - tick
