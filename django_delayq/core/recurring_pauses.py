@@ -1,4 +1,8 @@
-"""Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes."""
+"""Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes.
+
+Nothing else keeps them: after a loss of Redis's data the ticks fire again, while paused queues are paused again from what
+processes know of them.
+"""
 
 from __future__ import annotations
 
