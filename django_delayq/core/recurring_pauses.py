@@ -1,7 +1,7 @@
 """Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes.
 
-Nothing else keeps them: after a loss of Redis's data the ticks fire again, while paused queues are paused again from what
-processes know of them.
+Nothing else keeps them: after a loss of Redis's data the ticks fire again. (Pauses of queues are restored from the
+layouts that processes know.)
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Ending:
         if self.signals is not None:
             self.signals.poke()  # wait() does the rest
         else:
-            threading.Thread(target=self._end_alone, name="delayq-stop", daemon=True).start()
+            threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
 
     def _end_alone(self) -> None:
         """End the worker inside another program, which may not wait for ``done``."""

@@ -89,7 +89,7 @@ def test_t62_a_queue_that_is_paused_for_reserving_hands_nothing_out_and_keeps_it
 
 def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> None:
     def paused() -> str:
-        seen: str = rules.orders_of(Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout)[
+        seen: str = rules.queue_policy(Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout)[
             "paused"
         ]
         return seen
@@ -227,7 +227,7 @@ def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much
 
 def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.broker.limit("q", max_length=5, morgue_max=6, weighted=False)
-    assert rules.orders_of(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
+    assert rules.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
     monkeypatch.setattr(stage.broker, "change_layout", None)
     monkeypatch.setattr(stage.queue, "rule", None)
     stage.broker.limit("q", max_length=5)
