@@ -205,16 +205,21 @@ def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: B
     assert broker.workers() == []
 
 
+def run_until_told_to_stop(begun: threading.Event) -> None:
+    """Do what a long handler does."""
+    job = current_job()
+    assert job is not None
+    begun.set()
+    until = time.monotonic() + DEADLINE
+    while not job.should_stop and time.monotonic() < until:
+        threading.Event().wait(0.01)
+
+
 def test_long_handlers_are_told_to_stop_before_the_end(broker: Broker) -> None:
     told, begun = threading.Event(), threading.Event()
 
     def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
+        run_until_told_to_stop(begun)
         told.set()
         raise Release
 
@@ -229,12 +234,7 @@ def test_a_cancelled_run_hears_of_it_and_does_not_come_back(broker: Broker) -> N
     begun, stopped = threading.Event(), threading.Event()
 
     def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
+        run_until_told_to_stop(begun)
         stopped.set()
         raise ValueError("stopped in the middle")
 
