@@ -61,7 +61,8 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
     page = page_of(operator, "failed")
     for words in (
         "shop.cancel_order",
-        "reserved: 1, failures: 1, crashes: 0, released: 0, timed out: 0, buried: 0, kicked: 0; last failure",
+        "reserved: 1, failures: 1, crashes: 0, released: 0, timed out: 0, buried: 0, retried from the morgue: 0; "
+        "last failure",
         "order_id</th><td><pre>5</pre>",
         "<strong>LookupError</strong>: no",
         "line 12, in sync",

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, QueueUnavailable
+from django_delayq.core.errors import IdTaken, QueueFull, QueueUnavailable
 from django_delayq.core.job import NewJob, new_id
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.replay import run_verb
@@ -104,6 +104,26 @@ def test_a_thousand_calls_at_the_same_time_need_no_thread_and_share_the_connecti
         wait_until(lambda: len(redis_client.client_list()) <= others + 1)  # the loop's connections end with it
     finally:
         connection.close()
+
+
+def test_a_refused_call_counts_once_and_one_that_finds_room_elsewhere_not_at_all(warm: Broker) -> None:
+    queue = warm.queue("q", shards=1)
+    limit = warm.inspector.counts("q").ready + 2
+    warm.limit("q", max_length=limit)
+
+    async def main() -> list[Any]:
+        outcomes: list[Any] = [await put(warm), await put(warm, "named")]
+        for ident in (None, "other"):
+            with pytest.raises(QueueFull):
+                await put(warm, ident)
+            queue.full_until = 0.0  # read the lengths again
+        return outcomes
+
+    assert asyncio.run(main()) == ["created"] * 2
+    assert warm.inspector.counts("q").counters["refused"] == 2
+    warm.limit("q", max_length=limit + 1)
+    assert asyncio.run(put(warm)) == "created"
+    assert warm.inspector.counts("q").counters["refused"] == 2
 
 
 def test_the_queue_may_be_opened_from_the_loop_too(broker: Broker) -> None:

@@ -284,7 +284,7 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
 
 def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
     in_morgue(delayq, 100)
-    assert told("delayq_morgue", "retry", "--all", "--delay", "60", "--per-second", "10") == {"kicked": 100}
+    assert told("delayq_morgue", "retry", "--all", "--delay", "60", "--per-second", "10") == {"retried": 100}
     dues = sorted(view.due_ms for view in delayq.inspector.page("default", "waiting", limit=250).jobs)
     assert [due - dues[0] for due in dues] == [100 * n for n in range(100)]
     assert dues[0] > delayq.now_ms() + 30_000
