@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: flags of a shard's rules that follow from the layout; the shard sets the others itself
-ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
+POLICY_FLAGS: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
 #: names of the limits of a queue in settings and requests
 LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
 #: their names in its layout
@@ -203,7 +203,7 @@ def are_kept(queue: ShardSet, number: int, stored: bytes) -> bool:
         return True  # a tombstone
     if is_old(queue, number) and not flags & CLOSING:
         return False
-    return (flags & ORDERED, *limits) == _rules_of(queue, number)
+    return (flags & POLICY_FLAGS, *limits) == _rules_of(queue, number)
 
 
 def is_old(queue: ShardSet, number: int) -> bool:
@@ -229,7 +229,7 @@ def _write(queue: ShardSet, number: int, rules: Rules) -> None:
     values = rules._asdict()
     flags = values.pop("flags")
     closing = CLOSING if is_old(queue, number) else 0
-    queue.rule(number, clear=ORDERED & ~flags, put=flags | closing, **values)
+    queue.rule(number, clear=POLICY_FLAGS & ~flags, put=flags | closing, **values)
 
 
 def _rules_of(queue: ShardSet, number: int) -> Rules:

@@ -139,7 +139,7 @@ def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(br
     assert rules_of(queue)[-5:] == [(9, 10, 2, 5000)] * 5
     broker.resume("q")
     assert rules_of(queue)[-5:] == [(8, 10, 2, 5000)] * 5
-    assert {flags & rules.ORDERED for flags, *_ in rules_of(queue)} == {layout.WEIGHTED}
+    assert {flags & rules.POLICY_FLAGS for flags, *_ in rules_of(queue)} == {layout.WEIGHTED}
 
 
 def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 #: first version with WAITAOF
 _AOF_SINCE: Final = (7, 2)
 #: seconds that the reply to a wait may come after the wait's own end
-_LATE_REPLY_SECONDS: Final = 1.0
+_GRACE: Final = 1.0
 #: seconds after which the key of the small write expires
-_KEY_SECONDS: Final = b"10"
+_KEY_AGE: Final = b"10"
 _STORED: Final = "Redis has the job"
-_ADVICE: Final = "schedule it again under the same id, which is safe, and look at the replicas and the disk of Redis"
+_AGAIN: Final = "schedule it again under the same id, which is safe, and look at the replicas and the disk of Redis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Confirmer:
         pool = self._connection.pool(key)
         link: Any = pool.take(until)  # a connection of redis-py, too
         try:
-            small_write = ("SET", key.rpartition(b":")[0] + b":confirm", b"", "EX", _KEY_SECONDS)
+            small_write = ("SET", key.rpartition(b":")[0] + b":confirm", b"", "EX", _KEY_AGE)
             commands = (words, small_write, self._rule.command)
             packed = b"".join(part for command in commands for part in link.pack_command(*command))
             reply, written, confirmed = link.exchange(packed, partial(self._read, link))
@@ -141,7 +141,7 @@ class Confirmer:
     def _read(self, link: Any) -> list[Any]:
         """Return the replies to the command, to the small write and to the wait; raise the error of the first."""
         replies = [_read_one(link), _read_one(link)]
-        link.allow(self._rule.timeout + _LATE_REPLY_SECONDS)
+        link.allow(self._rule.timeout + _GRACE)
         replies.append(_read_one(link))
         if isinstance(replies[0], Exception):
             raise replies[0]
@@ -155,8 +155,7 @@ class Confirmer:
         missing = self._rule.missing(confirmed)
         if missing:
             raise NotConfirmed(
-                f"{_STORED}, but within {self._rule.timeout:g} s {missing}, so it may be lost with this Redis; "
-                f"{_ADVICE}"
+                f"{_STORED}, but within {self._rule.timeout:g} s {missing}, so it may be lost with this Redis; {_AGAIN}"
             )
 
 
