@@ -256,6 +256,28 @@ def test_closing_the_connection_closes_those_of_the_loops(warm: Broker, redis_cl
     assert run(main()) == "created"
 
 
+def test_closing_the_connection_closes_those_of_a_loop_that_rests_when_it_runs_again(
+    warm: Broker, redis_client: redis.Redis
+) -> None:
+    def connections() -> list[Any]:
+        return [line for line in redis_client.client_list() if line["cmd"].startswith("eval")]
+
+    loop, ended = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        for one in (loop, ended):
+            assert one.run_until_complete(put(warm)) == "created"
+        ended.run_until_complete(ended.shutdown_asyncgens())
+        ended.close()
+        warm.connection.close()
+        loop.run_until_complete(asyncio.sleep(0.05))
+        assert not connections()
+        assert loop.run_until_complete(put(warm)) == "created"
+        assert len(connections()) == 1
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
 def test_calls_that_have_just_begun_outlive_the_end_of_their_connection(warm: Broker) -> None:
     async def main() -> list[ScheduleOutcome]:
         calls = [asyncio.ensure_future(put(warm)) for _ in range(10)]

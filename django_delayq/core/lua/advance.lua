@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Store how far a consumer has read the events of a shard, and trim the entries before the slowest cursor, except
--- the newest ones, which people look at. A cursor never moves back. A position behind the end of the stream is not stored: it belongs to a stream that
--- was lost, and trimming by it would remove unread entries.
+-- the newest ones, which people look at. A cursor never moves back. A position behind the end of the stream is not
+-- stored: it belongs to a stream that was lost, and trimming by it would remove unread entries.
 -- ARGV    3 consumer; 4 position; 5 number of newest events that stay; 6 ... names of all consumers that follow this queue
 -- Returns the consumer's cursor now, or '' when there is none, because the position is after the end of the stream.
 -- Events  none
