@@ -46,6 +46,8 @@ class Broker(QueueRegistry):
 
     #: class of its queues
     queue_class: type[Queue] = Queue
+    #: True for the copy on which an event loop runs a verb: what cannot be done there is done again in a thread
+    is_replay = False
 
     def __init__(
         self,

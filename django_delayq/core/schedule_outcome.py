@@ -91,6 +91,8 @@ OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
 #: reply of a closed shard
 CLOSED_LETTER: Final = "v"
 FULL_LETTER: Final = "f"
+#: replies after which nothing of the job needs a confirmation
+UNCHANGED_LETTERS: Final = frozenset("etfpvl")
 CLOSED_REPLY: Final = b"v"
 
 

@@ -40,6 +40,10 @@ LATER: Final = {
     ScheduleOutcome.FULL: "the queue, or Redis, is full",
     ScheduleOutcome.PAUSED: "the queue is paused for new jobs",
 }
+#: reason why a row is sent again although Redis has its job
+UNCONFIRMED: Final = "Redis has the job, but replicas or disks did not confirm it in time: see manage.py delayq_check"
+#: reasons that are no fault of the row
+FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED))
 #: reasons why a row is given up
 GONE: Final = {
     ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",
@@ -191,9 +195,9 @@ class Claim:
         """Return those rows that the claim still holds."""
         return table(self.alias).filter(*conditions, claim=self.token, **fields)
 
-    def take(self, wanted: QuerySet[OutboxJob]) -> None:
+    def take(self, rows: QuerySet[OutboxJob]) -> None:
         """Claim rows that no process has claimed."""
-        wanted.filter(free()).update(claim=self.token, claimed_until=ahead(self.seconds))
+        rows.filter(free()).update(claim=self.token, claimed_until=ahead(self.seconds))
 
     def write(self, result: RowResult, pks: Collection[int]) -> None:
         """Write one result to rows, as far as the claim still holds them."""

@@ -3,9 +3,10 @@
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
 --         without a quota the shard takes no new jobs; 'set' = end it; 'take' = take at most so many unused places away;
---         'give' = add places; 6 that number; 7 refused jobs that are sent again, and do not count as refused
---         'recall' = change nothing
--- Returns the stored reply of the request, if any (recall), the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
+--         'give' = add places; 6 that number; 7 refused jobs that are sent again, and do not count as
+--         refused; 'recall' = change nothing
+-- Returns the stored reply of the request, if any (recall), the number of live jobs (clear), of places taken (take), or
+--         1; -1 when it is refused.
 -- Events  none
 -- include keys clock begin sweep window
 local act, n = ARGV[5], tonumber(ARGV[6])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, cast
 
 from redis.exceptions import NoScriptError
 
-from ..errors import Misconfigured, QueueFull, QueueUnavailable
+from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
@@ -52,6 +52,11 @@ def pack_argument(value: Any) -> bytes:
 def pack_command(*words: Any) -> bytes:
     """Return a command in wire format."""
     return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+
+
+def _pack_head(sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
+    words = [b"EVALSHA", sha.encode(), len(keys), *keys]
+    return b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
 
 
 class Reply(Protocol):
@@ -125,6 +130,27 @@ class Scripts:
         except REDIS_ERRORS as error:
             raise_clear(error)
 
+    def call_all_confirmed(
+        self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
+    ) -> tuple[list[Any], NotConfirmed | None]:
+        """Run a script on several shards of one node, each with its keys and arguments, and wait once for all.
+
+        Returns:
+            See :meth:`.confirmation.Confirmer.exchange_all`. Calls with an error must be made one by one.
+        """
+        until = time.monotonic() + self._connection.patience
+        try:
+            (sha, _), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
+            commands = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
+            return confirmer.exchange_all(commands, calls[0][0][0], until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
+
+    def node(self, keys: tuple[bytes, ...]) -> int:
+        """Return a number that calls with such keys share if they go to the same node."""
+        with clear_errors():
+            return id(self._connection.pool(keys[0]))
+
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
         exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
@@ -177,11 +203,12 @@ class Scripts:
 
         Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
         """
+        if len(keys) == 1:  # soon packed, and there may be a key for each job
+            return _pack_head(sha, keys, arguments)
         of = (sha, keys[0], keys[-1], arguments)
         head = self._heads.get(of)
         if head is None:
-            words = [b"EVALSHA", sha.encode(), len(keys), *keys]
-            head = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
+            head = _pack_head(sha, keys, arguments)
             if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are packed again
                 self._heads.clear()
             self._heads[of] = head
