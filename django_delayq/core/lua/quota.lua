@@ -3,7 +3,7 @@
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
 --         without a quota the shard takes no new jobs; 'set' = end it; 'take' = take at most so many unused places away;
---         'give' = add places; 6 that number; 7 refused jobs that are sent again, and do not count as refused
+--         'give' = add places; 6 that number
 --         'recall' = change nothing
 -- Returns the stored reply of the request, if any (recall), the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
 -- Events  none
@@ -34,14 +34,9 @@ local reply = -1
 if act == 'take' and is_right and quota then
   reply = math.max(0, math.min(n, tonumber(quota) - redis.call('HLEN', BODY)))
   redis.call('HINCRBY', META, 'quota', text(0 - reply))
-elseif act == 'give' then
-  if ARGV[7] ~= '0' and not ended then
-    redis.call('HINCRBY', COUNT, 'refused', '-' .. ARGV[7])
-  end
-  if is_right and quota then
-    redis.call('HINCRBY', META, 'quota', text(n))
-    reply = 1
-  end
+elseif act == 'give' and is_right and quota then
+  redis.call('HINCRBY', META, 'quota', text(n))
+  reply = 1
 end
 remember(text(reply))
 return reply

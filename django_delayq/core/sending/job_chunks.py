@@ -218,13 +218,13 @@ class JobSender:
         while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
             again = _JobChunk(chunk.number, [chunk.entries[place] for place in full])
             if is_first:
-                if not search.find(chunk.number, len(full), counted=len(full)):
+                if not search.find(chunk.number, len(full)):
                     break
                 self._call(again, self._queue.broker.scripts.begin)
                 answer = again.reply()
             else:
                 request = request_for([new for _, new, _ in again.entries])
-                answer = self._queue.call("quota", chunk.number, 0, 0, b"recall", 0, 0, request=request)
+                answer = self._queue.call("quota", chunk.number, 0, 0, b"recall", 0, request=request)
                 if answer is None:
                     break
             for place, letter in zip(full, self._read_letters(again, answer), strict=True):

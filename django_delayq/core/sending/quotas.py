@@ -85,12 +85,8 @@ class RoomSearch:
         self._has_paused = False
         self._has_met_room = False
 
-    def find(self, number: int, jobs: int = 1, *, counted: int = 0) -> bool:
-        """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again.
-
-        Args:
-            counted: how many of the jobs the shard has counted as refused.
-        """
+    def find(self, number: int, jobs: int = 1) -> bool:
+        """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again."""
         queue, began = self._queue, time.monotonic()
         if self._attempts == MOST_ATTEMPTS or began < queue.full_until:
             return False
@@ -106,7 +102,6 @@ class RoomSearch:
         if free <= 0:
             queue.full_until = began + READ_SECONDS * len(shards)
             return False
-        places = 0
         if here.spare:
             # Another producer has made room, or the refusal was that of a merged job with all its payloads.
             if self._has_met_room:
@@ -114,9 +109,10 @@ class RoomSearch:
             self._has_met_room = True
         else:
             places = self._take(here, shards, min(jobs, free))
-            if not places and not self._is_divided(here, shards):
+            if places:
+                queue.call("quota", number, here.max_length, here.division, b"give", places)
+            elif not self._is_divided(here, shards):
                 self._pause()
-        queue.call("quota", number, here.max_length, here.division, b"give", places, counted)
         return True
 
     def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
@@ -127,7 +123,7 @@ class RoomSearch:
                 break
             if donor.division == here.division:
                 most = max(jobs - taken, donor.spare // 2)
-                reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most, 0)
+                reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most)
                 taken += max(0, reply)
         return taken
 
@@ -158,7 +154,7 @@ def divide(queue: ShardSet, first: int = -1) -> bool:
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
     def call(act: bytes, numbers: Mapping[int, int]) -> list[int]:
-        calls = [(queue.shard(number), (limit, division, act, n, 0)) for number, n in numbers.items()]
+        calls = [(queue.shard(number), (limit, division, act, n)) for number, n in numbers.items()]
         return gather(queue.broker, "quota", calls)
 
     numbers = [room.number for room in shards]

@@ -142,7 +142,7 @@ class Sender(Shards):
         if outcome is not ScheduleOutcome.FULL:
             return outcome
         search = RoomSearch(self)
-        while outcome is ScheduleOutcome.FULL and search.find(self.shard_of(new.id), counted=1):
+        while outcome is ScheduleOutcome.FULL and search.find(self.shard_of(new.id)):
             outcome = self._send_one(new, tick, not_after_ms)
         return outcome
 
