@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from django_delayq.core.broker import Broker
+from django_delayq.core.redis.config import RedisConfig
+from django_delayq.core.redis.connection import connect
+from tests.support.cluster_box import ClusterBox
+from tests.support.redis_box import RedisBox
 
 from .quotas_stage import ids_of, put
 
@@ -22,3 +30,30 @@ def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Br
     assert [put(queue, next(idents)) for _ in range(21)] == [True] * 20 + [False]
     assert counted == sorted(counted)
     assert counted[-1] == calls.count("schedule") - 20 > 1, "what was sent again with success counts, too"
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.one_server("starts a cluster of its own, of which it kills a node")
+def test_a_node_that_is_down_leaves_a_refusal_a_refusal_on_the_other_nodes(redis_box: RedisBox, prefix: str) -> None:
+    with ClusterBox(binary=redis_box.binary) as cluster:
+        config = RedisConfig.parse({**cluster.setting, "SOCKET_TIMEOUT": 0.5, "RETRIES": 1})
+        broker = Broker(connect(config), prefix=prefix)
+        queue = broker.queue("q", shards=9)
+        broker.limit("q", max_length=90)
+        nodes = [cluster.node_of(queue.shard(number).keys[0]) for number in queue.numbers]
+        here = nodes[0]
+        gone = next(node for node in nodes if node is not here)
+        idents = ids_of(queue, 0)
+        assert [put(queue, next(idents)) for _ in range(10)] == [True] * 10, "the part of this shard"
+        gone.kill()
+        began = time.monotonic()
+        assert not put(queue, next(idents))
+        assert time.monotonic() - began < 4
+        began = time.monotonic()
+        assert [put(queue, next(idents)) for _ in range(10)] == [False] * 10
+        assert time.monotonic() - began < 0.5, "the other nodes are not queried each time"
+        place = next(place for place, node in enumerate(nodes) if place and node is not gone)
+        assert put(queue, next(ids_of(queue, place)))
+        broker.connection.close()

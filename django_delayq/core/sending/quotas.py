@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import rules
+from ..errors import QueueUnavailable
 from ..records.layout import CLOSING, RULES, Rules
 from ..redis.gather import gather
 from ..redis.scripts import clear_errors
@@ -34,6 +35,8 @@ MOST_ATTEMPTS: Final = 6
 READ_SECONDS: Final = 1e-5
 #: seconds for which a queue without a limit is known to have none
 NO_LIMIT_SECONDS: Final = 1.0
+#: seconds for which no room is searched after a shard of the queue did not answer
+OUTAGE_SECONDS: Final = 1.0
 #: shortest and longest pause while another process moves places or divides the limit, seconds
 _PAUSE: Final = (0.002, 0.006)
 
@@ -87,6 +90,13 @@ class RoomSearch:
 
     def find(self, number: int, jobs: int = 1) -> bool:
         """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again."""
+        try:
+            return self._make_room(number, jobs)
+        except QueueUnavailable:  # a part of it: the shard itself has answered
+            self._queue.full_until = time.monotonic() + OUTAGE_SECONDS
+            return False
+
+    def _make_room(self, number: int, jobs: int) -> bool:
         queue, began = self._queue, time.monotonic()
         if self._attempts == MOST_ATTEMPTS or began < queue.full_until:
             return False
