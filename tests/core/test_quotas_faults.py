@@ -7,12 +7,14 @@ import time
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.core.redis.connection import connect
+from django_delayq.core.sending import quotas
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
-from .quotas_stage import ids_of, put
+from .quotas_stage import ids_of, put, run_some
 
 
 def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Broker) -> None:
@@ -30,6 +32,25 @@ def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Br
     assert [put(queue, next(idents)) for _ in range(21)] == [True] * 20 + [False]
     assert counted == sorted(counted)
     assert counted[-1] == calls.count("schedule") - 20 > 1, "what was sent again with success counts, too"
+
+
+def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = broker.queue("q", shards=4)
+    broker.limit("q", max_length=10)
+    assert queue.count_many(NewJob(f"j{number}", "work") for number in range(50)) == {"created": 10, "full": 40}
+    reads, original = [], quotas.read_room
+    monkeypatch.setattr(quotas, "read_room", lambda queue: reads.append(1) or original(queue))
+    until, tries = time.monotonic() + 0.6, 0
+    while time.monotonic() < until:
+        assert not put(queue, f"new{tries}")
+        tries += 1
+    assert 2 <= len(reads) < tries / 10
+    # It is read again soon after there is room.
+    assert run_some(queue)
+    time.sleep(0.06)
+    assert put(queue, "later")
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

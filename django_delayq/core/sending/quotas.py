@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: most attempts to make room for one call
 MOST_ATTEMPTS: Final = 6
-#: share of its time, in seconds per shard, after which a process reads the lengths of a full queue again
-READ_SECONDS: Final = 1e-5
+#: a process believes that a queue is full for so many times the time that reading it took
+BELIEF: Final = 99
 #: seconds for which a queue without a limit is known to have none
 NO_LIMIT_SECONDS: Final = 1.0
 #: seconds for which no room is searched after a shard of the queue did not answer
@@ -110,7 +110,8 @@ class RoomSearch:
             return False
         free = here.max_length - sum(room.length for room in shards)
         if free <= 0:
-            queue.full_until = began + READ_SECONDS * len(shards)
+            now = time.monotonic()
+            queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
             return False
         if here.spare:
             # Another producer has made room, or the refusal was that of a merged job with all its payloads.
