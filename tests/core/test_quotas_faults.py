@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from functools import partial
 
 import pytest
 
+from django_delayq.core import rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.core.redis.connection import connect
 from django_delayq.core.sending import quotas
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
-from .quotas_stage import ids_of, put, run_some
+from .epochs_stage import other
+from .quotas_stage import given, ids_of, in_threads, put, run_some
 
 
 def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Broker) -> None:
@@ -51,6 +56,37 @@ def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(
     assert run_some(queue)
     time.sleep(0.06)
     assert put(queue, "later")
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+def test_producers_that_all_find_a_new_limit_undivided_store_their_jobs(broker: Broker) -> None:
+    broker.queue("q", shards=64)
+    for turn in range(3):
+        rules.limit(broker, "q", max_length=10_000 + turn)  # it is left to producers to divide it
+        stored: list[bool] = []
+        begin = threading.Barrier(20)
+
+        def produce(mine: Queue, ident: str, begin: threading.Barrier = begin, stored: list[bool] = stored) -> None:
+            begin.wait()
+            stored.append(put(mine, ident))
+
+        in_threads(*(partial(produce, other(broker).queue("q"), f"{turn}-{number}") for number in range(20)))
+        assert stored == [True] * 20
+
+
+def test_a_division_whose_process_died_is_followed_by_another_one(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=30)
+    division = quotas.read_room(queue)[0].division + 1
+    assert queue.call("quota", 0, 30, division, b"clear", 0, 0) == 0
+    assert queue.call("quota", 0, 30, division + 1, b"clear", 60_000, 0) == -1, "another one is running"
+    assert quotas.divide(queue) is False
+    began = time.monotonic()
+    assert [put(queue, f"j{number}") for number in range(31)] == [True] * 30 + [False]
+    assert time.monotonic() - began < 2
+    assert sum(quota or 0 for quota in given(queue)) == 30
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ NO_LIMIT_SECONDS: Final = 1.0
 OUTAGE_SECONDS: Final = 1.0
 #: shortest and longest pause while another process moves places or divides the limit, seconds
 _PAUSE: Final = (0.002, 0.006)
+#: the same, for each shard besides
+_PAUSE_OF_SHARD: Final = 1e-4
+#: a division that has not ended after so many ms, and so many for each shard, is given up, and another one may begin
+DIVISION_MS: Final = 100
+DIVISION_MS_OF_SHARD: Final = 1
 
 
 class ShardRoom(NamedTuple):
@@ -89,7 +94,7 @@ class RoomSearch:
         self._has_met_room = False
 
     def find(self, number: int, jobs: int = 1) -> bool:
-        """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again."""
+        """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again."""
         try:
             return self._make_room(number, jobs)
         except QueueUnavailable:  # a part of it: the shard itself has answered
@@ -97,83 +102,96 @@ class RoomSearch:
             return False
 
     def _make_room(self, number: int, jobs: int) -> bool:
-        queue, began = self._queue, time.monotonic()
-        if self._attempts == MOST_ATTEMPTS or began < queue.full_until:
-            return False
-        self._attempts += 1
-        shards = read_room(queue)
-        here = next((room for room in shards if room.number == number), None)
-        if here is None or here.is_closed:
-            return False  # which refuses only payloads of its merged jobs
-        if not here.max_length:
-            queue.full_until = began + NO_LIMIT_SECONDS
-            return False
-        free = here.max_length - sum(room.length for room in shards)
-        if free <= 0:
-            now = time.monotonic()
-            queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
-            return False
-        if here.spare:
-            # Another producer has made room, or the refusal was that of a merged job with all its payloads.
-            if self._has_met_room:
+        queue = self._queue
+        while queue.full_until <= (began := time.monotonic()) and self._attempts < MOST_ATTEMPTS:
+            shards = read_room(queue)
+            here = next((room for room in shards if room.number == number), None)
+            if here is None or here.is_closed:
+                return False  # which refuses only payloads of its merged jobs
+            if not here.max_length:
+                queue.full_until = began + NO_LIMIT_SECONDS
                 return False
-            self._has_met_room = True
-        else:
-            places = self._take(here, shards, min(jobs, free))
-            if places:
+            if is_undivided(shards):
+                if not divide(queue, number, shards):
+                    self._pause(shards)
+                continue
+            free = here.max_length - sum(room.length for room in shards)
+            if free <= 0:
+                now = time.monotonic()
+                queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
+                return False
+            self._attempts += 1
+            if here.spare:
+                # Another producer has made room, or the refusal was that of a merged job with all its payloads.
+                is_new, self._has_met_room = not self._has_met_room, True
+                return is_new
+            if places := self._take(here, shards, min(jobs, free)):
                 queue.call("quota", number, here.max_length, here.division, b"give", places)
-            elif not self._is_divided(here, shards):
-                self._pause()
-        return True
+            elif not self._find_lost(here, shards):
+                self._pause(shards)
+            return True
+        return False
 
     def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
         """Take places for ``jobs`` jobs from other shards, and more from one that has many; return their number."""
         taken = 0
         for donor in sorted(shards, key=lambda room: room.spare, reverse=True):
-            if here.quota is None or taken >= jobs or not donor.spare:
+            if taken >= jobs or not donor.spare:
                 break
-            if donor.division == here.division:
-                most = max(jobs - taken, donor.spare // 2)
-                reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most)
-                taken += max(0, reply)
+            most = max(jobs - taken, donor.spare // 2)
+            reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most)
+            taken += max(0, reply)
         return taken
 
-    def _is_divided(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
-        """Divide the limit, unless another process may be about to give away the missing places."""
-        if here.division and not self._has_paused and any(room.quota != 0 for room in shards):
-            return False
-        return divide(self._queue, here.number)
+    def _find_lost(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
+        """Divide the limit if places belong to no shard, unless another process may be about to give them away."""
+        total = sum(room.quota or 0 for room in shards)
+        return total < here.max_length and (self._has_paused or not total) and divide(self._queue, here.number, shards)
 
-    def _pause(self) -> None:
+    def _pause(self, shards: list[ShardRoom]) -> None:
         self._has_paused = True
-        time.sleep(random.uniform(*_PAUSE))
+        time.sleep(random.uniform(*_PAUSE) + _PAUSE_OF_SHARD * len(shards))
 
 
-def divide(queue: ShardSet, first: int = -1) -> bool:
+def is_undivided(shards: list[ShardRoom]) -> bool:
+    """Return True if some shard has no part of the limit: at first, after a change, or while a process divides it."""
+    return any(room.quota is None for room in shards)
+
+
+def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = None) -> bool:
     """Divide the limit of a queue among its shards, by their lengths.
 
     Args:
         first: the shard that gets a free place before the others.
+        shards: the shards as read; if the limit was divided since then, it is not divided again.
 
     Returns:
         False if nothing was divided: there is no limit, or another process changes it or divides it.
     """
-    shards = read_room(queue)
+    shards = shards or read_room(queue)
     if len({room.max_length for room in shards}) != 1:
         rules.restore(queue)
         return False
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
-    def call(act: bytes, numbers: Mapping[int, int]) -> list[int]:
-        calls = [(queue.shard(number), (limit, division, act, n)) for number, n in numbers.items()]
-        return gather(queue.broker, "quota", calls)
+    def call(act: bytes, numbers: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+        calls = [(queue.shard(number), (limit, division, act, *n)) for number, n in numbers.items()]
+        return dict(zip(numbers, gather(queue.broker, "quota", calls), strict=True))
 
-    numbers = [room.number for room in shards]
-    lengths = dict(zip(numbers, call(b"clear", dict.fromkeys(numbers, 0)), strict=True)) if limit else {}
-    if not lengths or min(lengths.values()) < 0:
+    # Of several processes, the one that clears the first shard divides: until it has set that shard's quota, which it
+    # does last, or is late, the shard refuses others.
+    leader, *others = (room.number for room in shards)
+    was_unset = int(shards[0].quota is None)
+    patience_ms = DIVISION_MS + DIVISION_MS_OF_SHARD * len(shards)
+    lengths = call(b"clear", {leader: (patience_ms, was_unset)}) if limit else {leader: -1}
+    if lengths[leader] >= 0:
+        lengths |= call(b"clear", dict.fromkeys(others, (0, 0)))
+    if min(lengths.values()) < 0:
         return False
     takers = sorted((room.number for room in shards if not room.is_closed), key=lambda number: number != first)
-    return min(call(b"set", quotas_of(limit, lengths, takers))) >= 0
+    parts = {number: (quota,) for number, quota in quotas_of(limit, lengths, takers).items()}
+    last = {leader: parts.pop(leader)}
+    return min((call(b"set", parts) | call(b"set", last)).values()) >= 0
 
 
 def quotas_of(limit: int, lengths: Mapping[int, int], takers: list[int]) -> dict[int, int]:
