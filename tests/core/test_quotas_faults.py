@@ -15,6 +15,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.core.redis.connection import connect
 from django_delayq.core.sending import quotas
+from django_delayq.core.settlement import bury
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
@@ -90,6 +91,38 @@ def test_a_division_whose_process_died_is_followed_by_another_one(broker: Broker
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("field", "by"), [("quota", 5), ("division", -1)])
+def test_what_a_failover_has_undone_in_one_shard_is_mended_by_the_first_refused_producer(
+    broker: Broker, field: str, by: int
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    first = ids_of(queue, 0)
+    assert all(put(queue, next(first)) for _ in range(3))
+    broker.client.hincrby(queue.shard(1).names["meta"], field, by)
+    assert put(queue, next(first)), "refused by its shard, whose quota is used up"
+    rooms = quotas.read_room(queue)
+    assert sum(room.quota or 0 for room in rooms) == 9
+    assert len({room.division for room in rooms}) == 1
+    others = ids_of(queue, 1, 2)
+    assert [put(queue, next(others)) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_jobs_kicked_into_a_full_queue_make_the_first_refused_producer_divide_the_limit(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    broker.limit("q", max_length=10)
+    idents = ids_of(queue, 0)
+    for _ in range(4):
+        assert put(queue, next(idents))
+    jobs = queue.reserve(0, 4, worker="w").jobs
+    assert sum(queue.settle([bury(job, 1, 2, reason="no") for job in jobs])) == 4
+    assert all(put(queue, next(idents)) for _ in range(8))
+    assert [queue.kick(job.id) for job in jobs] == ["kicked"] * 4
+    assert not put(queue, next(idents))
+    others = ids_of(queue, 1)
+    assert [put(queue, next(others)) for _ in range(3)] == [False] * 3
 
 
 @pytest.mark.one_server("starts a cluster of its own, of which it kills a node")

@@ -111,11 +111,12 @@ class RoomSearch:
             if not here.max_length:
                 queue.full_until = began + NO_LIMIT_SECONDS
                 return False
-            if is_undivided(shards):
+            free = here.max_length - sum(room.length for room in shards)
+            are_unused = free <= 0 and any(room.spare for room in shards)  # jobs were kicked above the quotas
+            if are_unused or not is_divided(queue, shards):
                 if not divide(queue, number, shards):
                     self._pause(shards)
                 continue
-            free = here.max_length - sum(room.length for room in shards)
             if free <= 0:
                 now = time.monotonic()
                 queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
@@ -153,9 +154,19 @@ class RoomSearch:
         time.sleep(random.uniform(*_PAUSE) + _PAUSE_OF_SHARD * len(shards))
 
 
-def is_undivided(shards: list[ShardRoom]) -> bool:
-    """Return True if some shard has no part of the limit: at first, after a change, or while a process divides it."""
-    return any(room.quota is None for room in shards)
+def is_divided(queue: ShardSet, shards: list[ShardRoom]) -> bool:
+    """Return True if each shard has a quota of the same division, and no place is given out twice.
+
+    After a failover a shard may have forgotten that places were taken from it.
+    """
+    if any(room.quota is None for room in shards) or len({room.division for room in shards}) > 1:
+        return False
+    # Places that are moved between the reads of two shards are counted twice.
+    return not (_exceed(shards) and _exceed(read_room(queue)))
+
+
+def _exceed(shards: list[ShardRoom]) -> bool:
+    return sum(room.quota or 0 for room in shards) > shards[0].max_length
 
 
 def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = None) -> bool:
