@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -18,6 +19,7 @@ from django_delayq.core.sending import quotas
 from django_delayq.core.settlement import bury
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
 
 from .epochs_stage import other
 from .quotas_stage import given, ids_of, in_threads, put, run_some
@@ -123,6 +125,24 @@ def test_jobs_kicked_into_a_full_queue_make_the_first_refused_producer_divide_th
     assert not put(queue, next(idents))
     others = ids_of(queue, 1)
     assert [put(queue, next(others)) for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.one_server("a proxy in front of one server")
+def test_a_first_try_whose_reply_was_lost_finds_room_for_the_rest_of_its_chunk(
+    redis_box: RedisBox, broker: Broker, proxy_factory: Callable[[str], TcpProxy]
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    proxy = proxy_factory(str(redis_box.socket_path))
+    late = Broker(connect(RedisConfig.parse(proxy.url)), prefix=broker.prefix)
+    mine = late.queue("q")
+    idents = ids_of(queue, 0)
+    news = [NewJob(next(idents), "work", key=b"key %12d" % n, repeatable=True) for n in range(8)]
+    assert put(mine, next(ids_of(queue, 1))), "which loads the script"
+    proxy.cut_after_request(when=lambda sent: sent.count(b"key            7"))
+    assert mine.schedule_many(news) == ["created"] * 8
+    assert proxy.cuts_done == 1
+    late.connection.close()
 
 
 @pytest.mark.one_server("starts a cluster of its own, of which it kills a node")

@@ -3,10 +3,10 @@
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
 --         without a quota the shard takes no new jobs. It is refused if the division before has begun less than 6 ms
---         ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished; 'set' = end it; 'take' = take at most so many unused places away;
---         'give' = add places; 6 that number
---         'recall' = change nothing
--- Returns the stored reply of the request, if any (recall), the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
+--         ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished;
+--         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number;
+--         'refuse' = store 6, letters, as the reply to this request, if the reply to request 7 is stored
+-- Returns the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
 -- Events  none
 -- include keys clock begin sweep window
 local act, n = ARGV[5], tonumber(ARGV[6])
@@ -32,9 +32,12 @@ end
 
 local seen = replay()
 if seen then
-  return act == 'recall' and seen or tonumber(seen)
-elseif act == 'recall' then
-  return false
+  return tonumber(seen) or 1
+elseif act == 'refuse' then
+  if redis.call('HEXISTS', REPLY, ARGV[7]) == 1 then
+    remember(ARGV[6])
+  end
+  return 1
 end
 local reply = -1
 if act == 'take' and is_right and quota then
