@@ -145,6 +145,46 @@ def test_a_first_try_whose_reply_was_lost_finds_room_for_the_rest_of_its_chunk(
     late.connection.close()
 
 
+@pytest.mark.one_server("a proxy in front of one server")
+def test_a_search_takes_no_longer_than_its_limit_though_a_call_may(
+    redis_box: RedisBox,
+    broker: Broker,
+    proxy_factory: Callable[[str], TcpProxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    first = ids_of(queue, 0)
+    assert all(put(queue, next(first)) for _ in range(3))
+    proxy = proxy_factory(str(redis_box.socket_path))
+    late = Broker(connect(RedisConfig.parse(proxy.url)), prefix=broker.prefix)
+    assert late.connection.patience > 10
+    mine, original = late.queue("q"), quotas.read_room
+
+    def read_and_stall(queue: Queue) -> list[quotas.ShardRoom]:
+        shards = original(queue)
+        proxy.blackhole()
+        return shards
+
+    monkeypatch.setattr(quotas, "read_room", read_and_stall)
+    began = time.monotonic()
+    assert not put(mine, next(first))
+    assert time.monotonic() - began < 3
+    late.connection.close()
+
+
+def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker.queue("q", shards=3)
+    rules.limit(broker, "q", max_length=9)
+    monkeypatch.setattr(quotas, "divide", lambda *_: False)
+    began = time.monotonic()
+    assert not put(queue, "a")
+    assert time.monotonic() - began < 3
+    began = time.monotonic()
+    assert not put(queue, "b")
+    assert time.monotonic() - began < 0.5
+
+
 @pytest.mark.one_server("starts a cluster of its own, of which it kills a node")
 def test_a_node_that_is_down_leaves_a_refusal_a_refusal_on_the_other_nodes(redis_box: RedisBox, prefix: str) -> None:
     with ClusterBox(binary=redis_box.binary) as cluster:

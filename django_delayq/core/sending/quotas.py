@@ -18,13 +18,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from .. import rules
 from ..errors import QueueUnavailable
 from ..records.layout import CLOSING, RULES, Rules
 from ..redis.gather import gather
+from ..redis.link import within
 from ..redis.scripts import clear_errors
+from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..shard_set import ShardSet
@@ -35,7 +37,9 @@ MOST_ATTEMPTS: Final = 6
 BELIEF: Final = 99
 #: seconds for which a queue without a limit is known to have none
 NO_LIMIT_SECONDS: Final = 1.0
-#: seconds for which no room is searched after a shard of the queue did not answer
+#: longest search of one call, seconds
+MOST_SECONDS: Final = 2.0
+#: seconds for which no room is searched after a search that took that long, or after a shard did not answer
 OUTAGE_SECONDS: Final = 1.0
 #: shortest and longest pause while another process moves places or divides the limit, seconds
 _PAUSE: Final = (0.002, 0.006)
@@ -89,21 +93,29 @@ class RoomSearch:
 
     def __init__(self, queue: ShardSet) -> None:
         self._queue = queue
+        #: when (monotonic) the search ends; None = it has not begun
+        self._until: float | None = None
         self._attempts = 0
         self._has_paused = False
         self._has_met_room = False
 
     def find(self, number: int, jobs: int = 1) -> bool:
         """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again."""
+        queue, now = self._queue, time.monotonic()
+        if now < queue.full_until or self._attempts == MOST_ATTEMPTS:
+            return False
+        if self._until is None:
+            self._until = now + min(MOST_SECONDS, queue.broker.connection.patience)
         try:
-            return self._make_room(number, jobs)
+            with within(self._until):
+                return self._make_room(number, jobs)
         except QueueUnavailable:  # a part of it: the shard itself has answered
-            self._queue.full_until = time.monotonic() + OUTAGE_SECONDS
+            queue.full_until = time.monotonic() + OUTAGE_SECONDS
             return False
 
     def _make_room(self, number: int, jobs: int) -> bool:
         queue = self._queue
-        while queue.full_until <= (began := time.monotonic()) and self._attempts < MOST_ATTEMPTS:
+        while (began := time.monotonic()) < cast(float, self._until):
             shards = read_room(queue)
             here = next((room for room in shards if room.number == number), None)
             if here is None or here.is_closed:
@@ -127,11 +139,17 @@ class RoomSearch:
                 is_new, self._has_met_room = not self._has_met_room, True
                 return is_new
             if places := self._take(here, shards, min(jobs, free)):
-                queue.call("quota", number, here.max_length, here.division, b"give", places)
+                self._call(number, here, b"give", places)
             elif not self._find_lost(here, shards):
                 self._pause(shards)
             return True
+        queue.full_until = began + OUTAGE_SECONDS
         return False
+
+    def _call(self, number: int, here: ShardRoom, act: bytes, places: int) -> int:
+        shard, scripts = self._queue.shard(number), self._queue.broker.scripts
+        args = (new_request(), shard.constants, here.max_length, here.division, act, places)
+        return int(scripts.call("quota", shard.keys, *args, until=self._until))
 
     def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
         """Take places for ``jobs`` jobs from other shards, and more from one that has many; return their number."""
@@ -140,8 +158,7 @@ class RoomSearch:
             if taken >= jobs or not donor.spare:
                 break
             most = max(jobs - taken, donor.spare // 2)
-            reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most)
-            taken += max(0, reply)
+            taken += max(0, self._call(donor.number, here, b"take", most))
         return taken
 
     def _find_lost(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
