@@ -136,11 +136,12 @@ def test_a_queue_without_a_limit_is_not_read_for_a_merged_job_that_is_full(
     for number in range(20):
         with pytest.raises(QueueFull, match="max_payloads"):
             stage.add("m", b"%d" % number, max_payloads=1)
-    assert len(reads) <= 2
     stage.broker.limit("q", max_length=5)
+    reads.clear()
     stage.queue.full_until = 0.0
     with pytest.raises(QueueFull, match="max_payloads"):
         stage.add("m", b"q", max_payloads=1)
+    assert reads == []
     assert stage.add("n", b"q", max_payloads=1) == "created"
 
 

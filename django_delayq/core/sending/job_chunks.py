@@ -15,7 +15,7 @@ from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER
 from .chunks import CHUNK_BYTES, ChunkSender
 from .quotas import RoomSearch
 from .room import RoomWait
@@ -190,7 +190,7 @@ class JobSender:
         if FULL_LETTER in letters:
             is_repeated = (len(answer) - len(letters)) % 16 and all(new.repeatable for _, new, _ in entries)
             letters = self._found_room(chunk, letters, is_first=not is_repeated)
-        if FULL_LETTER in letters and not self._room.over:
+        if not self._room.over and (FULL_LETTER in letters or ID_FULL_LETTER in letters):
             entries, letters = self._without_full(entries, letters)
         places = [entry[0] for entry in entries]
         if CLOSED_LETTER not in letters:
@@ -247,7 +247,7 @@ class JobSender:
         """Keep the jobs whose callers wait for room; return the other entries with their letters."""
         pairs, kept = list(zip(entries, letters, strict=True)), []
         for entry, letter in pairs:
-            if letter == FULL_LETTER and entry[1].room_ms:
+            if letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms:
                 self._full.append(entry)
             else:
                 kept.append((entry, letter))

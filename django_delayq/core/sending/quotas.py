@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS: Final = 6
 #: a process believes that a queue is full for so many times the time that reading it took
 BELIEF: Final = 99
-#: seconds for which a queue without a limit is known to have none
-NO_LIMIT_SECONDS: Final = 1.0
 #: longest search of one call, seconds
 MOST_SECONDS: Final = 2.0
 #: seconds for which no room is searched after a search that took that long, or after a shard did not answer
@@ -97,7 +95,6 @@ class RoomSearch:
         self._until: float | None = None
         self._attempts = 0
         self._has_paused = False
-        self._has_met_room = False
 
     def find(self, number: int, jobs: int = 1) -> bool:
         """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again."""
@@ -118,11 +115,11 @@ class RoomSearch:
         while (began := time.monotonic()) < cast(float, self._until):
             shards = read_room(queue)
             here = next((room for room in shards if room.number == number), None)
-            if here is None or here.is_closed:
-                return False  # which refuses only payloads of its merged jobs
-            if not here.max_length:
-                queue.full_until = began + NO_LIMIT_SECONDS
+            if here is None:
                 return False
+            if not here.max_length:
+                self._attempts += 1
+                return True  # the limit was removed meanwhile
             free = here.max_length - sum(room.length for room in shards)
             are_unused = free <= 0 and any(room.spare for room in shards)  # jobs were kicked above the quotas
             if are_unused or not is_divided(queue, shards):
@@ -135,9 +132,7 @@ class RoomSearch:
                 return False
             self._attempts += 1
             if here.spare:
-                # Another producer has made room, or the refusal was that of a merged job with all its payloads.
-                is_new, self._has_met_room = not self._has_met_room, True
-                return is_new
+                return True  # another producer has made room
             if places := self._take(here, shards, min(jobs, free)):
                 self._call(number, here, b"give", places)
             elif not self._find_lost(here, shards):

@@ -15,7 +15,7 @@ from ..job import NewJob, new_key
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
@@ -138,15 +138,14 @@ class Sender(Shards):
         return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
-        outcome = self._send_one(new, tick, not_after_ms)
-        if outcome is not ScheduleOutcome.FULL:
-            return outcome
-        search = RoomSearch(self)
-        while outcome is ScheduleOutcome.FULL and search.find(self.shard_of(new.id)):
-            outcome = self._send_one(new, tick, not_after_ms)
-        return outcome
+        letter = self._send_one(new, tick, not_after_ms)
+        if letter == FULL_LETTER:
+            search = RoomSearch(self)
+            while letter == FULL_LETTER and search.find(self.shard_of(new.id)):
+                letter = self._send_one(new, tick, not_after_ms)
+        return OF_LETTER[letter]
 
-    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> ScheduleOutcome:
+    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> str:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
         confirmed = not tick and self.is_confirmed(new)
@@ -164,7 +163,7 @@ class Sender(Shards):
         except NotConfirmed as error:
             error.id = new.id
             raise
-        return OF_LETTER[letter or CLOSED_LETTER]
+        return letter or CLOSED_LETTER
 
     # -- shards of an id ----------------------------------------------------------------------------------------------
 
