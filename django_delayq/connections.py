@@ -126,7 +126,7 @@ class DjangoBroker(Broker):
         """
         if is_configured(name):
             entry = conf().queue(name)
-            self.limit(name, **rules.limits_of({word: getattr(entry, word) for word in rules.LIMITS}))
+            self.limit(name, **rules.limit_arguments({word: getattr(entry, word) for word in rules.LIMITS}))
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:

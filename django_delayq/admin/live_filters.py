@@ -19,7 +19,7 @@ __all__ = ["FILTERS", "filter_of", "given_filters"]
 
 #: parameters of the address
 FILTERS: Final = (
-    *("text", "task", "prefix", "id_from", "id_to", "failures", "never_started"),
+    *("text", "task", "prefix", "id_from", "id_to", "failures", "failures_to", "never_started"),
     *("due_from", "due_before", "buried_from", "buried_before"),
 )
 _MOMENTS: Final = ("due_from", "due_before", "buried_from", "buried_before")
@@ -52,6 +52,7 @@ def filter_of(given: Mapping[str, str]) -> JobFilter:
         due_from_ms=_ms_of(given.get("due_from", "")),
         due_before_ms=_ms_of(given.get("due_before", "")),
         failures=int(given.get("failures", 0)),
+        failures_to=int(given["failures_to"]) if "failures_to" in given else None,
         never_started="never_started" in given,
         buried_from_ms=_ms_of(given.get("buried_from", "")),
         buried_before_ms=_ms_of(given.get("buried_before", "")),
@@ -61,7 +62,7 @@ def filter_of(given: Mapping[str, str]) -> JobFilter:
 def _is_valid(name: str, value: str) -> bool:
     if name in _MOMENTS:
         return _ms_of(value) is not None
-    if name == "failures":
+    if name in ("failures", "failures_to"):
         return value.isascii() and value.isdigit() and len(value) < 7
     return name != "never_started" or value == "1"
 

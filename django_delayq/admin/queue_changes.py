@@ -81,7 +81,7 @@ class QueueChanges(RedisPages):
         if request.method != "POST" or configured or not form.is_valid():
             more = {"form": form, "configured": configured, "yes": _("Change the limits")}
             return self.confirm(request, "queue_limit", _("Change limits"), queue, **more)
-        queue.broker.limit(queue.name, **rules.limits_of(form.limits))
+        queue.broker.limit(queue.name, **rules.limit_arguments(form.limits))
         self.note(request, queue.name, f"limits: {form.limits}")
         messages.success(request, _("The limits were changed."))
         return self.back(self.url("change", queue.name))

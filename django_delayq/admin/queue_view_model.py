@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..core.moments import datetime_of
-from ..core.rules import orders_of
+from ..core.rules import queue_policy
 from ..settings.conf import conf
 from ..status import LOST_AFTER
 from .formatting import NOTHING, When, duration, exact, grouped, moment
@@ -60,13 +60,13 @@ class QueueViewModel:
     @property
     def paused(self) -> str:
         """Paused direction: in, out, both or ""."""
-        direction: str = orders_of(self.queue.layout)["paused"]
+        direction: str = queue_policy(self.queue.layout)["paused"]
         return direction
 
     @property
     def paused_name(self) -> str:
         """Display name of the paused direction."""
-        orders = orders_of(self.queue.layout)
+        orders = queue_policy(self.queue.layout)
         name = str(PAUSED_NAMES.get(orders["paused"], ""))
         ends = [datetime_of(end) for end in orders["until"].values()]
         return _("%(name)s, ends at %(ends)s") % {"name": name, "ends": " / ".join(map(exact, ends))} if ends else name
@@ -116,7 +116,7 @@ class QueueViewModel:
     @property
     def limits(self) -> list[tuple[str, str]]:
         """(name, value) of the limits in force."""
-        limits: dict[str, Any] = orders_of(self.queue.layout)["limits"]
+        limits: dict[str, Any] = queue_policy(self.queue.layout)["limits"]
         return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in limits.items()]
 
     @property
@@ -143,7 +143,7 @@ class WorkerViewModel:
 
 
 def limit_text(name: str, value: Any) -> str:
-    """Return the display text of a limit of :func:`orders_of`."""
+    """Return the display text of a limit of :func:`queue_policy`."""
     if name == "weighted":
         return _("weighted")
     return duration(value / 1000) if name.endswith("_ms") else grouped(value)

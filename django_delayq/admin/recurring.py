@@ -16,7 +16,7 @@ from ..core.errors import QueuePaused
 from ..core.task import registry
 from ..status import RecurringStatus
 from ..status.recurring import read_recurring
-from ..worker.recurring import run_now, work_of
+from ..worker.recurring import resume, run_now, work_of
 from .formatting import moment
 from .redis_pages import RedisPages
 
@@ -52,20 +52,23 @@ class RecurringPages(RedisPages):
             raise PermissionDenied
 
         def act() -> str:
-            broker, work = connections.broker(), work_of(registry, task)
+            broker = connections.broker()
             texts = {
                 "pause": _("Paused: the ticks of %s do not fire until it is resumed."),
                 "resume": _("The ticks of %s fire again."),
                 "run": _("A run of %s is due now."),
             }
-            if verb == "run":
-                outcome = run_now(broker, work)
-                if outcome == "gated":
-                    texts["run"] = _("A run of %s begins when the present one ends.")
+            if verb == "resume":
+                name = resume(broker, registry, task)
             else:
-                (recurring_pauses.pause if verb == "pause" else recurring_pauses.resume)(broker, work.task.name)
-            self.note(request, work.task.name, f"{verb} recurring task")
-            return texts[verb] % work.task.name
+                work = work_of(registry, task)
+                name = work.task.name
+                if verb == "pause":
+                    recurring_pauses.pause(broker, name)
+                elif run_now(broker, work) == "gated":
+                    texts["run"] = _("A run of %s begins when the present one ends.")
+            self.note(request, name, f"{verb} recurring task")
+            return texts[verb] % name
 
         try:
             self.report_result(request, act)

@@ -55,12 +55,12 @@ class QueueView:
     @property
     def paused(self) -> str:
         """Direction in which it is paused, or an empty text."""
-        return str(rules.orders_of(self.queue.layout)["paused"])
+        return str(rules.queue_policy(self.queue.layout)["paused"])
 
     @property
     def paused_until(self) -> dict[str, int]:
         """Ends of pauses that end by themselves, by direction, Unix ms."""
-        return dict(rules.orders_of(self.queue.layout)["until"])
+        return dict(rules.queue_policy(self.queue.layout)["until"])
 
     @property
     def configured(self) -> bool:

@@ -41,6 +41,8 @@ logger: Final = logging.getLogger("django_delayq.api")
 
 #: seconds after which a caller retries if its request could not wait
 RETRY_AFTER: Final = "1"
+#: a lease that the caller holds ends within its margin
+DEADLINE_SOON: Final = {"deadline_soon": True}
 
 
 def can_wait(request: Request) -> bool:
@@ -48,9 +50,11 @@ def can_wait(request: Request) -> bool:
     return isinstance(request._request, ASGIRequest)
 
 
-def answer(search: Search) -> Response:
+def answer(search: Search, *, deadline_soon: bool = False) -> Response:
     """Return a response with the jobs that are due now."""
     jobs = search.run(0.0)
+    if deadline_soon:
+        return Response({**_rendered(jobs), **DEADLINE_SOON})
     return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
@@ -81,9 +85,10 @@ class WaitingResponse(Response):
         request: the request.
         search: the search for due jobs.
         seconds: how long it may wait.
+        to_deadline: True = the wait ends because of a lease that the caller holds.
     """
 
-    def __init__(self, request: Request, search: Search, seconds: float) -> None:
+    def __init__(self, request: Request, search: Search, seconds: float, *, to_deadline: bool = False) -> None:
         super().__init__()
         #: record in which to store the response if its request carried a key
         self.record: IdempotencyRecord | None = None
@@ -91,6 +96,7 @@ class WaitingResponse(Response):
         self._user = identity_of(request.user)
         self._search = search
         self._seconds = seconds
+        self._to_deadline = to_deadline
         self._jobs: list[HeldJob] = []
         self._finishing: Future[None] | None = None
 
@@ -128,7 +134,10 @@ class WaitingResponse(Response):
     def _finish(self, problem: DelayQError | None, *, early: bool) -> None:
         if problem is None:
             self.data = _rendered(self._jobs)
-            if not self._jobs and (early or not self._search.give_up):
+            stopped = early or not self._search.give_up
+            if self._to_deadline and not stopped:
+                self.data |= DEADLINE_SOON
+            if not self._jobs and stopped:
                 self["Retry-After"] = RETRY_AFTER
         else:
             self._copy_problem(problem)

@@ -20,7 +20,7 @@ from ..signals import emit
 from ..worker.current import running
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge
-from .stored import LOST, Head, change, error_line, own_part, read_errors, result_of
+from .stored import LOST, Head, change, error_line, read_errors, result_of
 
 if TYPE_CHECKING:
     from .options import BackendOptions
@@ -185,7 +185,7 @@ class Attempt:
             return
         trace = error.__traceback__
         try:
-            raise error.with_traceback(own_part(error))
+            raise error
         except BaseException:
             emit(task_finished, self._backend, task_result=self.result)
         error.__traceback__ = trace

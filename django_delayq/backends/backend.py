@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
 from django.db import transaction
 from django.utils import timezone
 
+from .. import connections
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
+from ..core.replay import run_verb
 from ..core.results import READY, Record, Results
 from ..core.schedule_outcome import ScheduleOutcome
 from ..outbox import durability, producer
+from ..scheduling.aio import can_use_loop, schedule_on_loop
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
 from . import lookup, options
-from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
+from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, log_task_enqueued, task_backends, task_enqueued
 from .registration import adopt, known, priority_class, register
-from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_of
+from .stored import CONTEXT, Facts, Head, change, is_durable, is_result_id, new_result_id, plain, result_of
 from .task import DelayQTask, like
 
 if TYPE_CHECKING:
+    from ..connections import DjangoBroker
     from ..scheduling.handle import JobHandle
+    from .registration import FrameworkTask
     from .stored import AnyResult
     from .task import AnyTask
 
@@ -36,6 +43,23 @@ logger: Final = logging.getLogger("django_delayq.tasks")
 #: outcomes of a handle whose job is not in Redis (yet)
 _NOT_IN_REDIS: Final = (ON_COMMIT, ScheduleOutcome.OUTBOX)
 _EVERY_QUEUE: Final[list[str]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Checked call of ``enqueue()``.
+
+    Attributes:
+        task: the registered task.
+        head: constant part of the result.
+        options: options of the job.
+        result: the result that the caller gets.
+    """
+
+    task: FrameworkTask
+    head: Head
+    options: dict[str, Any]
+    result: AnyResult
 
 
 class DelayQBackend(BaseTaskBackend):
@@ -118,6 +142,33 @@ class DelayQBackend(BaseTaskBackend):
             QueueFull, QueuePaused, QueueUnavailable: Redis refused the job or is unreachable. After a commit these are
                 logged and signalled instead.
         """
+        call = self._call(task, args, kwargs)
+        handle = schedule_call(call.task, tuple(call.head.args), call.head.kwargs, call.options)
+        if in_transaction(handle.using_db):
+            transaction.on_commit(partial(self._announce, call, handle), using=handle.using_db, robust=True)
+        else:
+            self._announce(call, handle)
+        return call.result
+
+    async def aenqueue(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Schedule the task from the event loop, without a thread where ``aschedule()`` needs none.
+
+        See :meth:`enqueue`.
+        """
+        call = self._call(task, args, kwargs)
+        handle = await schedule_on_loop(call.task, tuple(call.head.args), call.head.kwargs, call.options)
+        if handle is None:
+            return await super().aenqueue(task, list(args), kwargs)
+        with self._logging(call):
+            await run_verb(connections.broker(), partial(self._create_record, call, handle))
+        if any(receiver[0][0] != id(log_task_enqueued) for receiver in task_enqueued.receivers):
+            await sync_to_async(self._send_signal)(call)
+        else:  # the framework's own receiver does not block
+            self._send_signal(call)
+        return call.result
+
+    def _call(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> _Call:
+        """Return a checked call."""
         self.validate_task(task)
         settings = self.settings
         registered = known(task.func)
@@ -132,44 +183,43 @@ class DelayQBackend(BaseTaskBackend):
         )
         durable = durability.is_durable(registered, {}, task.queue_name)
         ident = new_result_id(task.queue_name, durable=durable)
-        handle = schedule_call(
-            registered,
-            tuple(head.args),
-            head.kwargs,
-            {
-                "id": ident,
-                "queue": task.queue_name,
-                "priority": priority_class(task.priority),
-                "on_conflict": "ignore",
-                "durable": durable,
-                "context": {CONTEXT: facts.dump()},
-                "using_db": settings.using_db,
-                **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
-            },
-        )
-        result = result_of(ident, head, Record(), status=READY)
+        job_options = {
+            "id": ident,
+            "queue": task.queue_name,
+            "priority": priority_class(task.priority),
+            "on_conflict": "ignore",
+            "durable": durable,
+            "context": {CONTEXT: facts.dump()},
+            "using_db": settings.using_db,
+            **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
+        }
+        return _Call(registered, head, job_options, result_of(ident, head, Record(), status=READY))
 
-        def announce() -> None:
-            self._announce(result, head, handle)
-
-        if in_transaction(handle.using_db):
-            transaction.on_commit(announce, using=handle.using_db, robust=True)
-        else:
-            announce()
-        return result
-
-    def _announce(self, result: AnyResult, head: Head, handle: JobHandle) -> None:
+    def _announce(self, call: _Call, handle: JobHandle) -> None:
         """Create the record of a stored job, and send the framework's signal."""
         if handle.outcome == ScheduleOutcome.NOT_SENT:
             return  # logged and signalled already
         if handle.outcome not in _NOT_IN_REDIS:
-            wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
-            ttl_ms = int((self.settings.result_ttl + wait) * 1000)
-            try:
-                producer.call_briefly(lambda broker: Results(broker).create(result.id, head.pack(), ttl_ms))
-            except DelayQError as error:  # the job itself has all of this while it is live
-                logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
-        emit(task_enqueued, type(self), task_result=result)
+            with self._logging(call):
+                producer.call_briefly(partial(self._create_record, call, handle))
+        self._send_signal(call)
+
+    def _create_record(self, call: _Call, handle: JobHandle, broker: DjangoBroker) -> None:
+        wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
+        ttl_ms = int((self.settings.result_ttl + wait) * 1000)
+        Results(broker).create(call.result.id, call.head.pack(), ttl_ms)
+
+    @contextlib.contextmanager
+    def _logging(self, call: _Call) -> Iterator[None]:
+        """Log an error of Redis: the job itself has all that its record has while it is live."""
+        try:
+            yield
+        except DelayQError as error:
+            message = "%s: the result of task %s could not be prepared: %s"
+            logger.warning(message, call.result.id, call.head.task, error)
+
+    def _send_signal(self, call: _Call) -> None:
+        emit(task_enqueued, type(self), task_result=call.result)
 
     # --- results
 
@@ -180,7 +230,15 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: there is no such result, it has expired, or its transaction has not committed.
             QueueUnavailable: Redis is unreachable.
         """
-        result = lookup.find(result_id)
+        return self._with_known_alias(lookup.find(result_id))
+
+    async def aget_result(self, result_id: str) -> AnyResult:
+        """Return the current result, see :meth:`get_result`; that of a durable task needs a thread."""
+        if not can_use_loop() or not is_result_id(result_id) or is_durable(result_id):
+            return await super().aget_result(result_id)
+        return self._with_known_alias(await lookup.afind(result_id))
+
+    def _with_known_alias(self, result: AnyResult) -> AnyResult:
         if result.backend not in task_backends.settings:  # the alias was removed; refresh() needs one that exists
             change(result, backend=self.alias, task=like(result.task, backend=self.alias))
         return result

@@ -24,6 +24,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultMismatch",
     "TaskResultStatus",
+    "log_task_enqueued",
     "normalize_json",
     "task",
     "task_backends",
@@ -44,7 +45,7 @@ if TYPE_CHECKING or NATIVE:
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
-    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.tasks.signals import log_task_enqueued, task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 else:
     try:
@@ -57,7 +58,7 @@ else:
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.signals import log_task_enqueued, task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
     # They had other names in the backport until it adopted Django's.

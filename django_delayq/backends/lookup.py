@@ -11,6 +11,7 @@ from django.conf import settings
 from .. import connections
 from ..core.operations.views import JobView
 from ..core.records.packed import unpack_job
+from ..core.replay import run_verb
 from ..core.results import FAILED, READY, RUNNING, Record, Results
 from ..outbox import durability, rows
 from ..settings.conf import conf
@@ -29,6 +30,7 @@ from .stored import (
 )
 
 if TYPE_CHECKING:
+    from ..connections import DjangoBroker
     from ..models import OutboxJob
     from .stored import AnyResult
 
@@ -44,24 +46,42 @@ def find(ident: object) -> AnyResult:
     """
     if not isinstance(ident, str) or not is_result_id(ident):
         raise TaskResultDoesNotExist(str(ident))
-    results = Results(connections.broker())
-    record = results.read(ident)
-    view = next(_views(ident, record), None)
-    if view is None and record is not None and not record.final:
-        # It may have ended between the two reads: a worker writes the record before the job is deleted.
-        record = results.read(ident) or record
+    record, view = _read(connections.broker(), ident)
     if view is None and (record is None or not record.final) and is_durable(ident):
         row = _row(ident)
         if row is not None:
             return _of_row(ident, row, record)
+    return _result(ident, record, view)
+
+
+async def afind(ident: str) -> AnyResult:
+    """Return the result of this id; the event loop continues meanwhile. See :func:`find`.
+
+    Args:
+        ident: id of a result, and not of a durable job: the database is not queried.
+    """
+    record, view = await run_verb(connections.broker(), lambda broker: _read(broker, ident))
+    return _result(ident, record, view)
+
+
+def _read(broker: DjangoBroker, ident: str) -> tuple[Record | None, JobView | None]:
+    results = Results(broker)
+    record = results.read(ident)
+    view = next(_views(broker, ident, record), None)
+    if view is None and record is not None and not record.final:
+        # It may have ended between the two reads: a worker writes the record before the job is deleted.
+        record = results.read(ident) or record
+    return record, view
+
+
+def _result(ident: str, record: Record | None, view: JobView | None) -> AnyResult:
     head = _head(record, view)
     if head is None:
         raise TaskResultDoesNotExist(ident)
     return _of_view(ident, head, record, view)
 
 
-def _views(ident: str, record: Record | None) -> Iterator[JobView]:
-    broker = connections.broker()
+def _views(broker: DjangoBroker, ident: str, record: Record | None) -> Iterator[JobView]:
     if record is not None and record.head:
         names = [Head.unpack(record.head).queue]
     else:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from traceback import TracebackException
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -34,7 +33,6 @@ TRACEBACK_CHARS: Final = 8000
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{20}\.[0-9a-f]{8}d?")
 _MARK: Final = slice(21, 29)
 _DURABLE_LENGTH: Final = 30
-_PACKAGE: Final = __name__.partition(".")[0]
 #: names that the core gives to ends without an exception
 _CORE_ERRORS: Final = {
     "Crashed": errors.Crashed,
@@ -178,22 +176,11 @@ LOST: Final = LostErrors(
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback as Python prints it, from the first frame outside this package."""
+    """Return the traceback as Python prints it."""
     try:
-        return "".join(TracebackException(type(error), error, own_part(error), compact=True).format())
+        return "".join(TracebackException.from_exception(error, compact=True).format())
     except Exception as broken:
         return f"(the traceback of {type(error).__qualname__} cannot be read: {type(broken).__name__})\n"
-
-
-def own_part(error: BaseException) -> TracebackType | None:
-    """Return the traceback without this package's frames that lead to the task.
-
-    Returns all of it, if there are no other frames.
-    """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        trace = trace.tb_next
-    return trace or error.__traceback__
 
 
 def read_errors(lines: Sequence[bytes]) -> list[TaskError]:

@@ -195,13 +195,16 @@ class Producers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurringTask:
-    """Recurring task with its ticks; ``paused`` is since when they do not fire, or None."""
+    """Recurring task with its ticks; ``paused`` is since when they do not fire, or None.
+
+    A pause of a task that the project has no more is listed without queue and schedule.
+    """
 
     task: str
-    queue: str
-    schedule: str
+    queue: str | None
+    schedule: str | None
     timezone: str | None
-    missed: str
+    missed: str | None
     last_tick: datetime | None = field(default=None, metadata=_MOMENT)
     next_tick: datetime | None = field(default=None, metadata=_MOMENT)
     paused: datetime | None = field(default=None, metadata=_MOMENT)

@@ -87,10 +87,21 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
     @verb
     def reserve_id(
-        self, queue: str, id: str, early: bool = False, *, ttr: Seconds | None = None, worker: str = ""
+        self,
+        queue: str,
+        id: str,
+        early: bool = False,
+        *,
+        buried: bool = False,
+        ttr: Seconds | None = None,
+        worker: str = "",
     ) -> Steps[HeldT | None]:
-        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
-        jobs, _cursor = yield from self._reserve_one(queue, {"id": id}, early, ttr, worker)
+        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False.
+
+        With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue.
+        """
+        which = {"id": id, **({"buried": True} if buried else {})}
+        jobs, _cursor = yield from self._reserve_one(queue, which, early, ttr, worker)
         return jobs[0] if jobs else None
 
     @verb
@@ -143,9 +154,14 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         return self._fail(jobs, error, delay)
 
     @verb
-    def release(self, jobs: Sequence[HeldT], delay: Seconds | None = None) -> Steps[list[bool]]:
-        """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places."""
-        return self._settle("release", jobs, delay=delay)
+    def release(
+        self, jobs: Sequence[HeldT], delay: Seconds | None = None, *, priority: int | None = None
+    ) -> Steps[list[bool]]:
+        """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places.
+
+        ``priority`` replaces theirs from now on: 0 (first) … 7.
+        """
+        return self._settle("release", jobs, delay=delay, priority=priority)
 
     @verb
     def bury(self, jobs: Sequence[HeldT], reason: str = "") -> Steps[list[bool]]:

@@ -111,9 +111,12 @@ class Held:
         return (yield from self._client._fail([self], error, delay))[0]
 
     @verb
-    def release(self, delay: float | timedelta | None = None) -> Steps[bool]:
-        """Release the job without counting an attempt, due after ``delay`` or (None) at its old place."""
-        return (yield from self._client._settle("release", [self], delay=delay))[0]
+    def release(self, delay: float | timedelta | None = None, *, priority: int | None = None) -> Steps[bool]:
+        """Release the job without counting an attempt, due after ``delay`` or (None) at its old place.
+
+        ``priority`` replaces its own from now on: 0 (first) … 7.
+        """
+        return (yield from self._client._settle("release", [self], delay=delay, priority=priority))[0]
 
     @verb
     def bury(self, reason: str = "") -> Steps[bool]:

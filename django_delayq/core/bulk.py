@@ -72,6 +72,11 @@ def kick_many(
     return _on_named(queue, selected, Kick(Pace.of(delay_ms), replace=replace), progress)
 
 
+def retried(counts: Mapping[str, int]) -> Counter[str]:
+    """Return counts of :func:`kick_many` with the outcome *retried*, for interfaces whose verb is *retry*."""
+    return Counter({"retried" if outcome == "kicked" else outcome: number for outcome, number in counts.items()})
+
+
 def kick_all(
     queue: Queue,
     *,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from . import codecs
 from .errors import InvalidJob
 from .inputs import short
 from .operations.job_filter import JobFilter
@@ -66,12 +67,14 @@ class Holder:
     Attributes:
         ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
         early: take the job also before it is due.
+        buried: take the job also from the morgue, if its id is named.
     """
 
     worker: str
     ttr_ms: int | None
     started: bool = False
     early: bool = False
+    buried: bool = False
 
 
 def check_match(where: JobFilter) -> JobFilter:
@@ -103,7 +106,15 @@ def reserve_match(
 
     Yields:
         A batch, and the position behind the jobs examined so far; None at the end.
+
+    Raises:
+        InvalidJob: a text, where arguments are not stored as text.
     """
+    if where.text and queue.kind == "python" and codecs.chosen is not None:
+        raise InvalidJob(
+            f"a reserve finds a text in stored bytes, and scripts cannot read those of queue {queue.name!r}, which are "
+            f"of codec {codecs.chosen.name!r}; leave text out, or search for the job and reserve it by its id"
+        )
     numbers = list(queue.numbers)
     if after is not None and after.shard in numbers:
         numbers = numbers[numbers.index(after.shard) :]

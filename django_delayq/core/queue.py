@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from zlib import crc32
 
 from .errors import IdTaken
 from .job import Generation
 from .operations import actions
+from .operations.actions import live_ids
 from .operations.morgue import Discard, Kick, Pace
 from .records.keys import number_of
 from .records.reserve_frames import start_flag
@@ -106,30 +108,35 @@ class Queue(Sender):
         started: bool = False,
         prefer_own_ttr: bool = False,
         early: bool = False,
+        buried: bool = False,
     ) -> Batch:
         """Reserve one waiting job by its id; return an empty batch if none is due under it.
 
         Args:
             early: also before its due time.
+            buried: if no job of the id is live, kick the one that was buried last and reserve it, in one atomic step.
+                There are several if its record lies in the morgue of an old epoch, and another holder may come between.
             worker, ttr_ms, started, prefer_own_ttr: see :meth:`reserve`.
         """
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
+        flag = start_flag(started=started, prefer_own_ttr=prefer_own_ttr)
 
-        def ask(number: int) -> Batch | None:
+        def ask(number: int, *, buried: bool = False) -> Batch | None:
             began = time.monotonic()
-            frame = self.call(
-                "reserve",
-                number,
-                worker.encode(),
-                1,
-                ttr,
-                start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
-                ident.encode(),
-                b"1" if early else b"0",
-            )
+            script, now = "reserve_buried" if buried else "reserve", b"1" if early else b"0"
+            frame = self.call(script, number, worker.encode(), 1, ttr, flag, ident.encode(), now)
             return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
 
-        return self.visit(ident, ask) or Batch()
+        batch = self.visit(ident, partial(ask, buried=buried)) or Batch()
+        if buried and not batch.jobs and self._kick_old(ident):
+            batch = self.visit(ident, ask) or Batch()
+        return batch
+
+    def _kick_old(self, ident: str) -> bool:
+        """Return True if a job that is not live was kicked from the morgue of an old epoch."""
+        if len(self.epochs) == 1 or any(live_ids(self, number, [ident.encode()]) for number in self.homes(ident)):
+            return False
+        return self.kick(ident) == "kicked"
 
     # -- verbs of callers and operators
     # ----------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes."""
+"""Recurring tasks that operators paused. Redis keeps them, so a pause outlives all processes.
+
+Nothing else keeps them: after a loss of Redis's data the ticks fire again. (Pauses of queues are restored from the
+layouts that processes know.)
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,17 @@ def pause(broker: Broker, task: str) -> None:
         broker.client.hsetnx(recurring_key(broker.prefix), task, int(now_ms))
 
 
-def resume(broker: Broker, task: str) -> None:
-    """End :func:`pause`."""
+def resume(broker: Broker, *names: str) -> None:
+    """End :func:`pause` under each of these names of a task."""
     with clear_errors():
-        broker.client.hdel(recurring_key(broker.prefix), task)
+        broker.client.hdel(recurring_key(broker.prefix), *names)
 
 
-def is_paused(broker: Broker, task: str) -> bool:
-    """Return True if the ticks of a recurring task do not fire now."""
+def is_paused(broker: Broker, *names: str) -> bool:
+    """Return True if a recurring task is paused under one of its names, so that its ticks do not fire now."""
     with clear_errors():
-        return bool(broker.client.hexists(recurring_key(broker.prefix), task))
+        stored: list[bytes | None] = broker.client.hmget(recurring_key(broker.prefix), names)
+    return any(since is not None for since in stored)
 
 
 def paused_since(broker: Broker) -> dict[str, int]:

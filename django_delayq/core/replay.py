@@ -87,8 +87,9 @@ class _Scripts(_Blocking):
 
 
 class _Client(_Blocking):
-    __slots__ = ("hget",)
+    __slots__ = ("hget", "hgetall")
     hget: Any
+    hgetall: Any
 
 
 class _Connection(_Blocking):
@@ -102,14 +103,14 @@ class _ReplayedQueues(dict[str, "Queue"]):
     """Queues of one run: copies of those that were known before the first run, so that all runs take the same way.
 
     Args:
-        known: the queues that this process knows.
-        before: copies of them, made when a run first needs them.
+        originals: the queues of this process.
+        before: copies of them by name, made when a run first needs them.
         view: the broker of the run.
     """
 
-    def __init__(self, known: Mapping[str, Queue], before: dict[str, Queue | None], view: Broker) -> None:
+    def __init__(self, originals: Mapping[str, Queue], before: dict[str, Queue | None], view: Broker) -> None:
         super().__init__()
-        self._known = known
+        self._originals = originals
         self._before = before
         self._view = view
 
@@ -117,8 +118,8 @@ class _ReplayedQueues(dict[str, "Queue"]):
         """Return the queue of this name, if it is known."""
         if name not in self:
             if name not in self._before:
-                known = self._known.get(name)
-                self._before[name] = None if known is None else _twin(known)
+                original = self._originals.get(name)
+                self._before[name] = None if original is None else _twin(original)
             before = self._before[name]
             if before is None:
                 return default
@@ -152,7 +153,7 @@ class _Replay(Generic[B]):
         self._read = 0
         view = _twin(self._broker)
         scripts, connection, client = _Scripts(), _Connection(), _Client()
-        scripts.call, client.hget = self._call, self._read_field
+        scripts.call, client.hget, client.hgetall = self._call, self._read_field, self._read_hash
         own = self._broker.connection
         connection.client, connection.cluster, connection.confirmation = client, own.cluster, own.confirmation
 
@@ -181,7 +182,11 @@ class _Replay(Generic[B]):
         return self._reply(_call_script, name, keys, *args)
 
     def _read_field(self, key: str, name: str) -> Any:
-        return self._reply(_read_field, key, name)
+        return self._reply(_read, key.encode(), b"HGET", name)
+
+    def _read_hash(self, key: bytes | str) -> dict[bytes, bytes]:
+        reply = self._reply(_read, key if isinstance(key, bytes) else key.encode(), b"HGETALL")
+        return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
     def _reply(self, send: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Return the reply to the next call, or raise its error."""
@@ -205,13 +210,13 @@ def _call_script(broker: Broker, name: str, keys: tuple[bytes, ...], *args: Any)
     return broker.scripts.call_async(name, keys, *args)
 
 
-async def _read_field(broker: Broker, key: str, name: str) -> Any:
+async def _read(broker: Broker, key: bytes, verb: bytes, *words: str) -> Any:
     until = time.monotonic() + broker.connection.patience
     with clear_errors():
         try:
-            return await broker.connection.exchange_async(key.encode(), pack_command(b"HGET", key, name), until)
+            return await broker.connection.exchange_async(key, pack_command(verb, key, *words), until)
         except ON_ANOTHER_NODE:
-            return await asyncio.to_thread(broker.client.hget, key, name)
+            return await asyncio.to_thread(broker.client.execute_command, verb.decode(), key, *words)
 
 
 def _need_thread(*_: object) -> NoReturn:

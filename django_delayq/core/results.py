@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import NoScriptError
-
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
@@ -153,14 +151,8 @@ class Results:
         values = [value for pair in fields.items() for value in pair]
         counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
         args = (verb, counters[0], max(1, ttl_ms), *counters[1:], worker, error, lost.crashed, lost.overran, *values)
-        key = self.key(ident)
-        with clear_errors():
-            sha, source = self._broker.scripts.loaded("result")
-            try:
-                answer = self._broker.client.evalsha(sha, 1, key, *args)
-            except NoScriptError:
-                answer = self._broker.connection.run(source, (key,), *args)
-        return None if answer == b"0" else _record(dict(zip(answer[::2], answer[1::2], strict=True)))
+        reply = self._broker.scripts.call("result", (self.key(ident),), *args)
+        return None if reply == b"0" else _record(dict(zip(reply[::2], reply[1::2], strict=True)))
 
 
 def _record(stored: Mapping[bytes, Any]) -> Record:

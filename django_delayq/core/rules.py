@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: flags of a shard's rules that follow from the layout; the shard sets the others itself
-ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
+POLICY_FLAGS: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
 #: names of the limits of a queue in settings and requests
 LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
 #: their names in its layout
 _LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl_ms", "weighted", "starve_after_ms")
-#: :func:`orders_of` a queue without a pause or limits
-NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
+#: policy of a queue without a pause or limits
+NO_POLICY: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
 
 
 class QueueLimits(TypedDict, total=False):
@@ -63,19 +63,19 @@ def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float 
         paused = _with(layout, "paused", int(layout.get("paused", 0)) | flags)
         return _with(paused, "until", _ends(layout, flags, end))
 
-    _order(broker, name, change)
+    _change_policy(broker, name, change)
 
 
 def resume(broker: Broker, name: str, direction: str = "both") -> None:
     """End a pause; see :meth:`Broker.resume`."""
-    _order(broker, name, lambda layout: _resumed(layout, _flags_of(direction)))
+    _change_policy(broker, name, lambda layout: _resumed(layout, _flags_of(direction)))
 
 
 def end_pauses(queue: ShardSet, now_ms: float) -> None:
     """Remove the pauses of a queue that have ended by themselves, which saves the scripts their check."""
     over = _over(queue.layout, now_ms)
     if over:
-        _order(queue.broker, queue.name, lambda layout: _resumed(layout, _over(layout, now_ms)))
+        _change_policy(queue.broker, queue.name, lambda layout: _resumed(layout, _over(layout, now_ms)))
 
 
 def _over(layout: Layout, now_ms: float) -> int:
@@ -106,16 +106,16 @@ def limit(
     starve_after_ms: int | None = None,
 ) -> bool:
     """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
-    wanted = {
+    numbers = {
         "max_length": max_length,
         "morgue_max": morgue_max,
         "morgue_ttl_ms": morgue_ttl_ms,
         "starve_after_ms": starve_after_ms,
     }
-    for word, value in wanted.items():
+    for word, value in numbers.items():
         if value is not None and value < 0:
             raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
-    given = {word: value for word, value in {**wanted, "weighted": weighted}.items() if value is not None}
+    given = {word: value for word, value in {**numbers, "weighted": weighted}.items() if value is not None}
 
     def change(layout: Layout) -> Layout:
         limits = {**layout.get("limits", {}), **given}
@@ -124,11 +124,11 @@ def limit(
     queue = broker.known_queue(name)
     is_new = queue is None or change(queue.layout) != queue.layout
     if is_new:
-        _order(broker, name, change)
+        _change_policy(broker, name, change)
     return is_new
 
 
-def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
+def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     """Return the policy in readable form.
 
     ``paused`` ("", "in", "out" or "both"), ``until`` (by direction: when that pause ends, Unix ms) and the ``limits``
@@ -149,7 +149,7 @@ def orders_of(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
     """Return the limits of a layout: None is no limit, times are in seconds."""
-    limits = orders_of(layout)["limits"]
+    limits = queue_policy(layout)["limits"]
 
     def seconds(word: str) -> float | None:
         return limits[word] / 1000 if word in limits else None
@@ -163,13 +163,13 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
     }
 
 
-def limits_of(given: Mapping[str, Any]) -> QueueLimits:
+def limit_arguments(given: Mapping[str, Any]) -> QueueLimits:
     """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
-    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
-    found |= {f"{name}_ms": int((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given}
+    limits: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
+    limits |= {f"{name}_ms": int((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given}
     if "priorities" in given:
-        found["weighted"] = given["priorities"] == "weighted"
-    return cast(QueueLimits, found)
+        limits["weighted"] = given["priorities"] == "weighted"
+    return cast(QueueLimits, limits)
 
 
 def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Queue, bool]:
@@ -184,7 +184,7 @@ def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) 
 
     def fresh(tombstone: Layout | None) -> Layout:
         layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
-        in_force = {word: value for word, value in limits_of(limits).items() if value}
+        in_force = {word: value for word, value in limit_arguments(limits).items() if value}
         created.append({**layout, "limits": in_force} if in_force else layout)
         return created[-1]
 
@@ -196,14 +196,14 @@ def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) 
     return queue, is_new
 
 
-def are_kept(queue: ShardSet, number: int, known: bytes) -> bool:
-    """Return True if a shard's rules (as stored, empty = none) match the locally known layout."""
-    flags, *limits = RULES.unpack(known) if known else Rules()
+def are_kept(queue: ShardSet, number: int, stored: bytes) -> bool:
+    """Return True if a shard's rules (as stored, empty = none) match the layout that this process has."""
+    flags, *limits = RULES.unpack(stored) if stored else Rules()
     if flags & ENDED:
         return True  # a tombstone
     if is_old(queue, number) and not flags & CLOSING:
         return False
-    return (flags & ORDERED, *limits) == _wanted(queue, number)
+    return (flags & POLICY_FLAGS, *limits) == _rules_of(queue, number)
 
 
 def is_old(queue: ShardSet, number: int) -> bool:
@@ -217,7 +217,7 @@ def restore(queue: ShardSet) -> None:
     since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
         for number in queue.numbers:
-            _write(queue, number, _wanted(queue, number))
+            _write(queue, number, _rules_of(queue, number))
         # The policy may have changed meanwhile, or new shards may have been published.
         before = since, stored
         since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
@@ -225,31 +225,31 @@ def restore(queue: ShardSet) -> None:
             return
 
 
-def _write(queue: ShardSet, number: int, wanted: Rules) -> None:
-    values = wanted._asdict()
+def _write(queue: ShardSet, number: int, rules: Rules) -> None:
+    values = rules._asdict()
     flags = values.pop("flags")
     closing = CLOSING if is_old(queue, number) else 0
-    queue.rule(number, clear=ORDERED & ~flags, put=flags | closing, **values)
+    queue.rule(number, clear=POLICY_FLAGS & ~flags, put=flags | closing, **values)
 
 
-def _wanted(queue: ShardSet, number: int) -> Rules:
+def _rules_of(queue: ShardSet, number: int) -> Rules:
     shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
     return layouts.rules_of(queue.layout, shards, producers_paused=queue.broker.producers_paused)
 
 
 def switch_producers(broker: Broker, *, paused: bool) -> None:
-    """Pause the producers of all queues, or let them go on; see :meth:`Broker.pause_producers`."""
+    """Pause or resume the producers of all queues; see :meth:`Broker.pause_producers`."""
     broker.scripts.call("producers", (broker.queues_key.encode(),), int(paused))
     for queue in broker.queues():
         restore(queue)
 
 
 def _with(layout: Layout, word: str, value: Any) -> Layout:
-    rest = {known: it for known, it in layout.items() if known != word}
+    rest = {name: member for name, member in layout.items() if name != word}
     return {**rest, word: value} if value else rest
 
 
-def _order(broker: Broker, name: str, change: Callable[[Layout], Layout]) -> None:
+def _change_policy(broker: Broker, name: str, change: Callable[[Layout], Layout]) -> None:
     broker.change_layout(name, change)
     queue = broker.known_queue(name)
     if queue is not None:

@@ -116,6 +116,11 @@ class Task:
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.options.queue}>"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the task, then its aliases."""
+        return self.name, *self.options.aliases
+
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
         """Names of the arguments that can be given by position."""
@@ -190,7 +195,7 @@ class Registry:
         Raises:
             Misconfigured: the name or an alias belongs to another function.
         """
-        for name in (task.name, *task.options.aliases):
+        for name in task.names:
             other = self._tasks.get(name) or self._aliases.get(name)
             if other is not None and not _same_function(other, task):
                 raise Misconfigured(

@@ -34,6 +34,12 @@ def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
         metavar="N",
         help="failed at least so often",
     )
+    group.add_argument(
+        "--failures-to",
+        type=positive(int, "a number of failures", zero=True),
+        metavar="N",
+        help="failed at most so often",
+    )
     group.add_argument("--never-started", action="store_true", help="never reserved by anybody")
     group.add_argument("--buried-from", type=_moment, metavar="TIME", help="buried at this time (ISO 8601) or later")
     group.add_argument("--buried-before", type=_moment, metavar="TIME", help="buried before this time (ISO 8601)")
@@ -56,6 +62,7 @@ def filter_of(options: Mapping[str, Any]) -> JobFilter:
         due_from_ms=options["due_from"],
         due_before_ms=options["due_before"],
         failures=options["failures"],
+        failures_to=options["failures_to"],
         never_started=options["never_started"],
         buried_from_ms=options["buried_from"],
         buried_before_ms=options["buried_before"],

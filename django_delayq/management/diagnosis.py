@@ -17,7 +17,7 @@ from ..core.broker import OLDEST_SERVER, Broker
 from ..core.errors import DelayQError, Misconfigured
 from ..core.redis.composition import NAMES
 from ..core.redis.scripts import server_version
-from ..core.rules import orders_of
+from ..core.rules import queue_policy
 from ..core.task import registry
 from ..outbox.stock import stock
 from ..settings.conf import conf
@@ -197,7 +197,7 @@ def morgue(broker: Broker) -> Iterator[Finding]:
     is_unlimited = False
     for counts in broker.inspector.all_counts():
         queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
-        if queue is not None and not orders_of(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
+        if queue is not None and not queue_policy(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
             is_unlimited = True
             text = f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
             yield Finding("WARN", "morgue", f"{text}morgue_ttl in QUEUES, and repair or discard what is there")

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..core import recurring_pauses
 from ..core.broker import Broker
-from ..core.rules import orders_of
+from ..core.rules import queue_policy
 from ..status.formatting import duration, printable
 from .findings import Finding
 
@@ -24,7 +24,7 @@ def pauses(broker: Broker) -> Iterator[Finding]:
             f"producers are paused for {age}, so no queue takes new jobs: manage.py delayq_queue resume-producers"
         )
     for queue in broker.queues():
-        orders = orders_of(queue.layout, now_ms)
+        orders = queue_policy(queue.layout, now_ms)
         lasting = [word for word in _EFFECTS if orders["paused"] in (word, "both") and word not in orders["until"]]
         if lasting:
             name, effects = printable(queue.name), " and ".join(_EFFECTS[word] for word in lasting)

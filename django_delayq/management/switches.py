@@ -76,7 +76,7 @@ def pause_or_resume(command: DelayQCommand, queue: Queue, action: str, options: 
         broker.pause(queue.name, direction, seconds=options["seconds"])
     else:
         broker.resume(queue.name, direction)
-    orders = rules.orders_of(queue.layout)
+    orders = rules.queue_policy(queue.layout)
     paused, until = orders["paused"], {word: iso_of(end) for word, end in orders["until"].items()}
     if options["json"]:
         command.print_json({"queue": queue.name, "paused": paused, "paused_until": until})

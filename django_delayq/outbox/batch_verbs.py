@@ -78,14 +78,14 @@ def cancel(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]
         QueueUnavailable: Redis is unavailable; durable jobs are cancelled in the outbox all the same.
     """
 
-    def one(ident: str, request: bytes | None, found: _Rows) -> str:
-        home = found.home(ident, request)
+    def one(ident: str, request: bytes | None, job_rows: _Rows) -> str:
+        home = job_rows.home(ident, request)
         if home is not None:
             return row_verbs.apply(row_verbs.cancellation(_target(queue, ident, home, request))) or GONE
-        outcome = queue.cancel(ident, generation=found.generation(request), request=request)
+        outcome = queue.cancel(ident, generation=job_rows.generation(request), request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
-        return outcome or (ScheduleOutcome.OUTBOX if request in found.changed else GONE)
+        return outcome or (ScheduleOutcome.OUTBOX if request in job_rows.changed else GONE)
 
     return _change_each(queue, idents, requests, one)
 
@@ -141,12 +141,12 @@ def _move(
     requests: Requests,
     move: Callable[[Queue, str, bytes | None, Generation | None], bool],
 ) -> list[str]:
-    def one(ident: str, request: bytes | None, found: _Rows) -> str:
-        home = found.home(ident, request)
+    def one(ident: str, request: bytes | None, job_rows: _Rows) -> str:
+        home = job_rows.home(ident, request)
         if home is None:
-            if move(queue, ident, request, found.generation(request)):
+            if move(queue, ident, request, job_rows.generation(request)):
                 return MOVED
-            return ScheduleOutcome.OUTBOX if request in found.changed else NOT_WAITING
+            return ScheduleOutcome.OUTBOX if request in job_rows.changed else NOT_WAITING
 
         def send(broker: DjangoBroker) -> bool:
             live = broker.existing(queue.name)
@@ -161,10 +161,10 @@ def _move(
 def _change_each(
     queue: Queue, idents: Sequence[str], requests: Requests, one: Callable[[str, bytes | None, _Rows], str]
 ) -> list[str]:
-    found = _find_rows(queue, idents, requests)
+    job_rows = _find_rows(queue, idents, requests)
     # Durable jobs first: their rows are then changed before a call for another job raises QueueUnavailable.
-    order = sorted(range(len(idents)), key=lambda place: idents[place] not in found.homes)
-    outcomes = {place: one(idents[place], requests[place], found) for place in order}
+    order = sorted(range(len(idents)), key=lambda place: idents[place] not in job_rows.homes)
+    outcomes = {place: one(idents[place], requests[place], job_rows) for place in order}
     return [outcomes[place] for place in range(len(idents))]
 
 
@@ -194,22 +194,22 @@ def _databases_of(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
 
 def _find_rows(queue: Queue, idents: Sequence[str], requests: Requests) -> _Rows:
     """Find the rows of these ids and the earlier executions of these requests; record the ids without rows."""
-    found = _Rows(_databases_of(queue, idents))
+    job_rows = _Rows(_databases_of(queue, idents))
     keyed = {uuid.UUID(bytes=request): ident for ident, request in zip(idents, requests, strict=True) if request}
     aliases = list(_outboxes(queue)) if keyed else []
     for alias in aliases:
         for chunk in rows.chunks(keyed):
             for key, task in InboxEntry.objects.using(alias).filter(pk__in=chunk).values_list("pk", "task"):
-                (found.changed if task else found.plain).add(key.bytes)
-    known = found.changed | found.plain
+                (job_rows.changed if task else job_rows.plain).add(key.bytes)
+    changed_before = job_rows.changed | job_rows.plain
     fresh = [
         InboxEntry(key=key, queue=queue.name, job_id=ident)
         for key, ident in keyed.items()
-        if ident not in found.homes and key.bytes not in known
+        if ident not in job_rows.homes and key.bytes not in changed_before
     ]
     if aliases and fresh:
         InboxEntry.objects.using(aliases[0]).bulk_create(fresh, batch_size=rows.CHUNK, ignore_conflicts=True)
-    return found
+    return job_rows
 
 
 def _change_unsent(queue: Queue, change: Callable[[QuerySet[OutboxJob]], None]) -> int:

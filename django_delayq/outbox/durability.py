@@ -75,14 +75,14 @@ def check(using: str | None) -> str:
 def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     connection = connections[alias]
-    known = (alias, str(connection.settings_dict["NAME"]))
-    if known not in _tables_seen:
+    name = (alias, str(connection.settings_dict["NAME"]))
+    if name not in _tables_seen:
         model = rows.table(alias).model
         if not router.allow_migrate_model(alias, model):
             return False
         if model._meta.db_table not in connection.introspection.table_names():
             return False
-        _tables_seen.add(known)
+        _tables_seen.add(name)
     return True
 
 

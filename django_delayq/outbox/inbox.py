@@ -90,12 +90,12 @@ def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None
 
 def remembering() -> dict[str, str]:
     """Return the databases in which tasks store entries, each with the name of one such task."""
-    found: dict[str, str] = {}
+    task_names: dict[str, str] = {}
     for task in core.registry:
         alias = getattr(task.func, _DATABASE, None)
         if alias is not None:
-            found.setdefault(alias, task.name)
-    return found
+            task_names.setdefault(alias, task.name)
+    return task_names
 
 
 def _check(func: Callable[..., Any]) -> None:
@@ -222,12 +222,12 @@ def _done(keys: list[bytes], alias: str) -> set[bytes]:
     """Return those keys whose effects are in the database."""
     from ..models import InboxEntry
 
-    wanted = [uuid.UUID(bytes=key) for key in keys]
-    found: set[bytes] = set()
-    for start in range(0, len(wanted), 250):
-        some = InboxEntry.objects.using(alias).filter(pk__in=wanted[start : start + 250])
-        found.update(key.bytes for key in some.values_list("pk", flat=True))
-    return found
+    entry_keys = [uuid.UUID(bytes=key) for key in keys]
+    done: set[bytes] = set()
+    for start in range(0, len(entry_keys), 250):
+        some = InboxEntry.objects.using(alias).filter(pk__in=entry_keys[start : start + 250])
+        done.update(key.bytes for key in some.values_list("pk", flat=True))
+    return done
 
 
 def _forget_durable(keys: Iterable[bytes], alias: str) -> None:

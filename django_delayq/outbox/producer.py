@@ -37,10 +37,10 @@ class Clock:
     def at(self, moment: float, broker: Broker) -> float:
         """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
         if time.monotonic() - self._read_at > CLOCK_AGE:
-            asked_at = time.monotonic()
+            called_at = time.monotonic()
             redis_ms = broker.now_ms()
             self._read_at = time.monotonic()
-            self._behind_ms, self._ahead_ms = redis_ms - self._read_at * 1000, redis_ms - asked_at * 1000
+            self._behind_ms, self._ahead_ms = redis_ms - self._read_at * 1000, redis_ms - called_at * 1000
         return moment * 1000 + self._behind_ms
 
     def now_at_latest(self) -> float:

@@ -191,9 +191,9 @@ class Claim:
         """Return those rows that the claim still holds."""
         return table(self.alias).filter(*conditions, claim=self.token, **fields)
 
-    def take(self, wanted: QuerySet[OutboxJob]) -> None:
+    def take(self, rows: QuerySet[OutboxJob]) -> None:
         """Claim rows that no process has claimed."""
-        wanted.filter(free()).update(claim=self.token, claimed_until=ahead(self.seconds))
+        rows.filter(free()).update(claim=self.token, claimed_until=ahead(self.seconds))
 
     def write(self, result: RowResult, pks: Collection[int]) -> None:
         """Write one result to rows, as far as the claim still holds them."""

@@ -52,8 +52,8 @@ class Row(NamedTuple):
 
 def read(rows: QuerySet[OutboxJob]) -> list[Row]:
     """Return the fields needed for a check, with one query."""
-    found = rows.values_list("id", "queue", "job_id", "key", "record")
-    return [Row(pk, queue, job_id, key.bytes, digest_of(record)) for pk, queue, job_id, key, record in found]
+    fields = rows.values_list("id", "queue", "job_id", "key", "record")
+    return [Row(pk, queue, job_id, key.bytes, digest_of(record)) for pk, queue, job_id, key, record in fields]
 
 
 class Reconciler:
@@ -157,11 +157,11 @@ class Reconciler:
     def _choose(self, state: str, due: Q) -> list[Row]:
         """Return a batch of rows and mark them as checked now, so that other dispatchers take other rows."""
         outbox = self._outbox
-        wanted = outbox.rows.filter(free(), due, state=state)
-        if not wanted.exists():
+        unchecked = outbox.rows.filter(free(), due, state=state)
+        if not unchecked.exists():
             return []
         with outbox.atomic():
-            rows = read(outbox.unlocked(wanted).order_by("checked_at", "id")[: self._settings.batch])
+            rows = read(outbox.unlocked(unchecked).order_by("checked_at", "id")[: self._settings.batch])
             if rows:
                 outbox.rows.filter(pk__in=[row.pk for row in rows], state=state).update(checked_at=Now())
         return rows
@@ -171,8 +171,8 @@ class Reconciler:
         for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
             mine = list(some)
             opened = self._broker.existing(queue)
-            known = [False] * len(mine) if opened is None else opened.knows([row[2:] for row in mine])
-            yield from (row for row, is_known in zip(mine, known, strict=True) if not is_known)
+            in_redis = [False] * len(mine) if opened is None else opened.knows([row[2:] for row in mine])
+            yield from (row for row, is_known in zip(mine, in_redis, strict=True) if not is_known)
 
     def _send_again(self, missing: list[Row]) -> int:
         """Reset rows to unsent, unless another process has done so or is sending them. Return their number.

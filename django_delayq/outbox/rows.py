@@ -152,19 +152,19 @@ def unsent(alias: str, keys: Sequence[uuid.UUID], *, ordered: bool) -> QuerySet[
             such a row are left out, unless it is among ``keys``.
     """
     rows = table(alias)
-    wanted = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
+    sendable = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
     if ordered:
         # Evaluated by itself, because MySQL cannot read a table that it is updating.
         blocked = behind(alias, Q(key__in=keys), rows.model.WAITING, ~Q(key__in=keys))
-        wanted = wanted.exclude(key__in=list(blocked.values_list("key", flat=True)))
-    return wanted
+        sendable = sendable.exclude(key__in=list(blocked.values_list("key", flat=True)))
+    return sendable
 
 
-def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
+def behind(alias: str, condition: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
     """Return rows that have an earlier row of the same job in one of ``states``.
 
     Args:
-        wanted: condition for the rows.
+        condition: condition for the rows.
         blocking: condition for the earlier rows.
     """
     earlier = table(alias).filter(
@@ -174,7 +174,7 @@ def behind(alias: str, wanted: Q, states: Iterable[str], blocking: Q | None = No
         id__lt=OuterRef("id"),
         state__in=list(states),
     )
-    return table(alias).filter(Exists(earlier), wanted)
+    return table(alias).filter(Exists(earlier), condition)
 
 
 def read(rows: QuerySet[OutboxJob]) -> dict[uuid.UUID, UnsentRow]:

@@ -152,8 +152,8 @@ class OutboxSender:
         """Cancel and move jobs of one queue."""
         opened = self._broker.existing(queue)
         generations = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
-        known = [False] * len(rows) if opened is None else opened.knows(generations)
-        for row, is_known in zip(rows, known, strict=True):
+        in_redis = [False] * len(rows) if opened is None else opened.knows(generations)
+        for row, is_known in zip(rows, in_redis, strict=True):
             cancelled = row.state == State.CANCELLED
             due = None if cancelled else DueTime(due_ms=batch.due_ms[row.pk], delay_ms=None)
             if batch.is_over:

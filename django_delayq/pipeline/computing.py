@@ -16,11 +16,11 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from . import quality
+from .day_hours import DayHours, lies_in, parts, whole
 from .history_options import HistoryOptions
 from .schemas import EVENTS
 from .tables import NO_DAY, Step, Table
 from .transforms import HOURS, attempts, day_of, hours
-from .wanted import Wanted, lies_in, parts, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,15 +45,15 @@ class Computing:
         self._options = options
         self._step = step
 
-    def wanted(
+    def hours_of(
         self, days: Iterable[date], touched: Mapping[date, Collection[int]], interrupted: Collection[date]
-    ) -> Wanted:
+    ) -> DayHours:
         """Return the days and hours to compute.
 
         Args:
             days: days that have changed.
             touched: the hours of a day that changed; a missing day means all of its hours.
-            died: days that an earlier pipeline run left pending.
+            interrupted: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *interrupted}
         computed = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
@@ -61,7 +61,7 @@ class Computing:
             day: frozenset(touched[day]) if day in touched and day in computed - whole_ones else None for day in days
         }
 
-    def compute(self, spark: SparkSession, wanted: Wanted, counted: Landed | None = None) -> None:
+    def compute(self, spark: SparkSession, selected: DayHours, counted: Landed | None = None) -> None:
         """Write attempts, quarantine and hourly metrics.
 
         Args:
@@ -69,28 +69,28 @@ class Computing:
         """
         replaced = {name: table.replaced() for name, table in self._tables.items()}
 
-        def replace(name: str, rows: DataFrame | None, wanted: Wanted) -> None:
+        def replace(name: str, rows: DataFrame | None, selected: DayHours) -> None:
             table = self._tables[name]
-            table.replace([] if rows is None else table.write(rows), wanted, replaced[name])
+            table.replace([] if rows is None else table.write(rows), selected, replaced[name])
 
         expectations = self._options.expectations
-        attempts_of = attempts(self._tables["events"].read(spark, wanted).select(*EVENTS.names), self._options.sla)
+        attempts_of = attempts(self._tables["events"].read(spark, selected).select(*EVENTS.names), self._options.sla)
         quality.refuse_broken(attempts_of, expectations)
         seen = Observation()
         judged = attempts_of.withColumn(quality.REASON, quality.reason_of(expectations))
         counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)]
         is_good = F.col(quality.REASON).isNull()
-        replace("attempts", judged.observe(seen, *counters).where(is_good).drop(quality.REASON), wanted)
+        replace("attempts", judged.observe(seen, *counters).where(is_good).drop(quality.REASON), selected)
         counts = seen.get
         if counted is not None:
             counted.add(counts, expectations)
-        replace("quarantine", judged.where(~is_good) if counts.get("bad") else None, wanted)
-        replace("hours", self._all_hours(spark, wanted), whole(wanted))
+        replace("quarantine", judged.where(~is_good) if counts.get("bad") else None, selected)
+        replace("hours", self._all_hours(spark, selected), whole(selected))
 
-    def _all_hours(self, spark: SparkSession, wanted: Wanted) -> DataFrame:
+    def _all_hours(self, spark: SparkSession, selected: DayHours) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
-        computed = hours(self._tables["attempts"].read(spark, wanted))
-        partly = {day: some for day, some in wanted.items() if some is not None}
+        computed = hours(self._tables["attempts"].read(spark, selected))
+        partly = {day: some for day, some in selected.items() if some is not None}
         if not partly:
             return computed
         others = self._hours(spark, list(partly)).where(~lies_in(F.col("hour"), partly))

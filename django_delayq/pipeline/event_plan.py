@@ -205,30 +205,29 @@ def ends(
 def limit_to(
     most: int,
     positions: Mapping[Place, str],
-    wanted: Mapping[Place, str],
+    ends: Mapping[Place, str],
     walk: Callable[[Place, str, int], str],
 ) -> Positions:
-    """Return the end positions, moved back so that at most ``most`` events are read in all.
+    """Return end positions, moved back so that at most ``most`` events are read in all.
 
     Shards with few events are read completely, the others get equal shares. If there are more shards than events, those
     furthest behind come first.
 
     Args:
+        ends: the end positions without a limit.
         walk: ``walk(place, position, n)`` = the position n events further, or the last one before that.
     """
-    begun = {place: positions.get(place, BEGINNING) for place in wanted}
-    sizes = {place: distance(begun[place], wanted[place]) for place in wanted}
-    pending = sorted(
-        (place for place in wanted if wanted[place] != begun[place]), key=lambda place: parts(begun[place])
-    )
+    begun = {place: positions.get(place, BEGINNING) for place in ends}
+    sizes = {place: distance(begun[place], ends[place]) for place in ends}
+    pending = sorted((place for place in ends if ends[place] != begun[place]), key=lambda place: parts(begun[place]))
     chosen = sorted(pending[:most], key=lambda place: sizes[place])
-    result, left = {**wanted, **{place: begun[place] for place in pending}}, most
+    result, left = {**ends, **{place: begun[place] for place in pending}}, most
     for at, place in enumerate(chosen):
         share = left // (len(chosen) - at)
         if sizes[place] <= share:
-            result[place], left = wanted[place], left - sizes[place]
+            result[place], left = ends[place], left - sizes[place]
         else:
-            result[place] = min(walk(place, begun[place], share), wanted[place], key=parts)
+            result[place] = min(walk(place, begun[place], share), ends[place], key=parts)
             left -= share
     return result
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import quality, upkeep
 from .computing import Computing
+from .day_hours import DayHours, parts, whole
 from .errors import PipelineError
 from .history_guard import POLL_SECONDS, exclusive, stoppable
 from .history_options import HistoryOptions
@@ -35,7 +36,6 @@ from .store import PendingDays, Store
 from .summary import Summary
 from .tables import ATTEMPTS, Step, no_step, read, tables_of
 from .upkeep import DaysDone, OnDays, Purge, ignore_days
-from .wanted import Wanted, parts, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ class History:
                 acknowledge(self.store, self.options)
             self._step("landed")
             days = self._pending.open_days()
-            selection = self._computing.wanted(days, landed.hours, interrupted)
+            selection = self._computing.hours_of(days, landed.hours, interrupted)
             for part in parts(days, {}, DAYS_AT_ONCE, 0):
                 self._publish({day: selection[day] for day in part}, on_hours, stopping, published)
         return self._summary(landed, published, began, stopping.is_set())
@@ -271,7 +271,7 @@ class History:
 
     def _publish(
         self,
-        wanted: Wanted,
+        selected: DayHours,
         on_hours: OnHours,
         stopping: threading.Event,
         published: list[date],
@@ -279,8 +279,8 @@ class History:
     ) -> None:
         if stopping.is_set():
             return
-        self._computing.compute(self.spark, wanted, counted)
-        for metrics, days in self._computing.metrics(self.spark, list(wanted)):
+        self._computing.compute(self.spark, selected, counted)
+        for metrics, days in self._computing.metrics(self.spark, list(selected)):
             on_hours(metrics, days)
             self._step("hours published")
             self._pending.settle(days)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..core.bulk import act_in_shard, discard_many, kick_many
+from ..core.bulk import act_in_shard, discard_many, kick_many, retried
 from ..core.errors import InvalidJob
 from ..core.operations import actions
 from ..core.queue import Queue
@@ -41,7 +41,6 @@ FOR: Final[Mapping[str, str]] = {
     "discard": "jobs in the morgue",
     "reschedule": "waiting and gated jobs",
 }
-_RETRIED: Final = {"kicked": "retried"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,7 @@ def _act(queue: Queue, home: Home, names: Names, options: MaintainOptions) -> Ma
     _, number, buried = home
     match options.verb:
         case "retry" if buried:
-            outcomes = kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace)
-            return {_RETRIED.get(outcome, outcome): n for outcome, n in outcomes.items()}
+            return retried(kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace))
         case "retry":
             action = actions.retry_failed(options.delay_ms)
         case "cancel":

@@ -30,14 +30,14 @@ from .bulk import Watch, bulk
 from .errors import PipelineError
 from .expressions import due_column, id_column
 from .quarantine import reasons, temporary_folder
-from .reconcile_options import Found, ReconcileOptions
+from .reconcile_options import ComparisonResult, ReconcileOptions
 from .redis_options import open_broker
 from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["GRACE_MS", "Found", "ReconcileOptions", "Reconciliation"]
+__all__ = ["GRACE_MS", "ComparisonResult", "ReconcileOptions", "Reconciliation"]
 
 OUTBOX: Final = "django_delayq.OutboxJob"
 _ID: Final = "__job_id"
@@ -92,7 +92,7 @@ class Reconciliation:
             jobs = jobs.unionByName(other)
         return jobs
 
-    def look(self) -> Found:
+    def look(self) -> ComparisonResult:
         """Read the queue, then the table, and compare them.
 
         Raises:
@@ -115,7 +115,7 @@ class Reconciliation:
             missing = fixed(missing.dropDuplicates([_ID]))
         first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
         wrong = compared.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
-        return Found(
+        return ComparisonResult(
             rows=self._count(seen),
             known=queued.count(),
             missing=missing.count(),
@@ -126,7 +126,9 @@ class Reconciliation:
             first_bad=tuple((row[_ID], row[_BAD]) for row in wrong),
         )
 
-    def put_back(self, found: Found, *, run_id: str | None = None, watch: Watch | None = None) -> dict[str, int]:
+    def put_back(
+        self, comparison: ComparisonResult, *, run_id: str | None = None, watch: Watch | None = None
+    ) -> dict[str, int]:
         """Schedule the missing jobs. Invalid rows are skipped, so that one cannot block the others; see ``refused``.
 
         Args:
@@ -140,14 +142,14 @@ class Reconciliation:
         Raises:
             PipelineError: Redis is unavailable, full or paused. Jobs already scheduled stay.
         """
-        if not found.missing:
+        if not comparison.missing:
             return {}
         run_id = run_id or f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         jobs = replace(self._options.jobs, run_id=run_id, once=True)
         try:
             with temporary_folder(self._options.scratch, run_id) as folder:
                 jobs = replace(jobs, quarantine=folder)
-                result = bulk(self._spark, found.frame, jobs, total=found.missing, watch=watch)
+                result = bulk(self._spark, comparison.frame, jobs, total=comparison.missing, watch=watch)
                 self.refused = tuple(reasons(folder, run_id, FIRST)) if result.bad else ()
             return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:

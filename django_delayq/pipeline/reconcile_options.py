@@ -66,7 +66,7 @@ class ReconcileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Counts):
+class ComparisonResult(Counts):
     """Result of a comparison with Spark, before anything is scheduled."""
 
     #: the missing rows, as a fixed snapshot

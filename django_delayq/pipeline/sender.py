@@ -64,7 +64,7 @@ class Sender:
 
     Args:
         broker: the target.
-        wanted: the options of the write.
+        options: the options of the write.
         source: description of the input.
         run_id: id of the bulk load.
         part, attempt: index of the task, and number of the attempt at it.

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DateType, IntegerType, StringType, StructField, StructType
 
+from .day_hours import DayHours, hour_number
 from .quality import REASON
 from .schemas import EVENTS
 from .store import Store, is_data
 from .transforms import HOURS, day_of
 from .versions import Versions, partition_values
-from .wanted import Wanted, hour_number
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -100,7 +100,7 @@ class Table(Versions):
         self.form = FORMS[name]
         self._step = step
 
-    def read(self, spark: SparkSession, wanted: Wanted | None = None) -> DataFrame:
+    def read(self, spark: SparkSession, selected: DayHours | None = None) -> DataFrame:
         """Return the rows of the given days and hours, or all rows; ``day`` and ``hour`` are columns.
 
         Columns that an older version did not write are null. Those of a newer version are included.
@@ -108,7 +108,7 @@ class Table(Versions):
         table = self.latest()
         stored = None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
         schema = self._with_own(stored) if stored else self.form.schema
-        names = [self.store.url(f"{self.name}/{file.path}") for file in self.files(wanted)]
+        names = [self.store.url(f"{self.name}/{file.path}") for file in self.files(selected)]
         if not names:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema.add("write", StringType())).option("basePath", self.store.url(self.name))
@@ -148,8 +148,8 @@ class Table(Versions):
                 added.append(AddAction(path, info.size, partition_values(path), now, True, stats))
         return added
 
-    def replace(self, files: list[AddAction], wanted: Wanted, seen: int, *, data_change: bool = True) -> None:
-        super().replace(files, wanted, seen, data_change=data_change)
+    def replace(self, files: list[AddAction], selected: DayHours, seen: int, *, data_change: bool = True) -> None:
+        super().replace(files, selected, seen, data_change=data_change)
         self._step(f"{self.name}: replaced")
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from .day_hours import whole
 from .store import Store
 from .tables import Step, Table
 from .transforms import KEY, is_attempt
-from .wanted import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
     from deltalake.transaction import AddAction, RemoveAction
 
-    from .wanted import Wanted
+    from .day_hours import DayHours
 
 #: hours for which replaced files are kept for readers that still use them, and files of no version for their writer
 KEEP_HOURS: Final = 24
@@ -53,9 +53,9 @@ class LiveFile:
     #: None in a table without a partition for each hour
     hour: int | None
 
-    def lies_in(self, wanted: Wanted) -> bool:
+    def lies_in(self, selected: DayHours) -> bool:
         """Return True if the file is of one of these days and hours."""
-        hours = wanted.get(self.day, frozenset())
+        hours = selected.get(self.day, frozenset())
         return hours is None or self.hour in hours
 
 
@@ -73,10 +73,10 @@ class Versions:
 
     # --- what is there
 
-    def files(self, wanted: Wanted | None = None) -> list[LiveFile]:
+    def files(self, selected: DayHours | None = None) -> list[LiveFile]:
         """Return the live files, those of some days and hours or all of them."""
         table = self.latest()
-        return [] if table is None else list(_live(table, wanted))
+        return [] if table is None else list(_live(table, selected))
 
     def days(self) -> list[date]:
         """Return the days of the table, in order."""
@@ -121,12 +121,12 @@ class Versions:
         if files and _number_in(table, source) < number:
             self._commit(table, files, source, number)
 
-    def replace(self, files: list[AddAction], wanted: Wanted, seen: int, *, data_change: bool = True) -> None:
+    def replace(self, files: list[AddAction], selected: DayHours, seen: int, *, data_change: bool = True) -> None:
         """Replace the files of these days and hours, all at once.
 
         Args:
             files: the new files.
-            wanted: the days and hours; those without a new file leave the table.
+            selected: the days and hours; those without a new file leave the table.
             seen: the result of :meth:`replaced` from before the new files were computed.
             data_change: False: the new files have the same rows as the old ones.
 
@@ -138,7 +138,7 @@ class Versions:
             return
         if max(_number_in(table, REPLACE), 0) != seen:
             raise self._is_changed()
-        old = list(_live(table, wanted))
+        old = list(_live(table, selected))
         if not files and not old:
             return
         for file in files:
@@ -195,13 +195,13 @@ def _number_in(table: DeltaTable, transaction: str) -> int:
     return -1 if number is None else number
 
 
-def _live(table: DeltaTable, wanted: Wanted | None) -> Iterator[LiveFile]:
+def _live(table: DeltaTable, selected: DayHours | None) -> Iterator[LiveFile]:
     import pyarrow as pa
 
     columns = ["path", "size_bytes", "partition"]
     for row in pa.table(table.get_add_actions()).select(columns).to_pylist():
         file = LiveFile(row["path"], row["size_bytes"], row["partition"]["day"], row["partition"].get("hour"))
-        if wanted is None or file.lies_in(wanted):
+        if selected is None or file.lies_in(selected):
             yield file
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
-    """Reserve the waiting job of an id; return None if there is none, or it is not due."""
+    """Reserve the waiting (or buried) job of an id; return None if there is none, or it is not due."""
     batch = queue.reserve_id(
         ident,
         worker=holder.worker,
@@ -26,6 +26,7 @@ def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
         started=holder.started,
         prefer_own_ttr=holder.ttr_ms is None,
         early=holder.early,
+        buried=holder.buried,
     )
     return _held(queue, batch, holder)
 

@@ -12,26 +12,21 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from .. import connections
-from ..core.builder import RawJobBuilder
-from ..core.errors import InvalidJob, QueueUnavailable
-from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
-from ..core.job import NewJob
-from ..core.job_options import JOB_OPTIONS
+from ..core.errors import InvalidJob
+from ..core.inputs import check_holder, check_id, check_int, check_queue_name
 from ..core.matching import Holder, check_match
 from ..core.operations.job_filter import JobFilter
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
-from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.handle import JobHandle
-from ..scheduling.plans import job_rules
 from ..scheduling.sending import Prepared, send
-from ..settings import context_links
-from ..settings.conf import SETTING, check_installed, conf
+from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
 from . import one_job
 from .coordinator import coordinator_of
 from .held import HeldJob
+from .raw_job import check_kind, new_job
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -108,13 +103,21 @@ class Queue:
         return min([end, *(now + left - margin for left in lefts if left > 0)])
 
     def reserve_id(
-        self, id: str | int, early: bool = False, *, ttr: float | timedelta | None = None, by: str = ""
+        self,
+        id: str | int,
+        early: bool = False,
+        *,
+        buried: bool = False,
+        ttr: float | timedelta | None = None,
+        by: str = "",
     ) -> HeldJob | None:
         """Reserve the waiting job of this id.
 
-        Return None if there is none, if it is not due and ``early`` is False, or if its limit has no free slot.
+        With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue: kicked, its
+        failures reset, and reserved in one atomic step. Return None if there is none, if it is not due and ``early`` is
+        False, or if its limit has no free slot; then one from the morgue waits in the queue.
         """
-        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
+        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early, buried=buried)
         return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))
 
     def reserve_match(
@@ -134,7 +137,7 @@ class Queue:
 
         Args:
             text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
-                JSON); ASCII letters in either case.
+                JSON); ASCII letters in either case. It is refused for calls of tasks if ``CODEC`` is not JSON.
             task: name of the task.
             prefix: beginning of the id.
             early: also jobs that are not due yet.
@@ -197,9 +200,9 @@ class Queue:
         """
         check_installed()
         name = self._only("put")
-        new = _new_job(_bytes_of(body), options)
+        new = new_job(body, options)
         handle = JobHandle(new.id, name, ON_COMMIT, new.due_ms_here, using_db=using_db)
-        _check_kind(name, patiently=in_transaction(using_db))
+        check_kind(name, patiently=in_transaction(using_db))
         send(Prepared(new, handle))
         return handle
 
@@ -251,49 +254,3 @@ def _ttr_ms(ttr: float | timedelta | None) -> int | None:
 
 def _holder(by: str) -> str:
     return f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
-
-
-def _bytes_of(body: object) -> bytes:
-    if isinstance(body, str):
-        try:
-            body = body.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidJob(f"the body is not valid Unicode ({error.reason}); give bytes") from None
-    if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the body must be bytes or str, not {type(body).__name__}; encode it, or use schedule()")
-    raw, limit = bytes(body), conf().max_args_bytes
-    if len(raw) > limit:
-        raise InvalidJob(
-            f"the body has {len(raw)} bytes, at most {limit} are stored; store the data elsewhere and put "
-            f"its key, or raise {SETTING}['MAX_ARGS_BYTES']"
-        )
-    return raw
-
-
-def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
-    for name in options:
-        if name not in JOB_OPTIONS:
-            raise TypeError(
-                f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} Known options: {', '.join(JOB_OPTIONS)}"
-            )
-    return RawJobBuilder(job_rules(), context_links.collect()).build((body,), {}, options)
-
-
-def _check_kind(name: str, *, patiently: bool) -> None:
-    """Check that a queue is of kind "pull".
-
-    With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
-    """
-    try:
-        call = call_briefly if patiently else call_patiently
-        existing = call(lambda broker: broker.existing(name))
-    except QueueUnavailable:
-        if not patiently:
-            raise
-        existing = None
-    kind = conf().queue(name).kind if existing is None else existing.kind
-    if kind != "pull":
-        raise InvalidJob(
-            f"queue {name!r} is of kind {kind!r}, whose jobs are calls of tasks: use schedule(). For raw bytes give it "
-            f'{SETTING}["QUEUES"][{name!r}] = {{"kind": "pull"}} before its first use'
-        )

@@ -17,8 +17,6 @@ from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Row, is_readable, member_of
 from ..settings.conf import conf
 
-_RETRIED = {"kicked": "retried"}
-
 
 def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replace: bool = False) -> Counter[str]:
     """Retry jobs. A failed job skips the rest of its back-off, the failures of a job from the morgue are reset.
@@ -39,8 +37,7 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
 
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
-            counts = bulk.kick_many(queue, _named(group), delay_ms=delay_ms or 0, replace=replace)
-            return Counter({_RETRIED.get(outcome, outcome): n for outcome, n in counts.items()})
+            return bulk.retried(bulk.kick_many(queue, _named(group), delay_ms=delay_ms or 0, replace=replace))
         return _on_failed(queue, group, actions.retry_failed(delay_ms))
 
     return _each(rows, act)

@@ -25,7 +25,7 @@ from . import changes, verbs
 from .handle import Delay, JobHandle, Left
 from .middleware import chain
 from .plans import READY, Plan, plan_of
-from .sending import send, send_on_loop
+from .sending import send_on_loop
 from .targets import find_job
 
 if TYPE_CHECKING:
@@ -51,33 +51,39 @@ async def aschedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`aschedule`."""
+    handle = await schedule_on_loop(task, arguments, named, options)
+    return handle or await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
+
+
+async def schedule_on_loop(
+    task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
+) -> JobHandle | None:
+    """Schedule a job from the event loop. Return None, and do nothing, if the call has to be made in a thread."""
     plan = _plan_on_loop(task, options)
     if plan is None:
-        return await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
+        return None
     job = verbs.prepare(plan, arguments, named, options)
-    if in_transaction_of_coroutine(options.get("using_db")):
-        await sync_to_async(send)(job)
-    else:
-        await send_on_loop(job)
+    await send_on_loop(job)
     return job.handle
 
 
 def _plan_on_loop(task: Task, options: Mapping[str, Any]) -> Plan | None:
-    """Return the plan of a call that blocks nowhere; None = it may block."""
-    if not _can_use_loop() or chain() is not None:
+    """Return the plan of a call that blocks nowhere; None = it may block, or waits for a commit."""
+    if not can_use_loop() or chain() is not None or in_transaction_of_coroutine(options.get("using_db")):
         return None
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     plan = plan or plan_of(task, options)
     return None if plan.durable or not connections.broker().is_open(plan.queue) else plan
 
 
-def _can_use_loop() -> bool:
+def can_use_loop() -> bool:
+    """Return True if Redis can be called from the running event loop."""
     broker = connections.ready_broker()
     return broker is not None and broker.connection.can_use_loops and has_loop_of_its_own()
 
 
 def _can_change_on_loop(job: Target) -> bool:
-    return _can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using))
+    return can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using))
 
 
 async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
@@ -147,6 +153,6 @@ async def aget_job(
 ) -> JobView | None:
     """Return a view of a job. See :func:`django_delayq.get_job`."""
     job = find_job(target, id, task, queue)
-    if _can_use_loop():
+    if can_use_loop():
         return await run_verb(connections.broker(), lambda broker: changes.look_up(broker, job))
     return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

@@ -141,7 +141,7 @@ def recurring_table(tasks: Sequence[RecurringStatus]) -> list[str]:
         zone = one.timezone or "UTC"
         following = "paused" if one.paused_ms is not None else _local(one.next_tick_ms, zone)
         last = _local(one.last_tick_ms, zone)
-        rows.append((printable(one.task), printable(one.schedule), zone, last, following))
+        rows.append((printable(one.task), printable(one.schedule) or "not in this project", zone, last, following))
     return table(head, rows, left=len(head))
 
 

@@ -125,10 +125,10 @@ def recurring_as_json(one: RecurringStatus) -> dict[str, Any]:
     """Return a recurring task as JSON values."""
     return {
         "task": one.task,
-        "queue": one.queue,
-        "schedule": one.schedule,
+        "queue": one.queue or None,
+        "schedule": one.schedule or None,
         "timezone": one.timezone or None,
-        "missed": one.missed,
+        "missed": one.missed or None,
         "last_tick": iso_of(one.last_tick_ms),
         "next_tick": iso_of(one.next_tick_ms),
         "paused": iso_of(one.paused_ms),

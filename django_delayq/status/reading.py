@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.rules import orders_of
+from ..core.rules import queue_policy
 from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, WorkerStatus
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def take(
 
 def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
     """Return the status of one queue from its registry entry and its counts."""
-    orders = orders_of(queue.layout, counts.now_ms or None)
+    orders = queue_policy(queue.layout, counts.now_ms or None)
     return QueueStatus(
         name=queue.name,
         kind=queue.kind,

@@ -148,19 +148,22 @@ class RedisStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecurringStatus:
-    """Recurring task registered in this process; another release of the project may have others."""
+    """Recurring task registered in this process, or a pause of one that is not (another release may have it).
+
+    Such a pause has no queue, schedule and ticks.
+    """
 
     task: str
-    queue: str
+    queue: str = ""
     #: as written in the task's options
-    schedule: str
+    schedule: str = ""
     #: "" = UTC
-    timezone: str
-    missed: str
+    timezone: str = ""
+    missed: str = ""
     #: Unix ms
-    last_tick_ms: int | None
+    last_tick_ms: int | None = None
     #: None while it is paused
-    next_tick_ms: float | None
+    next_tick_ms: float | None = None
     #: since when its ticks do not fire; None = they do
     paused_ms: int | None = None
 

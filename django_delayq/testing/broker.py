@@ -99,4 +99,4 @@ class MemoryBroker(DjangoBroker):
         self._limited.clear()
         for name in former:
             if name not in settings.queues and self.existing(name) is not None:
-                self.limit(name, **rules.limits_of(dict.fromkeys(rules.LIMITS)))
+                self.limit(name, **rules.limit_arguments(dict.fromkeys(rules.LIMITS)))

@@ -13,7 +13,7 @@ from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
 from ..core.queue import Queue
-from ..core.rules import orders_of
+from ..core.rules import queue_policy
 from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
@@ -104,7 +104,7 @@ class Runner:
 
     def _is_paused(self, entry: Entry) -> bool:
         queue = self._broker.existing(entry.queue)
-        return queue is not None and orders_of(queue.layout, self._broker.clock.now_ms)["paused"] in ("out", "both")
+        return queue is not None and queue_policy(queue.layout, self._broker.clock.now_ms)["paused"] in ("out", "both")
 
     def _next_moment_ms(self) -> int | None:
         """Return the next time at which a job is due, a lease expires, or the pause of a due job ends."""

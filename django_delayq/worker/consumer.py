@@ -189,7 +189,7 @@ class Consumer:
         if self._which == "quarantined" and self._settler:
             self._settler.settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
-        room, source = BATCH, self._selector.due(now)
+        room, source = BATCH, self._selector.due(now, self._has_room)
         if source is not None:
             room = 0 if self._stopping or self._readiness.until > now else self._workload.room(source)
             room = self.limits.room(source, room, now)
@@ -202,6 +202,9 @@ class Consumer:
         else:
             self._rest()
         self.limits.trim()
+
+    def _has_room(self, source: Source) -> bool:
+        return self._workload.room(source) > 0
 
     # --- reserve
 

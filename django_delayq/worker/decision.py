@@ -38,9 +38,9 @@ def raised(
     """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
 
     Args:
-        timed_out: the time limit made it do so.
+        timed_out: the time limit ended the attempt.
         record: makes the stored form of the error.
-        retry_delay: knows errors that say themselves when to try again (:attr:`Hooks.retry_delay`).
+        retry_delay: returns the delay that an error itself demands (:attr:`Hooks.retry_delay`).
     """
     if isinstance(error, Release):
         delay = None

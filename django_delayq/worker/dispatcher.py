@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: seconds between two routine checks
-LOOK: Final = 3.0
+CHECK_SECONDS: Final = 3.0
 #: seconds after a due time within which the process's own consumer may reserve the job
 OWN_CONSUMER: Final = 0.05
 #: difference in seconds between Redis's clock and ours, from one check to the next, that makes leases doubtful
@@ -37,8 +37,8 @@ _JUMP: Final = 2.0
 _SLOW: Final = 10.0
 #: maximum time between two checks of a shard, as a fraction of a lease
 _OF_A_LEASE: Final = 0.95
-_AGAIN: Final = 1.0
-_SOON: Final = 0.02
+_RETRY_SECONDS: Final = 1.0
+_SOON_SECONDS: Final = 0.02
 _FORGET_AFTER_MS: Final = 60_000
 #: seconds between two checks for old epochs
 CARE: Final = 30.0
@@ -50,8 +50,8 @@ class Beat:
 
     queue: Queue
     shard: int
-    look_at: float
-    looked_at: float = 0.0
+    check_at: float
+    checked_at: float = 0.0
     #: Redis's clock minus ours at the last check (seconds); None before the first
     offset: float | None = None
     deadline_at: float = NEVER
@@ -78,7 +78,7 @@ class ShardPoller:
         selector: ShardSelector | None = None,
         *,
         reaper: LeaseReaper | None = None,
-        pace: float = LOOK,
+        pace: float = CHECK_SECONDS,
         changes: Changes | None = None,
     ) -> None:
         self._queues = queues
@@ -99,7 +99,7 @@ class ShardPoller:
             Seconds until the next check.
         """
         now = time.monotonic()
-        self._meet(self._queues(), now)
+        self._refresh_beats(self._queues(), now)
         # Read before the checks, because one of them may be the first call that succeeds again.
         outage = self._health.lasting()
         if self._health.cleared_at != self._outage_seen:
@@ -108,17 +108,17 @@ class ShardPoller:
         if outage > self._heartbeat:
             self._hold_all()
         for beat in self._beats:
-            if self._wants_a_look(beat, time.monotonic()):
-                self._look(beat)
+            if self._is_due(beat, time.monotonic()):
+                self._check(beat)
         now = time.monotonic()
-        return max(0.0, min((self._next_look(beat) for beat in self._beats), default=now + LOOK) - now)
+        return max(0.0, min((self._next_check(beat) for beat in self._beats), default=now + CHECK_SECONDS) - now)
 
     def _hold_all(self) -> None:
         """Postpone reaping in all shards by one lease, because holders could not renew their leases."""
         for beat in self._beats:
             beat.hold = True
 
-    def _meet(self, queues: Sequence[Queue], now: float) -> None:
+    def _refresh_beats(self, queues: Sequence[Queue], now: float) -> None:
         served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
         self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
         polled = {(beat.queue.name, beat.shard) for beat in self._beats}
@@ -133,32 +133,32 @@ class ShardPoller:
         """
         return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
 
-    def _next_look(self, beat: Beat) -> float:
+    def _next_check(self, beat: Beat) -> float:
         if beat.hold:
             return 0.0
-        at = min(beat.look_at, beat.deadline_at, beat.due_at + OWN_CONSUMER)
-        return max(at, beat.looked_at + _SOON)
+        at = min(beat.check_at, beat.deadline_at, beat.due_at + OWN_CONSUMER)
+        return max(at, beat.checked_at + _SOON_SECONDS)
 
-    def _wants_a_look(self, beat: Beat, now: float) -> bool:
-        if self._next_look(beat) > now:
+    def _is_due(self, beat: Beat, now: float) -> bool:
+        if self._next_check(beat) > now:
             return False
-        if beat.hold or min(beat.look_at, beat.deadline_at) <= now or self._selector is None:
+        if beat.hold or min(beat.check_at, beat.deadline_at) <= now or self._selector is None:
             return True
         if self._selector.overdue(beat.queue.name, beat.shard, now, OWN_CONSUMER):
             return True
         beat.due_at = NEVER  # our own consumer has reserved since, and knows the next due time more exactly
         return False
 
-    def _look(self, beat: Beat) -> None:
+    def _check(self, beat: Beat) -> None:
         sent_at = time.monotonic()
         tick = beat.queue.tick(beat.shard, hold=beat.hold)
         now = time.monotonic()
         beat.hold = False
-        beat.looked_at = now
+        beat.checked_at = now
         # The first check of each shard spreads the checks of a queue's shards over the period.
-        beat.look_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
-        self._remember(beat, tick, now)
-        self._tell(beat, tick)
+        beat.check_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
+        self._note_deadlines(beat, tick, now)
+        self._note_changes(beat, tick)
         offset = tick.now_ms / 1000 - now
         jumped = beat.offset is not None and abs(offset - beat.offset) > _JUMP
         beat.offset = offset
@@ -174,25 +174,26 @@ class ShardPoller:
             and not tick.held_back
             and self._reaper.reap(beat.queue, beat.shard, tick.now_ms)
         ):
-            beat.look_at = now + _SOON
+            beat.check_at = now + _SOON_SECONDS
         if self._reaper is not None and tick.begun and not tick.held_back:
             self._reaper.reap_early_acked(beat.queue, beat.shard, tick.now_ms)
 
     def _phase(self, beat: Beat) -> float:
         return (self._beats.index(beat) + 1) / len(self._beats)
 
-    def _remember(self, beat: Beat, tick: Tick, now: float) -> None:
+    def _note_deadlines(self, beat: Beat, tick: Tick, now: float) -> None:
         def at(ms: float | None) -> float:
             return NEVER if ms is None else now + (ms - tick.now_ms) / 1000
 
         beat.deadline_at = NEVER if self._reaper is None else at(tick.next_deadline_ms)
         beat.due_at = at(tick.next_due_ms)
         if beat.deadline_at <= now:
-            beat.deadline_at = now + _AGAIN  # expired: reaped in this turn, or held back
+            beat.deadline_at = now + _RETRY_SECONDS  # expired: reaped in this turn, or held back
         if beat.due_at + OWN_CONSUMER <= now:
-            beat.due_at = now + _AGAIN  # all consumers are busy; the wake token remains for the first one that is free
+            # All consumers are busy; the wake token remains for the first one that is free.
+            beat.due_at = now + _RETRY_SECONDS
 
-    def _tell(self, beat: Beat, tick: Tick) -> None:
+    def _note_changes(self, beat: Beat, tick: Tick) -> None:
         """Note what changed since the last check. The first check has nothing to compare with."""
         before, beat.tick = beat.tick, tick
 

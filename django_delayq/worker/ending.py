@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.worker.worker")
 
 #: seconds before the grace period ends at which ``should_stop`` turns true
-_WARNING_TIME: Final = 5.0
+SHUTDOWN_WARNING_SECONDS: Final = 5.0
 
 
 class Ending:
@@ -55,6 +55,7 @@ class Ending:
         self._stop = stop
         self._signalled = False
         self._warning: threading.Timer | None = None
+        self._deadline_lock = threading.Lock()
 
     @property
     def seconds_left(self) -> float:
@@ -94,9 +95,8 @@ class Ending:
                 self.stop_by = 0.0
                 return
             self._signalled = True
-            if self.stop_by is None:
-                self.begin(self._config.grace)
-                logger.info("worker %s stops, %.0f s for running jobs", self._name, self._config.grace)
+            self.begin(self._config.grace)
+            logger.info("worker %s stops, %.0f s for running jobs", self._name, self.seconds_left)
 
     # --- any thread
 
@@ -108,24 +108,35 @@ class Ending:
             self.finish()
 
     def begin(self, grace: float) -> None:
-        """Stop reserving, and give running jobs so many seconds, unless this has begun before."""
-        if self.stop_by is not None:
-            return
-        self.stop_by = time.monotonic() + grace
+        """Stop reserving, give back what has not begun, and give running jobs so many seconds.
+
+        A deadline that was set before remains.
+        """
+        self._set_deadline(grace)
         if self.consumer is None:
             self.finish()
-            return
-        self.consumer.stop()
-        self._warning = threading.Timer(max(0.0, grace - _WARNING_TIME), self._warn_handlers, [self.consumer])
-        self._warning.daemon = True
-        self._warning.start()
+        else:
+            self.consumer.stop()
+
+    def _set_deadline(self, grace: float) -> None:
+        """Set the end of the grace period and the warning before it, unless there is one already."""
+        with self._deadline_lock:  # signals, commands and the timeout monitor come from different threads
+            if self.stop_by is not None:
+                return
+            self.stop_by = time.monotonic() + grace
+            if self.consumer is None:
+                return
+            delay = max(0.0, grace - SHUTDOWN_WARNING_SECONDS)
+            self._warning = threading.Timer(delay, self._warn_handlers, [self.consumer])
+            self._warning.daemon = True
+            self._warning.start()
 
     def _warn_handlers(self, consumer: Consumer) -> None:
         for attempt in list(consumer.held):
             attempt.should_stop = True
 
     def cancel_warning(self) -> None:
-        """Warn no handlers any more."""
+        """Cancel the warning of the handlers."""
         if self._warning is not None:
             self._warning.cancel()
 
@@ -155,7 +166,7 @@ class Ending:
         if self.signals is not None:
             self.signals.poke()  # wait() does the rest
         else:
-            threading.Thread(target=self._end_alone, name="delayq-told", daemon=True).start()
+            threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
 
     def _end_alone(self) -> None:
         """End the worker inside another program, which may not wait for ``done``."""
@@ -175,9 +186,8 @@ class Ending:
         self.exit_code = EXIT_STUCK
         if self.consumer is not None:
             self.consumer.overran(attempt)
-        if self.stop_by is None:
-            self.stop_by = time.monotonic() + self._config.grace
-            self._poke()
+        self._set_deadline(self._config.grace)
+        self._poke()
 
     def check(self) -> None:
         """Check the memory use and the supervisor every second, without network I/O."""

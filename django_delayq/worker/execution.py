@@ -33,6 +33,7 @@ from .policy import Policy, policy_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .scoreboard import Scoreboard
+from .task_frames import task_part
 from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)
@@ -174,7 +175,8 @@ class Execution:
         try:
             self._call_limited(attempt)
         except BaseException as error:
-            attempt.error = error
+            # Not error.with_traceback: a class of exceptions may define anything.
+            attempt.error = BaseException.with_traceback(error, task_part(error.__traceback__, "_call_handler"))
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
         if self._hooks.after_job is not None:

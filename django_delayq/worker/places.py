@@ -36,7 +36,7 @@ class Child:
     killed: str = ""
     blame: bool = False
     #: True once the supervisor has sent it a stop signal
-    told: bool = False
+    stop_sent: bool = False
 
     def cause(self, code: int) -> str:
         """Return how the child ended, for the log and for the errors of its jobs."""

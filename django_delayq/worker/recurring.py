@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
-LOOK: Final = 60.0
+LONGEST_REST_SECONDS: Final = 60.0
 #: time until a queue that accepts no jobs (paused, full), or a task that is paused, is retried
-_AGAIN_MS: Final = 5_000.0
+_RETRY_MS: Final = 5_000.0
 #: time until a task is retried whose tick failed for a reason of its own
-_LATER_MS: Final = 60_000.0
+_ERROR_RETRY_MS: Final = 60_000.0
 #: a recorded tick further ahead of the clock than this means that the clock was put back
-_AHEAD_MS: Final = 60_000
+_CLOCK_BACK_MS: Final = 60_000
 #: seconds added to each rest: waking a little late costs less than waking too early and once more
-_MARGIN: Final = 0.0005
+_MARGIN_SECONDS: Final = 0.0005
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Work:
     #: the last tick that needs no firing any more; None = not read from Redis yet
     done: int | None = None
     #: when to check this task next
-    look_at: float = 0.0
+    check_at: float = 0.0
 
     @property
     def schedule(self) -> str:
@@ -76,16 +76,33 @@ def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
 
 
 def work_of(registry: Registry, name: str) -> Work:
-    """Return a recurring task by its name.
+    """Return a recurring task by its name or by an alias.
 
     Raises:
         InvalidJob: there is no such task in this process; the message lists those that there are.
     """
     works = {work.task.name: work for work in works_of(registry)}
-    if name not in works:
+    task = registry.get(name)
+    if task is None or task.name not in works:
         known = ", ".join(sorted(works)) or "none"
         raise InvalidJob(f"{short(name)} is no recurring task of this project; these are: {known}")
-    return works[name]
+    return works[task.name]
+
+
+def resume(broker: Broker, registry: Registry, name: str) -> str:
+    """End the pause of a recurring task, also of one that was renamed or removed since, and return the task's name.
+
+    Raises:
+        InvalidJob: there is neither such a task nor such a pause.
+    """
+    try:
+        names = work_of(registry, name).task.names
+    except InvalidJob:
+        if name not in recurring_pauses.paused_since(broker):
+            raise
+        names = (name,)
+    recurring_pauses.resume(broker, *names)
+    return names[0]
 
 
 def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
@@ -109,7 +126,7 @@ class ServerClock:
     def __call__(self) -> float:
         """Return Redis's time, Unix ms."""
         now = time.monotonic()
-        if self._asked_at is None or now - self._asked_at >= LOOK:
+        if self._asked_at is None or now - self._asked_at >= LONGEST_REST_SECONDS:
             server_ms = self._broker.now_ms()
             answered_at = time.monotonic()
             self._offset_ms = server_ms - (now + answered_at) * 500
@@ -148,42 +165,42 @@ class RecurringTicker:
             Seconds until the next tick, at most a minute.
         """
         if not self.works:
-            return LOOK
+            return LONGEST_REST_SECONDS
         try:
             for work in self.works:
                 now_ms = self._clock()
-                if now_ms >= work.look_at or self._went_back(work, now_ms):
-                    self._attend(work, now_ms)
-            rest = (min(work.look_at for work in self.works) - self._clock()) / 1000
+                if now_ms >= work.check_at or self._went_back(work, now_ms):
+                    self._check_or_postpone(work, now_ms)
+            rest = (min(work.check_at for work in self.works) - self._clock()) / 1000
         except Exception:
             self._server_clock.forget()
             raise
-        return min(LOOK, max(0.0, rest + _MARGIN))
+        return min(LONGEST_REST_SECONDS, max(0.0, rest + _MARGIN_SECONDS))
 
     @staticmethod
     def _went_back(work: Work, now_ms: float) -> bool:
-        return work.done is not None and work.done > now_ms + _AHEAD_MS
+        return work.done is not None and work.done > now_ms + _CLOCK_BACK_MS
 
-    def _attend(self, work: Work, now_ms: float) -> None:
+    def _check_or_postpone(self, work: Work, now_ms: float) -> None:
         try:
-            self._look(work, now_ms)
+            self._check(work, now_ms)
         except Exception as error:
             if classify(error) is not Fault.BUG:
                 raise  # a failure of Redis concerns all tasks
             logger.exception("the tick of %s failed; it is tried again in a minute", work.task.name)
-            work.look_at = now_ms + _LATER_MS
+            work.check_at = now_ms + _ERROR_RETRY_MS
 
-    def _look(self, work: Work, now_ms: float) -> None:
+    def _check(self, work: Work, now_ms: float) -> None:
         queue = self._broker.queue(work.task.options.queue)
         if work.done is None or self._went_back(work, now_ms):
             work.done = queue.first_sight(work.id, work.schedule)
         tick = work.recurrence.latest(now_ms)
         following = work.recurrence.following(now_ms)
-        work.look_at = float("inf") if following is None else following
+        work.check_at = float("inf") if following is None else following
         if tick is None or tick <= work.done:
             return
-        if recurring_pauses.is_paused(self._broker, work.task.name):
-            work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
+        if recurring_pauses.is_paused(self._broker, *work.task.names):
+            work.check_at = min(work.check_at, now_ms + _RETRY_MS)
             return
         late_ms = now_ms - tick
         missed = late_ms > grace_ms(work.recurrence, tick)
@@ -192,7 +209,7 @@ class RecurringTicker:
             if queue.skip_tick(work.id, work.schedule, tick):
                 logger.info("%s: the tick of %s was missed and is skipped", work.task.name, _text_of(tick))
         elif not self._fire(queue, work, tick):
-            work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
+            work.check_at = min(work.check_at, now_ms + _RETRY_MS)
             return
         elif missed:
             logger.info("%s: the tick of %s was fired %.0f s late", work.task.name, _text_of(tick), late_ms / 1000)

@@ -83,22 +83,28 @@ class ShardSelector:
             self.sources, self.by_place, self.names = list(sources), _by_place(sources), _names_of(sources)
             self._end_rest()
 
-    def due(self, now: float) -> Source | None:
-        """Return the shard to reserve from next, or None if no shard has due work."""
-        best: Source | None = None
+    def due(self, now: float, has_room: Callable[[Source], bool] = lambda _: True) -> Source | None:
+        """Return the shard to reserve from next, or None if no shard has due work.
+
+        It stays the same until something is reserved: only a reserve pays. Else a worker whose slots are full would
+        pass a shard over, and could do that with the same one each time.
+
+        Args:
+            has_room: whether jobs of a shard can be reserved now; without any the project's scheduler is not called.
+        """
         if self._own is not None:
-            best = self._own.choose([source for source in self.sources if source.due_at <= now], now)
-        if best is None:
-            rank = 0.0
-            for source in self.sources:
-                if source.due_at <= now:
-                    mine = source.due_at if self._lag else source.passed
-                    if best is None or mine < rank:
-                        best, rank = source, mine
-        if best is not None:
-            # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
-            self._virtual = max(self._virtual, best.passed)
-            best.passed = self._virtual + best.stride
+            due = [source for source in self.sources if source.due_at <= now]
+            if not any(map(has_room, due)):
+                return None
+            chosen = self._own.choose(due, now)
+            if chosen is not None:
+                return chosen
+        best, rank = None, 0.0
+        for source in self.sources:
+            if source.due_at <= now:
+                mine = source.due_at if self._lag else source.passed
+                if best is None or mine < rank:
+                    best, rank = source, mine
         return best
 
     def next_due_at(self) -> float:
@@ -109,6 +115,9 @@ class ShardSelector:
         """Record that a reserve is about to be sent."""
         with self.condition:
             source.reserve_number = source.begin_reserve(now)
+            # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
+            self._virtual = max(self._virtual, source.passed)
+            source.passed = self._virtual + source.stride
 
     def apply_reply(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""

@@ -152,7 +152,7 @@ class Supervisor:
 
     def _send_signal(self, number: int) -> None:
         for child in self._children():
-            child.told = child.told or number == signal.SIGTERM
+            child.stop_sent = child.stop_sent or number == signal.SIGTERM
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)
 
@@ -259,7 +259,7 @@ class Supervisor:
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
         # Stopped while it still imported the project: it had no handler yet to stop gracefully.
-        expected = expected or (child.told and code == -signal.SIGTERM)
+        expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         if place.quarantine and (code != EXIT_DRY or board.called):

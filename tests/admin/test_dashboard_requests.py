@@ -15,7 +15,7 @@ from django_delayq import connections
 from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.dashboard_snapshots import SNAPSHOTS, DashboardSnapshot
 from django_delayq.core.broker import Broker
-from django_delayq.core.rules import orders_of
+from django_delayq.core.rules import queue_policy
 from django_delayq.status import Snapshot
 from tests.admin.dashboards import say, tiles
 from tests.admin.support import Yard, every_place, tags_of
@@ -143,7 +143,7 @@ def test_who_may_not_pause_has_no_button_and_is_refused(delayq: Broker, onlooker
     assert b"/pause/" not in page
     assert b"livejob" not in page, "nor links to pages that would refuse"
     assert onlooker.post(f"{QUEUES}orders/pause/", {"direction": "out"}).status_code == 403
-    assert orders_of(delayq.queue("orders").layout)["paused"] == ""
+    assert queue_policy(delayq.queue("orders").layout)["paused"] == ""
 
 
 def test_who_may_not_see_jobs_is_not_told_their_ids(delayq: Broker, onlooker: Client) -> None:

@@ -62,6 +62,8 @@ def waiting(broker: Broker) -> list[str]:
         ({"text": "SOUTH"}, ["south-1", "south-3"]),
         ({"failures": "2"}, ["twice"]),
         ({"place": "failed", "failures": "1"}, ["twice", "once"]),
+        ({"place": "failed", "failures_to": "1"}, ["once"]),
+        ({"failures": "1", "failures_to": "1"}, ["once"]),
         ({"never_started": "1", "prefix": "s"}, ["south-1", "south-3"]),
         ({"task": "shop.other"}, []),
         ({"place": "morgue", "text": "no host"}, ["south-dead", "north-dead"]),

@@ -14,7 +14,7 @@ from django.test import Client
 
 from django_delayq.admin import live
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import release
+from django_delayq.core.settlement import fail, release
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.processes import wait_until
 
@@ -61,7 +61,8 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
     page = page_of(operator, "failed")
     for words in (
         "shop.cancel_order",
-        "reserved: 1, failures: 1, crashes: 0, released: 0, timed out: 0, buried: 0, kicked: 0; last failure",
+        "reserved: 1, failures: 1, crashes: 0, released: 0, timed out: 0, buried: 0, retried from the morgue: 0; "
+        "last failure",
         "order_id</th><td><pre>5</pre>",
         "<strong>LookupError</strong>: no",
         "line 12, in sync",
@@ -70,6 +71,25 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
         "Cancel…",
     ):
         assert words in page
+
+
+def test_the_page_counts_timeouts_releases_buries_and_kicks_over_the_jobs_whole_life(
+    delayq: Broker, operator: Client
+) -> None:
+    yard = Yard(delayq)
+    yard.put("order-1")
+    for _ in range(3):
+        assert yard.queue.settle([fail(yard.take_one(), 1, 2, delay_ms=0, outcome="timeout")]) == [True]
+    for _ in range(2):
+        yard.buried(yard.take_one())
+        yard.queue.kick("order-1")
+    yard.buried(yard.take_one())
+    page = page_of(operator, "order-1")
+    assert "released: 0, timed out: 3, buried: 3, kicked: 2" in page
+    yard.queue.kick("order-1")
+    assert yard.queue.settle([release(yard.take_one(), delay_ms=60_000)]) == [True]
+    page = page_of(operator, "order-1")
+    assert "released: 1, timed out: 3, buried: 3, kicked: 3" in page
 
 
 def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client) -> None:

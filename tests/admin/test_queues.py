@@ -11,7 +11,7 @@ from django.test import Client
 
 from django_delayq.admin import queues
 from django_delayq.core.broker import Broker
-from django_delayq.core.rules import orders_of
+from django_delayq.core.rules import queue_policy
 from django_delayq.core.settlement import ack
 from tests.admin.support import Yard, cells, every_place, tags_of
 
@@ -40,7 +40,7 @@ def counts(broker: Broker, queue: str = "orders") -> dict[str, int]:
 
 
 def paused(broker: Broker, queue: str = "orders") -> str:
-    found: str = orders_of(broker.queue(queue).layout)["paused"]
+    found: str = queue_policy(broker.queue(queue).layout)["paused"]
     return found
 
 

@@ -99,3 +99,14 @@ def test_each_button_has_the_permission_of_its_verb(
 def test_who_may_not_see_queues_sees_no_tasks(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
     client.force_login(staff("pause_queueentry", "run_queueentry"))
     assert client.get(PAGE).status_code == 403
+
+
+def test_a_pause_of_a_task_that_is_gone_is_shown_and_ended(delayq: Broker, operator: Client) -> None:  # noqa: F811
+    recurring_pauses.pause(delayq, "shop.gone")
+    content = operator.get(PAGE).content
+    (gone,) = [one for one in cells(content) if one[0].startswith("shop.gone")]
+    assert gone[0] == "shop.gone paused not in this project"
+    assert gone[1:4] == ["–", "–", "–"]
+    assert gone[5] == "Resume"
+    assert act(operator, "resume", "shop.gone") == ["The ticks of shop.gone fire again."]
+    assert "shop.gone" not in operator.get(PAGE).content.decode()

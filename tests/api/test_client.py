@@ -109,6 +109,17 @@ def test_a_held_job_ends_in_one_way_and_only_once(client: Client) -> None:
     assert buried is not None and (buried.state, buried.reason) == ("morgue", "nonsense")
 
 
+def test_a_job_is_released_with_another_priority(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    client.put_many("images", [{"body": "x", "id": ident} for ident in "abc"])
+    jobs = {job.id: job for job in client.reserve("images", max=10)}
+    assert client.release([jobs["c"]], priority=0) == [True]
+    assert jobs["a"].release(0, priority=7) and jobs["b"].release()
+    assert [job.id for job in client.reserve("images", max=10)] == ["c", "b", "a"]
+    changed = client.job("images", "a")
+    assert changed is not None and changed.priority == 7
+
+
 def test_a_block_acks_at_its_end_and_fails_on_an_exception(client: Client) -> None:
     client.put_many("mail", [{"body": "good", "id": "a"}, {"body": "bad", "id": "b"}])
     jobs = {job.id: job for job in client.reserve("mail", max=10)}

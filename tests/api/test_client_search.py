@@ -27,6 +27,10 @@ def test_a_job_is_reserved_by_its_id_or_by_what_it_contains(client: Client) -> N
     assert client.reserve_id("images", "later") is None
     later = client.reserve_id("images", "later", early=True)
     assert later is not None and client.release([later]) == [True]
+    two = client.reserve_id("images", "two")
+    assert two is not None and client.bury([two], "unreadable") == [True] and client.reserve_id("images", "two") is None
+    two = client.reserve_id("images", "two", buried=True)
+    assert two is not None and client.release([two]) == [True]
     found = client.reserve_match("images", text="TWO.PNG", prefix="t")
     assert found is not None and (found.id, client.ack([found])) == ("two", [True])
     assert client.reserve_match("images", text="two.png") is None
@@ -39,6 +43,8 @@ def test_lists_and_verbs_take_conditions(client: Client) -> None:
     assert [job.id for job in client.jobs("orders", prefix="south", limit=1)] == ["south-1", "south-2"]
     assert [job.id for job in client.jobs("orders", text="NORTH", due_before=soon)] == ["north-1"]
     assert [job.id for job in client.jobs("orders", failures=1)] == ["orders-failed"]
+    assert [job.id for job in client.jobs("orders", failures=1, failures_to=1)] == ["orders-failed"]
+    assert list(client.jobs("orders", failures_to=0, prefix="orders-failed")) == []
     assert client.run_now("orders", where={"due_before": soon, "prefix": "n"}).counts == {"moved": 1}
     assert client.cancel("orders", where={"prefix": "north", "never_started": True}).counts == {"cancelled": 2}
     assert client.kill_failed("orders", where={"failures": 1, "prefix": "north"}).counts == {}

@@ -47,6 +47,9 @@ def stock(delayq: Broker) -> Broker:
         ("jobs?task=errands.greet", ["greet-1"]),
         ("jobs?failures=2", ["failed-2", "failed-3"]),
         ("jobs?state=failed&failures=2", ["failed-2", "failed-3"]),
+        ("jobs?failures=1&failures_to=2", ["failed-1", "failed-2"]),
+        ("jobs?state=failed&failures=&failures_to=2", ["failed-1", "failed-2"]),
+        ("jobs?failures_to=0&prefix=south", ["south-1"]),
         ("jobs?state=failed&failures=2&by=updated&order=desc", ["failed-3", "failed-2"]),
         ("jobs?never_started=true&prefix=no", ["north-1", "north-2"]),
         ("jobs?state=reserved&prefix=north", ["north-running"]),
@@ -116,6 +119,7 @@ def test_a_verb_changes_the_waiting_jobs_that_match(
 
 
 def test_failed_jobs_that_match_are_buried_or_deleted(api: Caller, stock: Broker) -> None:
+    assert api.post(f"{QUEUE}/kill-failed", {"where": {"failures": 5, "failures_to": 4}})[0] == 400
     assert api.post(f"{QUEUE}/kill-failed", {"where": {"failures": 3}})[1]["counts"] == {"killed": 1}
     assert api.post(f"{QUEUE}/delete-failed", {"where": {"prefix": "failed-1"}})[1]["counts"] == {"deleted": 1}
     assert [ident for ident in waiting(stock) if ident.startswith("failed")] == ["failed-2"]
@@ -177,6 +181,7 @@ def test_conditions_that_make_no_sense_are_refused(
     ("query", "pointer"),
     [
         ("failures=x", "/failures"),
+        ("failures_to=x", "/failures_to"),
         ("due_from=soon", "/due_from"),
         ("text=" + "x" * 1001, "/text"),
         ("prefix=a%00", "/prefix"),

@@ -17,7 +17,7 @@ def test_a_worker_watches_and_ignores_queues_by_order_of_an_operator(api: Caller
     announced(delayq)
     delayq.queue("errands")
     for word in ("watch", "ignore"):
-        assert api.post(f"v1/workers/{NAME}/{word}", {"queue": "errands"}) == (202, {"worker": NAME, "told": word})
+        assert api.post(f"v1/workers/{NAME}/{word}", {"queue": "errands"}) == (202, {"worker": NAME, "command": word})
         assert delayq.announce(NAME, {}).choices == {"errands": word}
     assert api.post(f"v1/workers/{NAME}/watch", {"queue": "nowhere"})[1]["code"] == "queue_not_found"
     assert api.post(f"v1/workers/{NAME}/watch", {})[0] == 400

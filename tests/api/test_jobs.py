@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq.core import settlement
 from django_delayq.core.broker import Broker
 from django_delayq.core.moments import iso_of
 from django_delayq.masking import HIDDEN
@@ -112,6 +113,27 @@ def test_a_query_that_makes_no_sense_is_refused(api: Caller, five: Broker, query
 
 
 # --- one job ---
+
+
+def test_a_job_counts_timeouts_releases_buries_and_kicks_over_its_whole_life(api: Caller, delayq: Broker) -> None:
+    put(delayq, greet, "Ada", id="x")
+    queue = delayq.queue("errands")
+
+    def counts() -> dict[str, int]:
+        status, body = api.get(f"{JOBS}/x")
+        assert status == 200
+        return {name: body[name] for name in ("timeouts", "releases", "buries", "kicks")}
+
+    fail(delayq, "x", times=3, delay_ms=0, outcome="timeout")
+    for _ in range(2):
+        bury(delayq, "x")
+        assert api.post(f"{QUEUE}/kick", {"ids": ["x"]})[1]["counts"] == {"kicked": 1}
+    assert counts() == {"timeouts": 3, "releases": 0, "buries": 2, "kicks": 2}
+    assert queue.settle([settlement.release(reserve(delayq, "x"), delay_ms=0)]) == [True]
+    bury(delayq, "x")
+    assert counts() == {"timeouts": 3, "releases": 1, "buries": 3, "kicks": 2}
+    (buried,) = api.get(f"{QUEUE}/morgue/x")[1]["jobs"]
+    assert {name: buried[name] for name in counts()} == counts()
 
 
 def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import task
+from django_delayq.core import recurring_pauses
 from django_delayq.core.task import registry
 
 from .conftest import Caller
@@ -17,7 +18,7 @@ NAME = "shop.nightly"
 
 @pytest.fixture(autouse=True)
 def _nightly() -> Iterator[None]:
-    made = task(name=NAME, every=3600, queue="reports", missed="skip")(lambda: None)
+    made = task(name=NAME, every=3600, queue="reports", missed="skip", aliases=("nightly",))(lambda: None)
     yield
     registry.remove(made)
 
@@ -65,3 +66,22 @@ def test_tasks_of_queues_that_the_rule_hides_are_hidden_and_left_alone(
 def not_reports(request: Any, action: str, queue: str) -> bool:
     """Rule of a project."""
     return queue != "reports"
+
+
+def test_a_renamed_task_is_found_by_its_old_name(api: Caller, delayq: Any) -> None:
+    status, paused = api.post("v1/recurring/nightly/pause")
+    assert (status, paused["task"]) == (200, NAME)
+    recurring_pauses.pause(delayq, "nightly")
+    status, resumed = api.post("v1/recurring/nightly/resume")
+    assert (status, resumed["task"], resumed["paused"]) == (200, NAME, None)
+    assert recurring_pauses.paused_since(delayq) == {}
+
+
+def test_a_pause_of_a_task_that_is_gone_is_listed_and_ended(api: Caller, delayq: Any) -> None:
+    recurring_pauses.pause(delayq, "shop.gone")
+    (left,) = [one for one in api.get("v1/recurring")[1]["recurring"] if one["task"] == "shop.gone"]
+    assert (left["queue"], left["schedule"], left["missed"], left["next_tick"]) == (None, None, None, None)
+    assert left["paused"].endswith("Z")
+    assert api.post("v1/recurring/shop.gone/pause")[0] == 404
+    assert api.post("v1/recurring/shop.gone/resume") == (200, {**left, "paused": None})
+    assert api.post("v1/recurring/shop.gone/resume")[0] == 404

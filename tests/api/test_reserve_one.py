@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq import connections
 from django_delayq.api.views import consuming
 from django_delayq.core import matching
 
@@ -31,6 +32,15 @@ def test_a_job_that_is_not_due_is_reserved_early(consumer: Caller) -> None:
     put("later", id="a", delay=3600)
     assert take(consumer, id="a") == []
     assert [job["id"] for job in take(consumer, id="a", early=True)] == ["a"]
+
+
+def test_a_buried_job_is_reserved_by_its_id(consumer: Caller) -> None:
+    put("one", id="a")
+    assert end(consumer, "bury", *take(consumer)) == [True]
+    assert take(consumer, id="a") == []
+    (job,) = take(consumer, id="a", buried=True)
+    assert (job["body"], job["attempt"], places("feed")) == ("one", 1, {"reserved": 1})
+    assert end(consumer, "ack", job) == [True]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +84,7 @@ def test_a_request_ends_in_time_and_its_cursor_continues(consumer: Caller, monke
         ({"where": {"text": 5}}, "/where/text", "text is a text of up to 1000"),
         ({"where": {"failures": 5}}, "/where/failures", "known are: text, task, prefix"),
         ({"early": True}, "/early", "this goes with id or where"),
+        ({"where": {"text": "a"}, "buried": True}, "/buried", "this goes with id"),
         ({"id": "a", "cursor": "MDo6Og"}, "/cursor", "this goes with where"),
         ({"where": {"text": "a"}, "cursor": "nonsense"}, "/cursor", "start again without one"),
         ({"id": ""}, "/id", "id"),
@@ -92,3 +103,11 @@ def test_a_wrong_request_is_refused_with_the_place_of_the_mistake(
 def test_several_queues_have_no_certain_job(consumer: Caller) -> None:
     status, problem = consumer.post("v1/reserve", {"queues": ["feed", "wide"], "id": "a"})
     assert status == 400 and "unknown member" in problem["errors"][0]["detail"]
+
+
+def test_a_text_is_refused_where_another_codec_stores_the_arguments(consumer: Caller, settings: Any) -> None:
+    pytest.importorskip("msgpack")
+    settings.DELAYQ = {**settings.DELAYQ, "CODEC": "django_delayq.messagepack.codec"}
+    connections.broker().queue("calls")
+    status, problem = consumer.post("v1/queues/calls/reserve", {"where": {"text": "a"}})
+    assert (status, "leave text out" in problem["detail"]) == (400, True), problem

@@ -76,30 +76,38 @@ def world(delayq: Any, db: None, settings: Any) -> Iterator[World]:
             signal.connect(close_old_connections)
 
 
+@pytest.fixture(scope="module")
+def read() -> list[Any]:
+    """What was read of the document: it takes seconds, and all tests of it get the same."""
+    return []
+
+
 @pytest.fixture
-def schema(world: World, api: Caller) -> Any:
-    """The document as a client gets it."""
-    generation = GenerationConfig(with_security_parameters=False, database="none")
-    config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
-    return schemathesis.openapi.from_wsgi(
-        "/delayq/v1/openapi.json",
-        get_wsgi_application(),
-        config=config,
-        headers={"Authorization": f"Token {api.token}"},
-    )
+def operations(world: World, api: Caller, read: list[Any]) -> list[Any]:
+    """The operations of the document as a client gets it."""
+    if not read:
+        generation = GenerationConfig(with_security_parameters=False, database="none")
+        schema = schemathesis.openapi.from_wsgi(
+            "/delayq/v1/openapi.json",
+            get_wsgi_application(),
+            config=SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation))),
+            headers={"Authorization": f"Token {api.token}"},
+        )
+        read += [result.ok() for result in schema.get_all_operations()]
+    return read
 
 
 class Machine:
     """Calls operations and counts what came back.
 
     Args:
-        schema: of schemathesis.
+        operations: of schemathesis.
         world: is put right before each call.
     """
 
-    def __init__(self, schema: Any, world: World) -> None:
+    def __init__(self, operations: list[Any], world: World) -> None:
         self._world = world
-        self.operations = [result.ok() for result in schema.get_all_operations()]
+        self.operations = operations
         self.calls = 0
         self.answers: Counter[int] = Counter()
 
@@ -205,23 +213,23 @@ def _everything(machine: Machine, token: str, calls: int) -> None:
         raise ExceptionGroup(f"{len(failures)} operations", failures)
 
 
-def test_who_may_everything_is_answered_as_the_document_says(schema: Any, world: World, api: Caller) -> None:
-    machine = Machine(schema, world)
+def test_who_may_everything_is_answered_as_the_document_says(operations: list[Any], world: World, api: Caller) -> None:
+    machine = Machine(operations, world)
     _everything(machine, api.token, _campaign() or 600)
     # A machine that never gets in, or never does anything wrong, tests nothing.
     assert {200, 201, 204, 400, 404} <= set(machine.answers), machine.answers
 
 
 @pytest.mark.slow
-def test_in_thousands_of_calls_there_is_no_server_error(schema: Any, world: World, api: Caller) -> None:
-    machine = Machine(schema, world)
+def test_in_thousands_of_calls_there_is_no_server_error(operations: list[Any], world: World, api: Caller) -> None:
+    machine = Machine(operations, world)
     _everything(machine, api.token, max(_campaign(), 6000))
     assert machine.calls >= 5000, machine.calls
 
 
 @pytest.mark.parametrize("action", ALL)
 def test_a_permission_lets_in_where_it_is_asked_for_and_nowhere_else(
-    action: str, schema: Any, world: World, caller: Callable[..., Caller]
+    action: str, operations: list[Any], world: World, caller: Callable[..., Caller]
 ) -> None:
     def judge(operation: Any, status: int) -> None:
         wanted = operation.definition.raw.get("x-permission")
@@ -230,15 +238,15 @@ def test_a_permission_lets_in_where_it_is_asked_for_and_nowhere_else(
         elif wanted is not None:
             assert status in (403, 404, 405), (operation.label, status)
 
-    machine, one = Machine(schema, world), caller(action)
+    machine, one = Machine(operations, world), caller(action)
     for operation in machine.operations:
         machine.run(operation, max(1, _campaign() // 500), one.token, judge)
 
 
-def test_nobody_is_let_in_but_to_ask_for_health(schema: Any, world: World) -> None:
+def test_nobody_is_let_in_but_to_ask_for_health(operations: list[Any], world: World) -> None:
     def judge(operation: Any, status: int) -> None:
         assert status == (200 if operation.path in HEALTH else 401), operation.label
 
-    machine = Machine(schema, world)
+    machine = Machine(operations, world)
     for operation in machine.operations:
         machine.run(operation, max(1, _campaign() // 500), "", judge)

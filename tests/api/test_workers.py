@@ -1,4 +1,4 @@
-"""Workers over HTTP: listed, shown with what they run, and told something."""
+"""Workers over HTTP: listed, shown with what they run, and sent commands."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_name_may_have_any_characters(name: str, api: Caller, delayq: Any) -> 
         assert status == 405
     else:
         assert (status, body["name"]) == (200, name)
-    assert api.post(f"v1/workers/{quote(name, safe='')}/dump") == (202, {"worker": name, "told": "dump"})
+    assert api.post(f"v1/workers/{quote(name, safe='')}/dump") == (202, {"worker": name, "command": "dump"})
 
 
 def test_a_worker_that_there_is_not_is_404(api: Caller) -> None:
@@ -127,7 +127,7 @@ def test_a_worker_that_there_is_not_is_404(api: Caller) -> None:
 @pytest.mark.parametrize("word", ["stop", "drain", "dump"])
 def test_a_worker_hears_what_it_is_told_with_its_next_announcement(word: str, api: Caller, delayq: Any) -> None:
     announced(delayq)
-    assert api.post(f"v1/workers/{NAME}/{word}") == (202, {"worker": NAME, "told": word})
+    assert api.post(f"v1/workers/{NAME}/{word}") == (202, {"worker": NAME, "command": word})
     heard = delayq.announce(NAME, {})
     assert [one.word for one in heard.commands] == [word]
 

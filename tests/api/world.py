@@ -16,6 +16,7 @@ from django_delayq import connections, task
 from django_delayq.api import policy
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import RAW, Job, NewJob, Payload, new_key
+from django_delayq.core.queue import Queue
 from django_delayq.core.settlement import bury, fail
 from django_delayq.core.task import registry
 
@@ -63,7 +64,7 @@ class World:
         for name in QUEUES:
             policy.make(broker, name, {"kind": "pull" if name == "mail" else "python"})
             broker.resume(name)
-            for place in PLACES:
+            for place in _missing(broker.queue(name)):
                 self._place(name, place)
         info = {
             "host": "web1",
@@ -91,8 +92,6 @@ class World:
 
     def _place(self, name: str, place: str) -> None:
         queue, ident = connections.broker().queue(name), f"{name}-{place}"
-        if connections.broker().inspector.get(name, ident) is not None:
-            return
         queue.schedule(_new(name, ident, delay_ms=3_600_000 if place == "delayed" else 0))
         if place in ("delayed", "ready"):
             return
@@ -104,6 +103,19 @@ class World:
                 queue.settle([fail(job, 0, 5, delay_ms=600_000, error_class="Timeout", error=b'{"message": "slow"}')])
             else:
                 queue.settle([bury(job, 0, 5, reason="no such customer")])
+
+
+def _missing(queue: Queue) -> list[str]:
+    """Return the places of which the job neither lives nor lies in the morgue, in one round trip."""
+    with queue.broker.client.pipeline(transaction=False) as pipe:
+        for place in PLACES:
+            ident = f"{queue.name}-{place}".encode()
+            for names in (queue.shard(number).names for number in queue.homes(ident.decode())):
+                pipe.hexists(names["body"], ident)
+                pipe.zlexcount(names["morgue_id"], b"[" + ident + b"\0", b"(" + ident + b"\1")
+        found = pipe.execute()
+    each = len(found) // len(PLACES)
+    return [place for at, place in enumerate(PLACES) if not any(found[at * each : (at + 1) * each])]
 
 
 def _lease(job: Job) -> str:

@@ -100,6 +100,21 @@ def test_a_given_id_is_reserved_when_it_is_due_or_wanted_early(feed: Queue) -> N
     assert places("feed") == {"ready": 1, "reserved": 1}
 
 
+def test_a_given_id_is_reserved_from_the_morgue_if_that_is_wanted(feed: Queue) -> None:
+    feed.put(b"bad", id="a")
+    assert one(feed).bury("no such order")
+    both = Queue("default", "feed")
+    assert both.reserve_id("a") is None
+    assert both.reserve_id("a", early=True) is None
+    job = both.reserve_id("a", buried=True, ttr=30)
+    assert job is not None
+    assert (job.body, job.attempt, 29 < job.seconds_left <= 30) == (b"bad", 1, True)
+    assert places("feed") == {"reserved": 1}
+    assert both.soon_ending(60) == [job]
+    assert job.ack()
+    assert places("feed") == {}
+
+
 def test_a_raw_job_is_of_no_registered_task() -> None:
     assert isinstance(note, Task)
     assert registry.get("raw") is None

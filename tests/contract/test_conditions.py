@@ -40,6 +40,13 @@ def test_the_first_job_that_matches_is_reserved(stand: Stand) -> None:
     assert take(stand, prefix="job-3", early=True) == ["job-3"]
 
 
+def test_a_buried_job_is_reserved_by_its_id(stand: Stand) -> None:
+    assert not stand.queue.reserve_id("dead", worker="w").jobs
+    (job,) = stand.queue.reserve_id("dead", worker="w", buried=True).jobs
+    assert (job.args, job.failures, job.counts.kicks) == (b'["north"]', 0, 1)
+    assert not stand.queue.reserve_id("dead", worker="w", buried=True).jobs
+
+
 def test_pages_take_conditions(stand: Stand) -> None:
     def ids(place: str, **conditions: Any) -> list[str]:
         page = stand.broker.inspector.page("q", place, where=JobFilter(**conditions))

@@ -65,8 +65,10 @@ class RecordingMachine(RuleBasedStateMachine):
         return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
 
     def set_clock(self) -> None:
-        for number in range(SHARDS):
-            self.broker.client.hset(self.real.shard(number).names["meta"], "test_clock", self.us)
+        with self.broker.client.pipeline(transaction=False) as pipe:
+            for number in range(SHARDS):
+                pipe.hset(self.real.shard(number).names["meta"], "test_clock", self.us)
+            pipe.execute()
 
     def _remembering_call(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         self._note_called(keys)

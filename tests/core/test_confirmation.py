@@ -244,10 +244,7 @@ def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened
 # -- disks
 
 
-def test_a_server_that_cannot_confirm_is_refused_before_anything_is_stored(
-    redis_factory: Callable[..., RedisBox], opened: Opened
-) -> None:
-    box = redis_factory()
+def refused_before_anything_is_stored(box: RedisBox, opened: Opened) -> None:
     queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True})
     reason = "append-only file: set `appendonly yes`" if box.version >= (7, 2) else "needs Redis 7.2 or newer, this is"
     with pytest.raises(Misconfigured, match=reason):
@@ -257,10 +254,20 @@ def test_a_server_that_cannot_confirm_is_refused_before_anything_is_stored(
     assert len(queue.broker.scripts.confirmer.obstacles()) == 1
 
 
-def test_the_disk_confirms(redis_factory: Callable[..., RedisBox], opened: Opened) -> None:
-    box = redis_factory(aof="everysec")
-    if box.version < (7, 2):
-        pytest.skip("WAITAOF came with Redis 7.2")
+def test_a_server_that_cannot_confirm_is_refused_before_anything_is_stored(
+    redis_factory: Callable[..., RedisBox], opened: Opened
+) -> None:
+    refused_before_anything_is_stored(redis_factory(), opened)
+
+
+def test_a_newer_server_without_an_append_only_file_is_refused_too(
+    waitaof_factory: Callable[..., RedisBox], opened: Opened
+) -> None:
+    refused_before_anything_is_stored(waitaof_factory(), opened)
+
+
+def test_the_disk_confirms(waitaof_factory: Callable[..., RedisBox], opened: Opened) -> None:
+    box = waitaof_factory(aof="everysec")
     queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True})
     for number in range(3):
         assert queue.schedule(job(str(number))) == "created"
@@ -274,13 +281,20 @@ def test_the_disk_confirms(redis_factory: Callable[..., RedisBox], opened: Opene
     assert bodies(box.client()) == {"0", "1", "2", "order-5"}
 
 
-def test_both_may_be_demanded(redis_factory: Callable[..., RedisBox], opened: Opened) -> None:
-    box = redis_factory(aof="always")
-    if box.version < (7, 2):
-        pytest.skip("WAITAOF came with Redis 7.2")
+def test_both_may_be_demanded(waitaof_factory: Callable[..., RedisBox], opened: Opened) -> None:
+    box = waitaof_factory(aof="always")
     queue = queue_of(opened, {"URL": box.url, "WAIT_AOF": True, "WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 0.2})
     with pytest.raises(NotConfirmed, match="0 of 1 replicas confirmed it on disk"):
         queue.schedule(job("order-5"))
+    replica = waitaof_factory(tcp=True, aof="always", repl_diskless_sync_delay=0)
+    master = waitaof_factory(tcp=True, aof="always", repl_diskless_sync_delay=0)
+    replica.client().execute_command("REPLICAOF", *map(str, master.address))
+    wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up", 30)
+    both = queue_of(opened, {"URL": master.url, "WAIT_AOF": True, "WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 10})
+    assert both.schedule(job("order-5")) == "created"
+    for box in (master, replica):
+        box.restart(crash=True)
+        assert bodies(box.client()) == {"order-5"}
 
 
 # -- settings

@@ -1,4 +1,4 @@
-"""Deletion of failed jobs while producers push: a payload is deleted with its job, or is not lost."""
+"""Deletion of jobs while producers push: a payload is deleted with its job, or is not lost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
+from django_delayq.core.filtered_bulk import CANCEL, change_matching
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.operations import fsck
+from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
 from django_delayq.core.settlement import fail
 
@@ -55,7 +59,7 @@ def work(queue: Queue, stop: threading.Event) -> None:
     """Fail every job, so that there is always something to delete."""
     while not stop.is_set():
         jobs = [job for number in queue.numbers for job in queue.reserve(number, 4, worker="w").jobs]
-        queue.settle([fail(job, 1, 2, delay_ms=5) for job in jobs])
+        queue.settle([fail(job, 1, 2, delay_ms=50) for job in jobs])
 
 
 def under_load(queue: Queue, operate: Callable[[], dict[str, int]]) -> tuple[list[Producer], Counter[str]]:
@@ -76,14 +80,24 @@ def under_load(queue: Queue, operate: Callable[[], dict[str, int]]) -> tuple[lis
     return producers, counts
 
 
-def test_t19_a_payload_pushed_while_its_id_is_deleted_is_not_lost(broker: Broker) -> None:
+def cancel_matching(queue: Queue) -> Counter[str]:
+    return change_matching(queue, CANCEL, JobFilter(task="sync")).counts
+
+
+@pytest.mark.parametrize(
+    ("operate", "outcome"),
+    [(bulk.delete_failed, "deleted"), (bulk.cancel_all, "cancelled"), (cancel_matching, "cancelled")],
+)
+def test_t19_a_payload_pushed_while_its_id_is_deleted_is_not_lost(
+    broker: Broker, operate: Callable[[Queue], dict[str, int]], outcome: str
+) -> None:
     queue = broker.queue("q", shards=2)
-    producers, counts = under_load(queue, lambda: bulk.delete_failed(queue))
+    producers, counts = under_load(queue, lambda: operate(queue))
     fsck.assert_invariants(broker)
     expected = {ident: payloads for producer in producers for ident, payloads in producer.expected.items()}
     found = {ident: [payload.data for payload in broker.inspector.payloads("q", ident)] for ident in expected}
     # Each deletion of a job lets the next push create it. Behind the last one nothing may be missing.
     living = {ident for ident, payloads in found.items() if payloads}
-    assert counts["deleted"] > 20, "the deletions met the load"
-    assert sum(producer.created for producer in producers) == counts["deleted"] + len(living)
+    assert counts[outcome] > 20, "the deletions met the load"
+    assert sum(producer.created for producer in producers) == counts[outcome] + len(living)
     assert {ident: found[ident] for ident in living} == {ident: expected[ident] for ident in living}

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, QueueUnavailable
+from django_delayq.core.errors import IdTaken, QueueFull, QueueUnavailable
 from django_delayq.core.job import NewJob, new_id
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.replay import run_verb
@@ -104,6 +104,26 @@ def test_a_thousand_calls_at_the_same_time_need_no_thread_and_share_the_connecti
         wait_until(lambda: len(redis_client.client_list()) <= others + 1)  # the loop's connections end with it
     finally:
         connection.close()
+
+
+def test_a_refused_call_counts_on_the_loop_and_in_the_thread_that_makes_it_again(warm: Broker) -> None:
+    queue = warm.queue("q", shards=1)
+    limit = warm.inspector.counts("q").ready + 2
+    warm.limit("q", max_length=limit)
+
+    async def main() -> list[Any]:
+        outcomes: list[Any] = [await put(warm), await put(warm, "named")]
+        for ident in (None, "other"):
+            with pytest.raises(QueueFull):
+                await put(warm, ident)
+            queue.full_until = 0.0  # read the lengths again
+        return outcomes
+
+    assert asyncio.run(main()) == ["created"] * 2
+    assert warm.inspector.counts("q").counters["refused"] == 4
+    warm.limit("q", max_length=limit + 1)
+    assert asyncio.run(put(warm)) == "created"
+    assert warm.inspector.counts("q").counters["refused"] == 4
 
 
 def test_the_queue_may_be_opened_from_the_loop_too(broker: Broker) -> None:
@@ -234,6 +254,28 @@ def test_closing_the_connection_closes_those_of_the_loops(warm: Broker, redis_cl
         return await put(warm)
 
     assert run(main()) == "created"
+
+
+def test_closing_the_connection_closes_those_of_a_loop_that_rests_when_it_runs_again(
+    warm: Broker, redis_client: redis.Redis
+) -> None:
+    def connections() -> list[Any]:
+        return [line for line in redis_client.client_list() if line["cmd"].startswith("eval")]
+
+    loop, ended = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        for one in (loop, ended):
+            assert one.run_until_complete(put(warm)) == "created"
+        ended.run_until_complete(ended.shutdown_asyncgens())
+        ended.close()
+        warm.connection.close()
+        loop.run_until_complete(asyncio.sleep(0.05))
+        assert not connections()
+        assert loop.run_until_complete(put(warm)) == "created"
+        assert len(connections()) == 1
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
 def test_calls_that_have_just_begun_outlive_the_end_of_their_connection(warm: Broker) -> None:

@@ -78,5 +78,14 @@ def test_ranges_that_hold_nothing_or_cannot_be_are_refused() -> None:
         JobFilter(id_from="b", id_to="a")
     with pytest.raises(InvalidJob, match="id_to is a text"):
         JobFilter(id_to="x" * 256)
+
+
+def test_a_range_of_failures_that_no_job_has_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="exchange failures and failures_to"):
+        JobFilter(failures=3, failures_to=2)
+    for wrong in (-1, True, "2"):
+        with pytest.raises(InvalidJob, match="failures_to is a number of failed attempts"):
+            JobFilter(failures_to=wrong)  # type: ignore[arg-type]
+    assert not JobFilter(failures_to=0).is_empty
     with pytest.raises(InvalidJob, match="buried_from_ms is a moment"):
         JobFilter(buried_from_ms="yesterday")  # type: ignore[arg-type]

@@ -76,6 +76,11 @@ FAILED = ["failed-1", "failed-2", "failed-3"]
         ("waiting", {"failures": 2}, ["failed-2", "failed-3"]),
         ("waiting", {"failures": 1, "never_started": True}, []),
         ("failed", {"failures": 2}, ["failed-2", "failed-3"]),
+        ("failed", {"failures_to": 2}, ["failed-1", "failed-2"]),
+        ("failed", {"failures": 2, "failures_to": 2}, ["failed-2"]),
+        ("failed", {"failures_to": 0}, []),
+        ("waiting", {"failures": 1, "failures_to": 2}, ["failed-1", "failed-2"]),
+        ("waiting", {"failures_to": 0, "prefix": "north-"}, NORTH),
         ("failed", {"text": "oserror", "prefix": "failed-1"}, ["failed-1"]),
         ("reserved", {"prefix": "he"}, ["held"]),
         ("reserved", {"never_started": True}, []),
@@ -121,6 +126,8 @@ def test_an_index_limits_how_many_jobs_are_read(stage: Stage) -> None:
 
     assert examined("waiting", due_before_ms=T0 + 2000) == 2
     assert examined("failed", failures=3) == 1
+    assert examined("failed", failures_to=2) == 2
+    assert examined("failed", failures_to=0) == 0
     assert examined("morgue", prefix="north") == 1
     assert examined("waiting", prefix="north") == 15, "there is no index of waiting jobs by id"
 

@@ -193,7 +193,7 @@ def test_workers_that_interleave_never_share_an_id_nor_lose_or_reorder_its_paylo
     run_state_machine_as_test(
         type("InterleavingsHere", (Interleavings,), {"broker": broker}),
         settings=settings(
-            max_examples=int(EXAMPLES or 100),
+            max_examples=int(EXAMPLES or 200),
             stateful_step_count=40,
             deadline=None,
             derandomize=EXAMPLES is None,

@@ -387,7 +387,7 @@ def test_random_lives_of_three_ids_are_those_of_the_model(connection: Connection
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(EXAMPLES or 150),
+            max_examples=int(EXAMPLES or 300),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,

@@ -62,7 +62,7 @@ def test_each_direction_has_its_own_end_and_a_new_pause_replaces_it(wide: Stage)
     broker = wide.broker
 
     def shown() -> Any:
-        orders = rules.orders_of(wide.queue.layout, broker.now_ms())
+        orders = rules.queue_policy(wide.queue.layout, broker.now_ms())
         return orders["paused"], orders["until"]
 
     broker.pause("q", "in", seconds=60)

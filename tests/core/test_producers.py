@@ -9,7 +9,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueuePaused
 from django_delayq.core.job import NewJob
-from django_delayq.core.rules import orders_of
+from django_delayq.core.rules import queue_policy
 
 from .epochs_stage import other
 from .stage import Stage
@@ -89,7 +89,7 @@ def test_the_switch_is_independent_of_pauses_of_single_queues(broker: Broker) ->
     assert [outcomes(broker, name) for name in ("a", "b")] == [{"paused"}, {"created"}]
     with pytest.raises(QueuePaused, match="queue 'a' is paused"):
         broker.queue("a").schedule(NewJob("x", "work"))
-    assert orders_of(broker.queue("a").layout)["paused"] == "in"
+    assert queue_policy(broker.queue("a").layout)["paused"] == "in"
 
 
 def test_a_shard_that_does_not_know_yet_learns_it_at_the_next_look_of_a_dispatcher(broker: Broker) -> None:

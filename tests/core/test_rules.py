@@ -89,7 +89,7 @@ def test_t62_a_queue_that_is_paused_for_reserving_hands_nothing_out_and_keeps_it
 
 def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> None:
     def paused() -> str:
-        seen: str = rules.orders_of(Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout)[
+        seen: str = rules.queue_policy(Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout)[
             "paused"
         ]
         return seen
@@ -139,7 +139,7 @@ def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(br
     assert rules_of(queue)[-5:] == [(9, 10, 2, 5000)] * 5
     broker.resume("q")
     assert rules_of(queue)[-5:] == [(8, 10, 2, 5000)] * 5
-    assert {flags & rules.ORDERED for flags, *_ in rules_of(queue)} == {layout.WEIGHTED}
+    assert {flags & rules.POLICY_FLAGS for flags, *_ in rules_of(queue)} == {layout.WEIGHTED}
 
 
 def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
@@ -227,7 +227,7 @@ def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much
 
 def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.broker.limit("q", max_length=5, morgue_max=6, weighted=False)
-    assert rules.orders_of(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
+    assert rules.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
     monkeypatch.setattr(stage.broker, "change_layout", None)
     monkeypatch.setattr(stage.queue, "rule", None)
     stage.broker.limit("q", max_length=5)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from redis.exceptions import NoScriptError
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Payload
@@ -22,22 +25,40 @@ from .model_values import Content
 #: what may differ between two equal worlds: time seen, replies remembered, statistics, wake tokens
 BOOKKEEPING = ("reply", "window", "count", "event", "meta", "task")
 
+_SETS = (*DUE_KEYS, "lease", "order", "failed", "failures", "morgue")
+_HASHES = ("body", "state", "gate", "payload", "grave", "count", "task", "marks", "meta")
+
+#: one round trip with a reply of what is there; a pipeline costs more than all the rest of a step of a random history
+_READ = """
+local found = {}
+for place, key in ipairs(KEYS) do
+  local is_set = place <= tonumber(ARGV[1])
+  local all = is_set and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or redis.call('HGETALL', key)
+  found[place] = all[1] and all or false
+end
+return found
+"""
+_SHA = hashlib.sha1(_READ.encode(), usedforsecurity=False).hexdigest()
+
+
+def _read(queue: Queue, number: int) -> Iterator[list[bytes]]:
+    """Yield the members of a shard's sorted sets, each with its score, and the fields of its hashes with the values."""
+    names, client = queue.shard(number).names, queue.broker.client
+    keys = [names[name] for name in (*_SETS, *_HASHES)]
+    try:
+        found = client.evalsha(_SHA, len(keys), *keys, len(_SETS))
+    except NoScriptError:
+        found = client.eval(_READ, len(keys), *keys, len(_SETS))
+    return (each or [] for each in found)
+
 
 def read_world(queue: Queue, number: int) -> dict[str, Any]:
     """Read one shard in the form of ``ModelShard.world()``."""
-    names = queue.shard(number).names
-    with queue.broker.client.pipeline(transaction=False) as pipe:
-        for name in DUE_KEYS:
-            pipe.zrange(names[name], 0, -1, withscores=True)
-        for name in ("lease", "order", "failed", "failures", "morgue"):
-            pipe.zrange(names[name], 0, -1, withscores=True)
-        for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
-            pipe.hgetall(names[name])
-        pipe.hgetall(names["marks"])
-        pipe.hmget(names["meta"], "token", "hold")
-        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task, settled, meta = (
-            pipe.execute()
-        )
+    found = [list(zip(flat[::2], flat[1::2], strict=True)) for flat in _read(queue, number)]
+    *dues, lease, order, failed, failures, morgue = (
+        [(i, float(score)) for i, score in one] for one in found[: len(_SETS)]
+    )
+    body, state, gate, payload, grave, count, task, settled, meta = map(dict, found[len(_SETS) :])
     tasks = {struct.unpack("<H", name[1:])[0]: value.decode() for name, value in task.items() if name[:1] == b"\0"}
     of_id = dict(failures)
     known = set(body) | {member[:-34] for member, _ in order}
@@ -55,8 +76,8 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
         "graves": {(name[:-17].decode(), name[-16:]): _grave(record, tasks) for name, record in grave.items()},
         "marks": {mark.key: mark.end for mark in unpack_marks(b"".join(key + mark for key, mark in settled.items()))},
         "counters": {name.decode(): int(value) for name, value in count.items()},
-        "token": int(meta[0] or 0),
-        "hold_ms": int(meta[1] or 0),
+        "token": int(meta.get(b"token", 0)),
+        "hold_ms": int(meta.get(b"hold", 0)),
     }
 
 

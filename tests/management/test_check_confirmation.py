@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,3 +26,20 @@ def test_what_the_server_lacks_is_an_error(
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"URL": redis_url, **wait}}
     errors = [one for one in diagnosis.persistence(connections.broker()) if one.level == "ERROR"]
     assert [one.text.startswith(expected) for one in errors] == ([True] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("aof", "expected"),
+    [
+        ("everysec", []),
+        (None, ["WAIT_AOF needs an append-only file: set `appendonly yes` in Redis, or use WAIT_REPLICAS alone"]),
+    ],
+)
+def test_a_server_that_writes_to_disk_lacks_nothing_for_waitaof(
+    waitaof_factory: Callable[..., RedisBox], delayq: Any, settings: Any, aof: str | None, expected: list[str]
+) -> None:
+    box = waitaof_factory(aof=aof)
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"URL": box.url, "WAIT_AOF": True}}
+    connections.close_broker()
+    errors = [one.text for one in diagnosis.persistence(connections.broker()) if one.level == "ERROR"]
+    assert errors == expected

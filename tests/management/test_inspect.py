@@ -138,9 +138,9 @@ def test_secrets_of_a_buried_job_are_masked_unless_they_are_asked_for(delayq: Br
 
 def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None:
     in_morgue(delayq, "a", "b", "c", "d")
-    assert run("delayq_morgue", "retry", "--id", "a", "--delay", "60").strip() == "1 kicked"
+    assert run("delayq_morgue", "retry", "--id", "a", "--delay", "60").strip() == "1 retried"
     assert run("delayq_morgue", "discard", "--id", "b", "--queue", "default").strip() == "1 discarded"
-    assert run("delayq_morgue", "retry", "--all", "--limit", "1").strip() == "1 kicked"
+    assert run("delayq_morgue", "retry", "--all", "--limit", "1").strip() == "1 retried"
     with pytest.raises(CommandError, match=r"Discard 1 job of the morgue for good\? .*with --yes"):
         run("delayq_morgue", "discard", "--all")
     assert len(delayq.inspector.page("default", "morgue").jobs) == 1, "nobody said yes"
@@ -154,7 +154,7 @@ def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker
     schedule(note, "new life", id="a", delay=60)
     with pytest.raises(CommandError, match="1 jobs stay in the morgue"):
         run("delayq_morgue", "retry", "--all")
-    assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 kicked"
+    assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 retried"
 
 
 @pytest.mark.parametrize(

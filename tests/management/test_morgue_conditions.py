@@ -58,12 +58,12 @@ def test_the_morgue_is_listed_by_conditions(middle: str) -> None:
 
 
 def test_jobs_that_meet_conditions_are_retried_or_discarded(delayq: Broker, middle: str) -> None:
-    assert run("retry", "--buried-before", middle, "--per-second", "10").strip() == "2 kicked"
+    assert run("retry", "--buried-before", middle, "--per-second", "10").strip() == "2 retried"
     with pytest.raises(CommandError, match=r"Discard up to 2 jobs of the morgue for good\?"):
         run("discard", "--prefix", "south")
     assert run("discard", "--prefix", "south", "--older-than", "3600", "--yes").strip() == "nothing to do"
     assert run("discard", "--prefix", "south", "--older-than", "0.001", "--yes").strip() == "1 discarded"
-    assert run("retry", "--id-from", "north-3", "--queue", "default", "--limit", "5").strip() == "1 kicked"
+    assert run("retry", "--id-from", "north-3", "--queue", "default", "--limit", "5").strip() == "1 retried"
     counts = delayq.inspector.counts("default")
     assert (counts.delayed + counts.ready, counts.morgue) == (3, 0)
 

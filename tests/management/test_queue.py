@@ -248,7 +248,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "3")
     layout = connections.broker().queue("default").layout
-    assert rules.orders_of(layout)["limits"] == {
+    assert rules.queue_policy(layout)["limits"] == {
         "max_length": 2,
         "morgue_max": 7,
         "morgue_ttl_ms": 1500,
@@ -257,7 +257,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
-    assert rules.orders_of(connections.broker().queue("default").layout) == rules.NOTHING_ORDERED
+    assert rules.queue_policy(connections.broker().queue("default").layout) == rules.NO_POLICY
 
 
 def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: Broker, settings: Any) -> None:
@@ -273,7 +273,7 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "2")
     served = connections.broker().served(["default", "orders"])
-    assert [rules.orders_of(queue.layout)["limits"] for queue in served] == [
+    assert [rules.queue_policy(queue.layout)["limits"] for queue in served] == [
         {"max_length": 1, "weighted": True},
         {"max_length": 9},
     ]
@@ -284,7 +284,7 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
 
 def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
     in_morgue(delayq, 100)
-    assert told("delayq_morgue", "retry", "--all", "--delay", "60", "--per-second", "10") == {"kicked": 100}
+    assert told("delayq_morgue", "retry", "--all", "--delay", "60", "--per-second", "10") == {"retried": 100}
     dues = sorted(view.due_ms for view in delayq.inspector.page("default", "waiting", limit=250).jobs)
     assert [due - dues[0] for due in dues] == [100 * n for n in range(100)]
     assert dues[0] > delayq.now_ms() + 30_000

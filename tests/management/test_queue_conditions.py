@@ -49,6 +49,7 @@ def _jobs(delayq: Broker) -> None:
         (("to north", "--due-from", moment(900)), ["north-2"]),
         (("--never-started", "--prefix", "south"), ["south-1"]),
         (("--failures", "1"), []),
+        (("--failures-to", "0", "--prefix", "south"), ["south-1"]),
         (("--place", "morgue", "--prefix", "north"), []),
     ],
 )
@@ -95,6 +96,7 @@ def test_failed_jobs_that_match_are_killed_or_deleted(delayq: Broker) -> None:
         (("cancel", "default", "--due-before", "soon", "--yes"), "'soon' is no moment"),
         (("cancel", "default", "--due-from", "2030-01-01T00:00:00", "--yes"), "has no time zone"),
         (("search", "default", "--failures", "0"), "not a number of failures above 0"),
+        (("search", "default", "--failures", "2", "--failures-to", "1"), "exchange failures and failures_to"),
         (("search", "default", "--cursor", "morgue:x", "--place", "waiting"), "not a cursor of this search"),
         (("search", "default", "--cursor", "waiting:x"), "is not a cursor"),
         (("search", "default", "--text", "a"), "unrecognized arguments"),

@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import task
 from django_delayq.connections import DjangoBroker
+from django_delayq.core import recurring_pauses
 from django_delayq.core.task import registry
 
 
@@ -66,3 +67,36 @@ def test_an_unknown_task_is_refused(nightly: DjangoBroker) -> None:
     for action in ("pause", "resume", "run-now"):
         with pytest.raises(CommandError, match=r"'shop\.daily' is no recurring task of this project; these are: "):
             run("delayq_recurring", action, "shop.daily")
+
+
+@pytest.fixture
+def moved(delayq: DjangoBroker) -> Iterator[DjangoBroker]:
+    """A project whose recurring task has a new name."""
+    made = task(name="shop.tasks.nightly", every=3600, aliases=("shop.nightly",))(lambda: None)
+    yield delayq
+    registry.remove(made)
+
+
+def test_a_pause_of_a_renamed_task_is_listed_and_ended_by_either_name(moved: DjangoBroker) -> None:
+    for name in ("shop.nightly", "shop.tasks.nightly"):
+        recurring_pauses.pause(moved, "shop.nightly")
+        paused = listed()
+        assert "shop.nightly" not in paused
+        assert paused["shop.tasks.nightly"]["paused"]
+        assert paused["shop.tasks.nightly"]["next_tick"] is None
+        assert run("delayq_recurring", "resume", name).strip() == "shop.tasks.nightly is not paused"
+        assert listed()["shop.tasks.nightly"]["paused"] is None
+
+
+def test_a_pause_of_a_task_that_is_gone_is_listed_and_can_be_ended(nightly: DjangoBroker) -> None:
+    recurring_pauses.pause(nightly, "shop.gone")
+    left = listed()["shop.gone"]
+    assert left.pop("paused")
+    assert {key for key, value in left.items() if value is not None} == {"task"}
+    (line,) = [line for line in run("delayq_recurring", "list").splitlines() if line.startswith("shop.gone ")]
+    assert "not in this project" in line and line.endswith("paused")
+    for action in ("pause", "run-now"):
+        with pytest.raises(CommandError, match="is no recurring task of this project"):
+            run("delayq_recurring", action, "shop.gone")
+    assert run("delayq_recurring", "resume", "shop.gone").strip() == "shop.gone is not paused"
+    assert "shop.gone" not in listed()

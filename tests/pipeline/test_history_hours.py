@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_delayq.pipeline import computing
+from django_delayq.pipeline.day_hours import whole
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.history import read
 from django_delayq.pipeline.store import PendingDays, Store
 from django_delayq.pipeline.tables import Table
 from django_delayq.pipeline.upkeep import count_attempts
-from django_delayq.pipeline.wanted import whole
 
 from .history_stage import DAY, Database, Inbox, Row, at, event, figures, frame, history
 

@@ -129,12 +129,12 @@ rows = [list(row) for row in frame.collect()]
 plan = frame._jdf.queryExecution().toString()
 java = spark._sc._gateway.proc
 words = open(f"/proc/{java.pid}/cmdline").read() + plan + str(spark.sparkContext.getConf().getAll())
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(json.dumps({
     "rows": rows, "secret": "geheim" in words, "zone": spark._jvm.java.util.TimeZone.getDefault().getID(),
     "driver": [os.environ["TZ"], time.localtime(0).tm_hour, os.environ.get("PYTHONPATH")],
     "java": java.pid, "group": os.getpgid(java.pid) == os.getpgid(0),
 }), flush=True)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sys.stdin.readline()                                     # meanwhile the whole group is sent SIGTERM
 print(spark.range(5).count(), flush=True)
 sys.stdin.readline()                                     # and now SIGKILL to this process alone

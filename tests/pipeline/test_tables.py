@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from django_delayq.pipeline import upkeep
+from django_delayq.pipeline.day_hours import whole
 from django_delayq.pipeline.history import read
 from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.tables import FORMS, Step, Table, days_of, no_step
-from django_delayq.pipeline.wanted import whole
 
 from .history_stage import DAY, Row, at, event, frame
 

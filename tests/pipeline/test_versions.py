@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
+from django_delayq.pipeline.day_hours import whole
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.versions import KEEP_HOURS, Versions, partition_values
-from django_delayq.pipeline.wanted import whole
 
 DAY = date(2026, 10, 20)
 NEXT = DAY + timedelta(days=1)

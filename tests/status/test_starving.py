@@ -7,7 +7,7 @@ import pytest
 from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.operations.counts import Counts
+from django_delayq.core.operations.counts import Counts, starving_of
 from django_delayq.metrics import names
 from django_delayq.metrics.measuring import read
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot, take
@@ -25,7 +25,9 @@ URGENT, PATIENT = 0, 7
 def counts_of(**lags: float | None) -> Counts:
     """Return counts of a queue by the lag of each priority; p0=None: no due job."""
     due = {int(name[1:]): None if lag is None else T0 - lag * 1000 for name, lag in lags.items()}
-    return Counts("orders", T0, oldest_due_ms=min(filter(None, due.values()), default=None), oldest_due_ms_of=due)
+    counts = Counts("orders", T0, oldest_due_ms=min(filter(None, due.values()), default=None), oldest_due_ms_of=due)
+    counts.starving = starving_of(counts.lag_by_priority)
+    return counts
 
 
 def snapshot_of(counts: Counts, **queue: object) -> Snapshot:
@@ -56,6 +58,21 @@ def test_the_lag_of_each_priority_is_counted_over_all_shards(loaded: Broker) -> 
     for number in queue.numbers:
         queue.reserve(number, 100, worker="w")
     assert loaded.inspector.counts("orders").lag_by_priority == {0: 0.0, 4: 0.0, 7: 0.0}
+
+
+def test_a_priority_that_is_late_in_one_shard_does_not_starve_behind_jobs_of_another(any_broker: Broker) -> None:
+    queue = any_broker.queue("orders", shards=2)
+    for number in queue.numbers if not isinstance(any_broker, MemoryBroker) else ():
+        any_broker.client.hset(queue.shard(number).names["meta"], "test_clock", T0 * 1000)
+    of_shard: dict[int, str] = {}
+    for n in range(50):
+        of_shard.setdefault(queue.shard_of(f"job-{n}"), f"job-{n}")
+    one, other = of_shard.values()
+    queue.schedule(NewJob(one, "work", priority=URGENT, due_ms=T0 - 1000, delay_ms=None))
+    queue.schedule(NewJob(other, "work", priority=PATIENT, due_ms=T0 - 700_000, delay_ms=None))
+    counts = any_broker.inspector.counts("orders")
+    assert counts.lag_by_priority == {0: 1.0, 7: 700.0}
+    assert counts.starving is None  # nobody serves the shard: that is lag
 
 
 def test_t52_a_priority_that_starves_is_shown_wherever_operators_look(loaded: Broker) -> None:

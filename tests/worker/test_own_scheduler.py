@@ -19,7 +19,7 @@ from django_delayq.worker.scheduler import DueShard
 from django_delayq.worker.shard_selector import ShardSelector
 
 from .support import put, registry_of, run_dry
-from .test_shard_selector import sources
+from .test_shard_selector import served, sources
 
 HERE = "tests.worker.test_own_scheduler"
 
@@ -52,11 +52,6 @@ async def late(due: Sequence[DueShard]) -> DueShard:
     return due[0]
 
 
-def names_of(selector: ShardSelector, turns: int) -> list[str]:
-    found = [selector.due(9.0) for _ in range(turns)]
-    return [source.queue.name for source in found if source is not None]
-
-
 def test_it_decides_among_the_shards_with_due_work() -> None:
     seen: list[Sequence[DueShard]] = []
 
@@ -86,7 +81,7 @@ def test_it_is_not_called_without_a_choice() -> None:
 @pytest.mark.parametrize("wrong", [lambda due: 1 / 0, lambda due: None, lambda due: "q1", lambda due: due[99]])
 def test_when_it_fails_the_weights_decide_and_it_is_logged_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        names = names_of(ShardSelector(sources(3, 1), scheduler=wrong), 40)
+        names = served(ShardSelector(sources(3, 1), scheduler=wrong), 40)
     assert names.count("q0") == 30
     (record,) = caplog.records
     assert '"weighted" decides whenever that happens' in record.getMessage()
@@ -102,7 +97,7 @@ def test_a_failure_now_and_then_leaves_the_other_choices_to_it() -> None:
             raise KeyError("once")
         return last_first(due)
 
-    assert names_of(ShardSelector(sources(1, 1), scheduler=moody), 4) == ["q0", "q1", "q1", "q1"]
+    assert served(ShardSelector(sources(1, 1), scheduler=moody), 4) == ["q0", "q1", "q1", "q1"]
 
 
 def test_a_worker_serves_every_queue_in_the_order_of_its_scheduler(broker: Broker) -> None:
@@ -126,7 +121,7 @@ def test_the_setting_names_a_function_or_a_class(settings: Any) -> None:
     assert scheduler_of(f"{HERE}.last_first") is last_first
     made = scheduler_of(f"{HERE}.Turns")
     assert isinstance(made, Turns)
-    assert names_of(ShardSelector(sources(1, 1), scheduler=made), 3) == ["q1", "q0", "q1"]
+    assert served(ShardSelector(sources(1, 1), scheduler=made), 3) == ["q1", "q0", "q1"]
 
 
 @pytest.mark.parametrize(

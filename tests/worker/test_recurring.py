@@ -18,7 +18,7 @@ from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.recurring import LOOK, RecurringTicker, ServerClock
+from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
 from django_delayq.worker.redis_health import RedisHealth
 from tests.core.stage import T0, Stage
 
@@ -70,7 +70,7 @@ def tower(connection: Connection, prefix: str) -> Iterator[Tower]:
 def test_a_task_seen_for_the_first_time_waits_for_its_next_tick(tower: Tower) -> None:
     tower.wait(30_000)
     dispatcher = tower.dispatcher()
-    assert dispatcher.run() == LOOK
+    assert dispatcher.run() == LONGEST_REST_SECONDS
     assert tower.picture() == {}
     tower.wait(EVERY - 30_000 - 10_000)
     assert dispatcher.run() == pytest.approx(10, abs=0.01)
@@ -310,7 +310,7 @@ def test_an_id_that_belongs_to_another_task_is_reported_and_left_alone(
     tower.put(ID, task="other", at=9 * EVERY)
     tower.wait(EVERY)
     with caplog.at_level(logging.ERROR, "django_delayq.worker"):
-        assert dispatcher.run() == LOOK
+        assert dispatcher.run() == LONGEST_REST_SECONDS
     assert "a job of another task lives under the id 'recurring:work'" in caplog.text
     assert tower.picture() == {"waiting": [f"{ID} +{9 * EVERY}"]}
 
@@ -361,7 +361,7 @@ def test_without_recurring_tasks_no_command_is_sent_and_no_thread_runs(broker: B
     registry = Registry()
     registry.add(Task(work, name="work"))
     no_broker: Any = None
-    assert RecurringTicker(no_broker, registry).run() == LOOK
+    assert RecurringTicker(no_broker, registry).run() == LONGEST_REST_SECONDS
     with working(broker, registry):
         assert "delayq-recurring-ticker" not in {thread.name for thread in threading.enumerate()}
     with working(broker, recurring()):

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.core import recurring_pauses
 from django_delayq.core.errors import InvalidJob
-from django_delayq.worker.recurring import run_now, work_of
+from django_delayq.worker.recurring import resume, run_now, work_of
 
 from .test_recurring import EVERY, ID, Tower, recurring, tower  # noqa: F401 (a fixture)
 
@@ -91,3 +91,28 @@ def test_a_run_is_possible_during_a_pause(tower: Tower) -> None:  # noqa: F811
 def test_what_is_no_recurring_task_is_refused() -> None:
     with pytest.raises(InvalidJob, match="'nightly' is no recurring task of this project; these are: work"):
         work_of(recurring(), "nightly")
+
+
+def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:  # noqa: F811
+    dispatcher = tower.started(aliases=("shop.work",))
+    recurring_pauses.pause(tower.broker, "shop.work")
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {}
+    assert resume(tower.broker, recurring(aliases=("shop.work",)), "work") == "work"
+    assert recurring_pauses.paused_since(tower.broker) == {}
+    tower.wait(5_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_pause_of_a_task_that_is_gone_can_be_ended(tower: Tower) -> None:  # noqa: F811
+    recurring_pauses.pause(tower.broker, "shop.gone")
+    assert resume(tower.broker, recurring(), "shop.gone") == "shop.gone"
+    assert recurring_pauses.paused_since(tower.broker) == {}
+    with pytest.raises(InvalidJob, match=r"'shop\.gone' is no recurring task of this project"):
+        resume(tower.broker, recurring(), "shop.gone")
+
+
+def test_a_task_is_found_by_its_alias() -> None:
+    assert work_of(recurring(aliases=("shop.work",)), "shop.work").task.name == "work"

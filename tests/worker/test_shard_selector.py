@@ -23,26 +23,44 @@ def sources(*weights: float) -> list[Source]:
     return [Source(queue(f"q{number}"), 0, Pace(), weight) for number, weight in enumerate(weights)]
 
 
+def served(selector: ShardSelector, times: int) -> list[str]:
+    """Reserve so often, each time with more left; the queues in their order."""
+    names = []
+    for _ in range(times):
+        source = selector.due(1.0)
+        assert source is not None
+        selector.begin_reserve(source, 1.0)
+        selector.apply_reply(source, 1.0, 0.0, 1)
+        names.append(source.queue.name)
+    return names
+
+
 def test_every_shard_is_due_at_first_and_turns_are_taken() -> None:
     selector = ShardSelector(sources(1, 1, 1))
-    assert [selector.due(1.0).queue.name for _ in range(6)] == ["q0", "q1", "q2"] * 2  # type: ignore[union-attr]
+    assert served(selector, 6) == ["q0", "q1", "q2"] * 2
+
+
+def test_a_shard_without_room_keeps_its_turn() -> None:
+    selector = ShardSelector(sources(1, 1))
+    turns = []
+    for _ in range(6):
+        turns += served(selector, 1)
+        selector.due(1.0)  # all slots are full
+    assert turns == ["q0", "q1"] * 3
 
 
 def test_weights_are_kept() -> None:
     selector = ShardSelector(sources(3, 1))
-    names = [selector.due(1.0).queue.name for _ in range(40)]  # type: ignore[union-attr]
-    assert names.count("q0") == 30
+    assert served(selector, 40).count("q0") == 30
 
 
 def test_who_slept_has_no_credit() -> None:
     first, second = sources(1, 1)
     selector = ShardSelector([first, second])
     second.due_at = NEVER
-    for _ in range(100):
-        selector.due(1.0)
+    served(selector, 100)
     second.due_at = 0.0
-    names = [selector.due(1.0).queue.name for _ in range(10)]  # type: ignore[union-attr]
-    assert names.count("q1") <= 6
+    assert served(selector, 10).count("q1") <= 6
 
 
 def test_the_longest_overdue_is_first_under_lag() -> None:

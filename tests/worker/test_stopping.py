@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,20 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Release
 from django_delayq.core.task import Registry, Task
 from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, current_job
+from django_delayq.worker.ending import Ending
 
-from .support import DEADLINE, config, eventually, places, put, registry_named, registry_of, run_dry, working
+from .support import (
+    DEADLINE,
+    config,
+    eventually,
+    make_attempt,
+    places,
+    put,
+    registry_named,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 def busy(seconds: float) -> None:
@@ -66,30 +79,108 @@ def test_a_time_limit_never_strikes_after_the_run(broker: Broker) -> None:
     assert worker.consumer is not None and worker.consumer.settled == 150
 
 
-def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(broker: Broker) -> None:
-    gate = threading.Event()
-    others: list[int] = []
+class Stubborn:
+    """Handler that ignores its time limit until ``gate`` is set."""
 
-    def stubborn() -> None:
-        while not gate.is_set():
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def stubborn(self) -> None:
+        while not self.gate.is_set():
             try:
-                gate.wait(DEADLINE)
+                self.gate.wait(DEADLINE)
             except BaseException:
                 continue
+
+
+def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(broker: Broker) -> None:
+    stuck = Stubborn()
+    others: list[int] = []
 
     def work() -> None:
         others.append(1)
 
-    registry = registry_of(stubborn, timeout=0.1)
+    registry = registry_of(stuck.stubborn, timeout=0.1)
     registry.add(Task(work, name="work"))
     put(broker, "stubborn", id="stubborn")
     with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
         put(broker, "work")
         assert worker.done.wait(DEADLINE)
         assert not worker.stop() and worker.ending.exit_code == EXIT_STUCK
-        gate.set()
+        stuck.gate.set()
     assert others == [1]
     assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
+
+
+def test_the_other_jobs_of_a_process_that_must_end_are_told_to_stop(broker: Broker) -> None:
+    stuck, told = Stubborn(), threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        until = time.monotonic() + DEADLINE
+        while job is not None and not job.should_stop and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        told.set()
+        raise Release
+
+    registry = registry_of(stuck.stubborn, timeout=0.1)
+    registry.add(Task(work, name="work"))
+    put(broker, "stubborn", id="stubborn")
+    put(broker, "work")
+    with working(broker, registry, config(threads=2, grace=6.0), reaction_seconds=0.2) as worker:
+        assert worker.done.wait(DEADLINE)
+        assert told.is_set() and worker.ending.seconds_left > 0
+        assert not worker.stop()
+        stuck.gate.set()
+    assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
+
+
+class RecordingConsumer:
+    """Fetch loop that records how it is stopped."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.held: set[Any] = set()
+
+    def overran(self, attempt: Any) -> None:
+        self.calls.append("overran")
+
+    def stop(self, *, give_back: bool = True) -> None:
+        self.calls.append("give back" if give_back else "keep")
+
+
+def ending_of(consumer: Any) -> Ending:
+    """The end of a process with this fetch loop."""
+    ending = Ending("w", config(), None, None, lambda: None)
+    ending.consumer = consumer
+    return ending
+
+
+def test_a_stop_after_a_run_that_ignores_its_limit_gives_back_what_has_not_begun() -> None:
+    consumer = RecordingConsumer()
+    ending = ending_of(consumer)
+    ending.overran(make_attempt())
+    stop_by = ending.stop_by
+    assert stop_by and consumer.calls == ["overran"]
+    ending.begin(100.0)
+    ending.cancel_warning()
+    assert consumer.calls == ["overran", "give back"]
+    assert ending.stop_by == stop_by
+
+
+def test_ends_that_begin_at_once_in_several_threads_set_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = ending_of(RecordingConsumer())
+    slow_clock = SimpleNamespace(monotonic=lambda: float(threading.Event().wait(0.05)))
+    monkeypatch.setattr("django_delayq.worker.ending.time", slow_clock)
+    threads = [threading.Thread(target=ending.begin, args=(1000.0 + number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer) and one.interval >= 990]
+    for timer in timers:
+        timer.cancel()
+    assert len(timers) == 1
 
 
 def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:
@@ -114,16 +205,21 @@ def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: B
     assert broker.workers() == []
 
 
+def run_until_told_to_stop(begun: threading.Event) -> None:
+    """Do what a long handler does."""
+    job = current_job()
+    assert job is not None
+    begun.set()
+    until = time.monotonic() + DEADLINE
+    while not job.should_stop and time.monotonic() < until:
+        threading.Event().wait(0.01)
+
+
 def test_long_handlers_are_told_to_stop_before_the_end(broker: Broker) -> None:
     told, begun = threading.Event(), threading.Event()
 
     def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
+        run_until_told_to_stop(begun)
         told.set()
         raise Release
 
@@ -138,12 +234,7 @@ def test_a_cancelled_run_hears_of_it_and_does_not_come_back(broker: Broker) -> N
     begun, stopped = threading.Event(), threading.Event()
 
     def work() -> None:
-        job = current_job()
-        assert job is not None
-        begun.set()
-        until = time.monotonic() + DEADLINE
-        while not job.should_stop and time.monotonic() < until:
-            threading.Event().wait(0.01)
+        run_until_told_to_stop(begun)
         stopped.set()
         raise ValueError("stopped in the middle")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import redis
@@ -66,6 +67,7 @@ def program(
         lease: int = 15_000,
         idle: float = 30,
         listen: str = "",
+        stderr: IO[bytes] | None = None,
         **config: Any,
     ) -> Program:
         environment = {
@@ -79,7 +81,7 @@ def program(
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
-        process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT)
+        process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT, stderr=stderr)
         return Program(process, redis_client)
 
     return start
@@ -285,6 +287,29 @@ def test_a_single_worker_without_supervisor_obeys_the_signals_too(
     running.signal(signal.SIGINT)
     assert running.wait() == 0
     assert broker.workers() == []
+
+
+@pytest.mark.parametrize("role", ["supervise", "single"])
+def test_sigttin_shows_what_every_thread_is_doing(
+    program: Callable[..., Program], broker: Broker, tmp_path: Path, role: str
+) -> None:
+    put(broker, "wait")
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        running = program(role, stderr=file)
+    ((_, _, _, pid),) = running.await_words("begun")
+    running.signal(signal.SIGTTIN)
+
+    def stacks() -> str:
+        return output.read_text().partition(f"stacks of process {pid}\n")[2]
+
+    for words in ("thread MainThread:", "thread delayq-fetch:", "thread delayq-slot-0:"):
+        eventually(lambda words=words: words in stacks(), words)
+    eventually(lambda: re.search(r'program\.py", line \d+, in wait\n', stacks()), "the handler's own line")
+    running.client.rpush("release", 1)
+    running.await_words("ended")
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
 
 
 def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:

@@ -14,6 +14,7 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_holder, check_number, short
 from ...core.job import Job
+from ...core.moments import ms_of, parse_moment
 from ...core.records.schedule_frames import CHUNK
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
@@ -34,8 +35,11 @@ from .fields import (
 from .where import MatchSerializer, PositionField
 
 MOST_QUEUES: Final = 50
+MOST_HELD: Final = 1000
+LEAST_MARGIN: Final = 0.1
 LONGEST_WAIT: Final = 20
 NAME_CHARS: Final = 200
+HELD_UNTIL: Final = "2026-11-21T11:24:45.500Z"
 
 
 @extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
@@ -74,6 +78,29 @@ class _QueuesField(CheckedField):
         return tuple(dict.fromkeys(data))
 
 
+@extend_schema_field(
+    {
+        "type": "array",
+        "items": {"type": "string", "format": "date-time", "nullable": True},
+        "maxItems": MOST_HELD,
+    }
+)
+class _HoldingField(CheckedField):
+    """List of ends of leases; its values are Unix ms. A lease that was lost has no end (null)."""
+
+    def to_internal_value(self, data: Any) -> list[int]:
+        """Return the ends."""
+        if not isinstance(data, list) or len(data) > MOST_HELD:
+            raise serializers.ValidationError(f"this is a list of up to {MOST_HELD} lease_ends")
+        ends = []
+        for place, end in enumerate(data):
+            try:
+                ends += [] if end is None else [ms_of(parse_moment(end))]
+            except InvalidJob as error:
+                raise serializers.ValidationError({str(place): [str(error)]}) from None
+        return ends
+
+
 class _ReserveOptions(Resource):
     max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
     wait = NumberField(
@@ -90,6 +117,22 @@ class _ReserveOptions(Resource):
         default="",
         help_text="name of the holder as people see it, without control characters; default: the user's name",
     )
+    holding = _HoldingField(
+        required=False, help_text="`lease_ends` of the jobs that the caller holds already, as the server returned them"
+    )
+    deadline_margin = NumberField(
+        required=False,
+        min_value=LEAST_MARGIN,
+        max_value=LONGEST_TTR,
+        help_text="with `holding`: end the wait so many seconds before the first of these leases ends",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that the members fit together."""
+        for name, other in (("holding", "deadline_margin"), ("deadline_margin", "holding")):
+            if name in attrs and other not in attrs:
+                raise serializers.ValidationError({name: f"give {other}, too"})
+        return attrs
 
 
 class ReserveSerializer(_ReserveOptions):
@@ -98,22 +141,33 @@ class ReserveSerializer(_ReserveOptions):
     id = IdField(required=False, help_text="reserve the job of this id, if it waits")
     where = MatchSerializer(required=False, help_text="reserve the first job that meets these conditions")
     early = FlagField(default=False, help_text="with `id` or `where`: also before it is due")
+    buried = FlagField(default=False, help_text="with `id`: the one buried last, if no job of the id is live")
     cursor = PositionField(required=False, help_text="with `where`: of the response before")
     requests: ClassVar = {
         "up to ten, wait for the first": {"max": 10, "wait": 20},
+        "wait, but touch what is held in time": {
+            "wait": 20,
+            "holding": [HELD_UNTIL],
+            "deadline_margin": 5,
+        },
         "a certain one, also early": {"id": "order-5", "early": True},
         "the first that matches": {"where": {"text": "5.png"}},
     }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check that the members fit together."""
+        super().validate(attrs)
         names = [name for name in ("id", "where") if name in attrs]
         if len(names) > 1:
             raise serializers.ValidationError("give either id or where")
         if names and (attrs["max"] != 1 or attrs["wait"]):
             raise serializers.ValidationError({names[0]: "one job is reserved without waiting; leave max and wait out"})
+        if names and "holding" in attrs:
+            raise serializers.ValidationError({"holding": "one job is reserved without waiting; leave it out"})
         if attrs["early"] and not names:
             raise serializers.ValidationError({"early": "this goes with id or where"})
+        if attrs["buried"] and "id" not in attrs:
+            raise serializers.ValidationError({"buried": "this goes with id"})
         if "cursor" in attrs and "where" not in attrs:
             raise serializers.ValidationError({"cursor": "this goes with where"})
         return attrs
@@ -179,7 +233,7 @@ class HeldJobSerializer(Resource):
         "releases": 0,
         "lives": 26,
         "context": {},
-        "lease_ends": "2026-11-21T11:24:45.500Z",
+        "lease_ends": HELD_UNTIL,
     }
 
     def to_representation(self, job: HeldJob) -> Any:
@@ -191,6 +245,9 @@ class HeldJobsSerializer(Resource):
     """Reserved jobs; an empty list if none was due in time."""
 
     jobs = HeldJobSerializer(many=True)
+    deadline_soon = serializers.BooleanField(
+        **ADDED, help_text="true: a lease in `holding` ends within `deadline_margin`; touch or end its job now"
+    )
     cursor = serializers.CharField(
         **ADDED, help_text="with `where`: the request ended before all jobs were examined; send it with the next one"
     )

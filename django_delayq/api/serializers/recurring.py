@@ -11,13 +11,15 @@ from .fields import TimeField
 
 
 class RecurringSerializer(Resource):
-    """Recurring task of the project, as the responding process knows it."""
+    """Recurring task of the project, as the responding process knows it, or a pause of one that it does not have."""
 
     task = serializers.CharField(help_text="its name")
-    queue = serializers.CharField()
-    schedule = serializers.CharField(help_text="as in the task's options")
+    queue = serializers.CharField(allow_null=True, help_text="null = the process has no such task, only its pause")
+    schedule = serializers.CharField(allow_null=True, help_text="as in the task's options")
     timezone = serializers.CharField(allow_null=True, help_text="of a cron expression; null = UTC, or it has none")
-    missed = serializers.CharField(help_text="once: the latest missed tick fires late; skip: it does not fire")
+    missed = serializers.CharField(
+        allow_null=True, help_text="once: the latest missed tick fires late; skip: it does not fire"
+    )
     last_tick = TimeField(allow_null=True, help_text="the last one that fired")
     next_tick = TimeField(allow_null=True, help_text="null while the task is paused")
     paused = TimeField(allow_null=True, help_text="since when its ticks do not fire; null = they do")

@@ -36,6 +36,7 @@ def filter_of(attrs: dict[str, Any]) -> JobFilter:
             due_from_ms=_ms_of(attrs.get("due_from")),
             due_before_ms=_ms_of(attrs.get("due_before")),
             failures=attrs.get("failures") or 0,
+            failures_to=attrs.get("failures_to"),
             never_started=attrs.get("never_started") or False,
             buried_from_ms=_ms_of(attrs.get("buried_from")),
             buried_before_ms=_ms_of(attrs.get("buried_before")),
@@ -86,6 +87,7 @@ class WhereSerializer(Resource):
     due_from = MomentField(required=False, help_text="due at this moment or later")
     due_before = MomentField(required=False, help_text="due before this moment")
     failures = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at least so often")
+    failures_to = IntField(required=False, min_value=0, max_value=MOST_FAILURES, help_text="failed at most so often")
     never_started = FlagField(required=False, help_text="true: only jobs that were never reserved")
     buried_from = MomentField(required=False, help_text="buried at this moment or later")
     buried_before = MomentField(required=False, help_text="buried before this moment")
@@ -101,10 +103,10 @@ class WhereSerializer(Resource):
 
 @extend_schema_field({"type": "integer", "minimum": 0, "maximum": MOST_FAILURES})
 class _FailuresQueryField(CheckedField):
-    def check(self, data: Any) -> int:
+    def check(self, data: Any) -> int | None:
         """Return the number; every value of a query is a text."""
         if data == "" or (data.isascii() and data.isdigit() and len(data) < 10):
-            return int(data or 0)
+            return int(data) if data else None
         raise InvalidJob(f"failures is a number of failed attempts, not {short(data)}")
 
 
@@ -123,6 +125,7 @@ class WhereQuery(Resource):
     due_from = QueryMomentField(default=None, help_text="jobs due at this moment or later (as min)")
     due_before = QueryMomentField(default=None, help_text="jobs due before this moment")
     failures = _FailuresQueryField(default=0, help_text="jobs that failed at least so often")
+    failures_to = _FailuresQueryField(default=None, help_text="jobs that failed at most so often")
     never_started = serializers.BooleanField(default=False, help_text="true: only jobs that were never reserved")
     buried_from = QueryMomentField(default=None, help_text="morgue records buried at this moment or later")
     buried_before = QueryMomentField(default=None, help_text="morgue records buried before this moment")

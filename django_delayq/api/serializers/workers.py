@@ -96,12 +96,12 @@ class CommandSerializer(Resource):
     """Command sent to a worker."""
 
     worker = serializers.CharField()
-    told = serializers.ChoiceField(("stop", "drain", "dump", "watch", "ignore"))
+    command = serializers.ChoiceField(("stop", "drain", "dump", "watch", "ignore"))
 
     @classmethod
     def of(cls, word: str) -> Any:
         """Return the schema of the response to this command."""
-        return with_example(cls, {"worker": "web1-4711", "told": word})
+        return with_example(cls, {"worker": "web1-4711", "command": word})
 
 
 class WatchedQueueSerializer(Resource):

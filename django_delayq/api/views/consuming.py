@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -59,15 +60,18 @@ class _Reserving(ApiView):
         holder = self.holder(request, options)
         terms = Terms(options["max"], holder.ttr_ms, holder.worker)
         search = Search(coordinator_of(brokers.broker()), names, terms)
-        seconds = min(options["wait"], conf().api.max_wait)
-        return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
+        wait, left = min(options["wait"], conf().api.max_wait), _until_deadline(options)
+        if min(wait, left) > 0 and can_wait(request):
+            return WaitingResponse(request, search, min(wait, left), to_deadline=left < wait)
+        return answer(search, deadline_soon=left <= 0)
 
     def holder(self, request: Request, options: Mapping[str, Any]) -> Holder:
         """Return the holder that a request names; a response that is kept ends with its lease."""
         if self._record is not None:
             self._record.keep_at_most(options.get("ttr", TTR * 1000))
         worker = options["worker"] or _name_of(request)
-        return Holder(worker, options.get("ttr"), started=True, early=options.get("early", False))
+        early, buried = options.get("early", False), options.get("buried", False)
+        return Holder(worker, options.get("ttr"), started=True, early=early, buried=buried)
 
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""
@@ -97,10 +101,12 @@ class Reserve(_Reserving):
         text="The caller holds each job until `lease_ends`. Settle it with ack, fail, release or bury, or extend the "
         "lease with touch; each needs its id and `lease`. A lease that runs out counts as a crash. With `wait`, "
         "a server under ASGI responds as soon as a job is due, and with an empty list if none was due in time. "
-        "Send the next request after `Retry-After`, or at once if there is none. In a queue of kind python "
-        "this competes with its workers. With `id` the job of this id is reserved, with `where` the first one that "
-        "meets the conditions. After about five seconds a request with `where` ends with a `cursor`, if jobs are left "
-        "to examine.",
+        "Send the next request after `Retry-After`, or at once if there is none. A caller that holds jobs during the "
+        "wait gives their `lease_ends` as `holding`: the wait ends `deadline_margin` seconds before the first of them, "
+        "with `deadline_soon`. In a queue of kind python "
+        "this competes with its workers. With `id` the job of this id is reserved (with `buried` also from the morgue, "
+        "its failures reset), with `where` the first one that meets the conditions. After about five seconds a request "
+        "with `where` ends with a `cursor`, if jobs are left to examine.",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
@@ -228,6 +234,15 @@ class Touch(ApiView):
         """Extend leases."""
         opened = self.queue(queue)
         return Response({"results": settling.touch(opened, self.read(request, TouchSerializer)["jobs"])})
+
+
+def _until_deadline(options: Mapping[str, Any]) -> float:
+    """Return the seconds until the margin of the first lease that the caller holds; infinity if it holds none."""
+    if not options.get("holding"):
+        return math.inf
+    now = brokers.broker().now_ms()
+    lefts = [(end - now) / 1000 - options["deadline_margin"] for end in options["holding"] if end > now]
+    return min(lefts, default=math.inf)
 
 
 def _name_of(request: Request) -> str:

@@ -131,7 +131,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **rules.limits_of(limits))
+        broker.limit(name, **rules.limit_arguments(limits))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
     @operation(

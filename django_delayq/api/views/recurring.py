@@ -13,9 +13,10 @@ from ...access.problems import Problem
 from ...core import recurring_pauses
 from ...core.errors import InvalidJob
 from ...core.task import registry
+from ...status import RecurringStatus
 from ...status.json_form import recurring_as_json
 from ...status.recurring import read_recurring
-from ...worker.recurring import Work, run_now, work_of
+from ...worker.recurring import Work, resume, run_now, work_of
 from .. import brokers
 from ..base import ApiView
 from ..describe import operation
@@ -35,8 +36,8 @@ class RecurringTasks(ApiView):
         "list_recurring",
         "List the recurring tasks",
         returns=RecurringTasksSerializer,
-        text="Those that the responding process has registered. Tasks of queues that the project's `allow` rule hides "
-        "from the user are left out.",
+        text="Those that the responding process has registered. Pauses of other tasks, renamed or removed since, "
+        "are listed with them. Tasks of queues that the project's `allow` rule hides from the user are left out.",
     )
     def get(self, request: Request) -> Response:
         """Return the tasks."""
@@ -67,10 +68,10 @@ class _OneTask(ApiView):
         known = registry.get(self.kwargs["task"])
         return () if known is None else (known.options.queue,)
 
-    def state(self) -> Response:
+    def state(self, name: str) -> Response:
         """Return the task as a response."""
-        name = self.work.task.name
-        return Response(next(recurring_as_json(one) for one in read_recurring(brokers.broker()) if one.task == name))
+        listed = (one for one in read_recurring(brokers.broker()) if one.task == name)
+        return Response(recurring_as_json(next(listed, RecurringStatus(name))))
 
 
 class PauseRecurring(_OneTask):
@@ -84,8 +85,9 @@ class PauseRecurring(_OneTask):
     )
     def post(self, request: Request, task: str) -> Response:
         """Pause the task."""
-        recurring_pauses.pause(brokers.broker(), self.work.task.name)
-        return self.state()
+        name = self.work.task.name
+        recurring_pauses.pause(brokers.broker(), name)
+        return self.state(name)
 
 
 class ResumeRecurring(_OneTask):
@@ -95,12 +97,15 @@ class ResumeRecurring(_OneTask):
         "resume_recurring",
         "Let the ticks of a recurring task fire again",
         returns=RecurringSerializer,
-        text="Of ticks that were missed meanwhile, the task's `missed` decides.",
+        text="Of ticks that were missed meanwhile, the task's `missed` decides. Also ends the pause of a task that was "
+        "renamed or removed.",
     )
     def post(self, request: Request, task: str) -> Response:
         """Resume the task."""
-        recurring_pauses.resume(brokers.broker(), self.work.task.name)
-        return self.state()
+        try:
+            return self.state(resume(brokers.broker(), registry, task))
+        except InvalidJob as error:
+            raise Problem(404, "not_found", str(error)) from None
 
 
 class RunRecurringNow(_OneTask):

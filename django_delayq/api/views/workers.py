@@ -84,7 +84,7 @@ class _Command(ApiView):
         """Send the command; 202 once it is queued."""
         if not brokers.broker().tell_worker(worker, self.word, queue):
             raise unknown(worker)
-        return Response(CommandSerializer.render({"worker": worker, "told": self.word}), status=202)
+        return Response(CommandSerializer.render({"worker": worker, "command": self.word}), status=202)
 
 
 class Stop(_Command):

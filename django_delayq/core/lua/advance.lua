@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Store how far a consumer has read the events of a shard, and trim the entries before the slowest cursor, except
--- the newest ones, which people look at. A cursor never moves back. A position behind the end of the stream is not stored: it belongs to a stream that
--- was lost, and trimming by it would remove unread entries.
+-- the newest ones, which people look at. A cursor never moves back. A position behind the end of the stream is not
+-- stored: it belongs to a stream that was lost, and trimming by it would remove unread entries.
 -- ARGV    3 consumer; 4 position; 5 number of newest events that stay; 6 ... names of all consumers that follow this queue
 -- Returns the consumer's cursor now, or '' when there is none, because the position is after the end of the stream.
 -- Events  none
@@ -10,13 +10,13 @@
 -- Return the latest place noted by lib/event.lua that has `number` newer events; '0-0' if there is none.
 local function place_before(number)
   local newest = tonumber(string.match(last_event, '-(%d+)$'))
-  local found = '0-0'
+  local newest_place = '0-0'
   for place in string.gmatch(redis.call('HGET', META, 'event_places') or '', '%S+') do
     if tonumber(string.match(place, '-(%d+)$')) <= newest - number then
-      found = place
+      newest_place = place
     end
   end
-  return found
+  return newest_place
 end
 
 local function earlier(one, other)
@@ -24,11 +24,11 @@ local function earlier(one, other)
 end
 
 local field, position = 'cursor:' .. ARGV[3], ARGV[4]
-local known = redis.call('HGET', META, field)
+local stored = redis.call('HGET', META, field)
 if ended or is_later(position, last_event) then
-  return known or ''
-elseif known and not is_later(position, known) then
-  position = known
+  return stored or ''
+elseif stored and not is_later(position, stored) then
+  position = stored
 elseif position ~= '0-0' then
   redis.call('HSET', META, field, position)
 end

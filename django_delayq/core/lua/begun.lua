@@ -14,17 +14,17 @@ for place = 5, #ARGV do
   others[ARGV[place]] = true
 end
 
-local function is_wanted(began, packed)
+local function is_selected(began, packed)
   local worker = read_state(packed).worker
   return began < before and (ARGV[3] == '' or worker == ARGV[3]) and not others[worker]
 end
 
-local found = redis.call('HGETALL', BEGUN)
-for i = 1, #found, 2 do
-  local value = found[i + 1]
+local entries = redis.call('HGETALL', BEGUN)
+for i = 1, #entries, 2 do
+  local value = entries[i + 1]
   local began, packed, body = struct.unpack('<dI4c0I4c0', value)
-  if #runs < MOST and size < REPLY_BYTES and is_wanted(began, packed) then
-    local id = string.sub(found[i], 9)
+  if #runs < MOST and size < REPLY_BYTES and is_selected(began, packed) then
+    local id = string.sub(entries[i], 9)
     name_task_of(body)
     runs[#runs + 1] = struct.pack('<dBc0', began, #id, id) .. string.sub(value, 9)
     size = size + #value

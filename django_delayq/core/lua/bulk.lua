@@ -19,11 +19,11 @@ end
 -- include put
 local LEDGER, CLOSED = KEYS[#KEYS], '\0closed'
 
-local known = redis.call('HMGET', LEDGER, CLOSED, ARGV[4])
-if known[1] then
+local stored = redis.call('HMGET', LEDGER, CLOSED, ARGV[4])
+if stored[1] then
   return 'X'
-elseif known[2] then
-  return known[2]
+elseif stored[2] then
+  return stored[2]
 end
 
 local frame = ARGV[3]

@@ -5,9 +5,9 @@
 -- Returns each name (id \0 key), and behind it when it was buried (us)
 -- Events  none
 -- include keys clock begin body grave
-local found = {}
+local burials = {}
 each_grave_of(ARGV[3], function(grave, buried)
-  found[#found + 1] = grave
-  found[#found + 1] = buried
+  burials[#burials + 1] = grave
+  burials[#burials + 1] = buried
 end)
-return found
+return burials

@@ -15,8 +15,8 @@ for i = 4, #ARGV, 2 do
   if kind == 'count' then
     count(name, is_counted and tonumber(value) or 0)
   elseif kind == 'tick' then
-    local known = tonumber(redis.call('HGET', META, field)) or 0
-    if tonumber(value) > known then
+    local last_tick = tonumber(redis.call('HGET', META, field)) or 0
+    if tonumber(value) > last_tick then
       redis.call('HSET', META, field, value)
     end
   else

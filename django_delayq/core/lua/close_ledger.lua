@@ -11,16 +11,16 @@ local names = { '\0closed' }
 for i, letter in ipairs(letters) do
   names[i + 1] = '\0' .. letter
 end
-local found = redis.call('HMGET', KEYS[1], unpack(names))
+local stored = redis.call('HMGET', KEYS[1], unpack(names))
 local kept, counts = { '\0closed', '1' }, {}
 for i, letter in ipairs(letters) do
-  local times = found[i + 1]
+  local times = stored[i + 1]
   if times then
     kept[#kept + 1], kept[#kept + 2] = names[i + 1], times
     counts[#counts + 1], counts[#counts + 2] = letter, times
   end
 end
-if not found[1] then
+if not stored[1] then
   redis.call('UNLINK', KEYS[1])
   redis.call('HSET', KEYS[1], unpack(kept))
 end

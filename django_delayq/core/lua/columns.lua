@@ -34,9 +34,9 @@ local function page()
   local behind = math.min(first + tonumber(ARGV[5]), stop)
   local members, scores = {}, {}
   if first < behind then
-    local found = redis.call('ZRANGE', key, first, behind - 1, 'WITHSCORES')
-    for i = 1, #found / 2 do
-      members[i], scores[i] = found[2 * i - 1], found[2 * i]
+    local entries = redis.call('ZRANGE', key, first, behind - 1, 'WITHSCORES')
+    for i = 1, #entries / 2 do
+      members[i], scores[i] = entries[2 * i - 1], entries[2 * i]
     end
   end
   return members, scores, behind < stop
@@ -68,15 +68,15 @@ local function texts(values)
   return numbers('I4', sizes) .. table.concat(values)
 end
 
-local found, scores, more
+local members, scores, more
 if ARGV[4] == '' then
-  found, scores, more = listed(ARGV[12]), {}, false
+  members, scores, more = listed(ARGV[12]), {}, false
 else
-  found, scores, more = page()
+  members, scores, more = page()
 end
 if not with_bodies then
-  return struct.pack('<BI4I4', more and 1 or 0, #found, #found) .. frame_of_names() .. numbers('d', scores)
-    .. texts(found)
+  return struct.pack('<BI4I4', more and 1 or 0, #members, #members) .. frame_of_names() .. numbers('d', scores)
+    .. texts(members)
 end
 
 local ids, dues, bodies, states, counts = {}, {}, {}, {}, {}
@@ -119,10 +119,10 @@ end
 -- Return what is stored under these members, first to last of those that were found.
 local function take(first, last)
   local key = place == 'm' and GRAVE or place == 'g' and GATE or BODY
-  local values = redis.call('HMGET', key, unpack(found, first, last))
-  local with_state = has_states and redis.call('HMGET', STATE, unpack(found, first, last)) or {}
+  local values = redis.call('HMGET', key, unpack(members, first, last))
+  local with_state = has_states and redis.call('HMGET', STATE, unpack(members, first, last)) or {}
   for i = 1, #values do
-    local id, score, value = found[first + i - 1], scores[first + i - 1], values[i]
+    local id, score, value = members[first + i - 1], scores[first + i - 1], values[i]
     if place == 'm' then
       add_grave(id, score, value or '')
     elseif place == 'g' then
@@ -141,12 +141,12 @@ local function take(first, last)
 end
 
 local looked = 0
-while looked < #found and size < REPLY_BYTES and read < READ_BYTES and #names < MOST_NAMES do
+while looked < #members and size < REPLY_BYTES and read < READ_BYTES and #names < MOST_NAMES do
   local step = looked == 0 and 2 or read > looked * LARGE and 1 or PIECE
-  local last = math.min(looked + step, #found)
+  local last = math.min(looked + step, #members)
   take(looked + 1, last)
   looked = last
 end
-local marks = ((more or looked < #found) and 1 or 0) + (has_states and 2 or 0) + (has_order and 4 or 0)
+local marks = ((more or looked < #members) and 1 or 0) + (has_states and 2 or 0) + (has_order and 4 or 0)
 return struct.pack('<BI4I4', marks, looked, n) .. frame_of_names() .. numbers('d', dues) .. texts(ids) .. texts(bodies)
   .. (has_states and texts(states) or '') .. (has_order and numbers('I4', counts) or '')

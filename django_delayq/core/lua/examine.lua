@@ -8,7 +8,7 @@
 local repair = ARGV[3] == '1'
 local findings = {}
 
-local function found(violation, id, mend)
+local function report(violation, id, mend)
   findings[#findings + 1] = violation
   findings[#findings + 1] = id
   if repair and mend then
@@ -58,34 +58,34 @@ local function check_place(id, body, leased)
   local places = #classes + (leased and 1 or 0)
   if not body then
     if places > 0 then
-      found('index without body', id, function() forget_all(id) end)
+      report('index without body', id, function() forget_all(id) end)
     end
   elseif places == 0 then
-    found('body without place', id, function() wait_now(id, body) end)
+    report('body without place', id, function() wait_now(id, body) end)
   elseif places > 1 then
-    found('in two places', id, function() wait_now(id, body) end)
+    report('in two places', id, function() wait_now(id, body) end)
   elseif not leased and classes[1] ~= class_of(body) then
-    found('wrong priority class', id, function() wait_now(id, body) end)
+    report('wrong priority class', id, function() wait_now(id, body) end)
   elseif leased and class_of(body) == PARKED then
-    found('parked while reserved', id, function() redis.call('HSET', BODY, id, with_body_mark(body, IS_PARKED, false)) end)
+    report('parked while reserved', id, function() redis.call('HSET', BODY, id, with_body_mark(body, IS_PARKED, false)) end)
   elseif classes[1] == PARKED
     and not redis.call('ZSCORE', PARKED_ORDER, parked_member(body, tonumber(redis.call('ZSCORE', DUE[PARKED], id)), id)) then
-    found('parked job without order', id, function() wait_now(id, body) end)
+    report('parked job without order', id, function() wait_now(id, body) end)
   end
 end
 
 local function check_state(id, body, leased, packed)
   local s = read_state(packed)
   if packed and not body then
-    found('state without body', id, function() redis.call('HDEL', STATE, id) end)
+    report('state without body', id, function() redis.call('HDEL', STATE, id) end)
   elseif leased and s.token == 0 then
-    found('lease without token', id, function() if body then wait_now(id, body) end end)
+    report('lease without token', id, function() if body then wait_now(id, body) end end)
   elseif not leased and s.token ~= 0 then
-    found('token without lease', id, function() free_token(id) end)
+    report('token without lease', id, function() free_token(id) end)
   end
   local failed, failures = redis.call('ZSCORE', FAILED, id), tonumber(redis.call('ZSCORE', FAILURES, id)) or 0
   if (s.failures > 0) ~= (failed and true or false) or failures ~= s.failures then
-    found('failure index', id, function()
+    report('failure index', id, function()
       forget_failures(id)
       if s.failures > 0 then
         redis.call('ZADD', FAILED, score_at(s.failed_at), id)
@@ -99,7 +99,7 @@ end
 local function check_gate(id, body, leased)
   local gated = redis.call('HGET', GATE, id)
   if gated and not leased then
-    found('gate without run', id, function()
+    report('gate without run', id, function()
       if body and is_merged(body) then
         redis.call('HDEL', GATE, id)
       else
@@ -116,11 +116,11 @@ end
 local function check_what_came(id, body, came, taken)
   local gated = redis.call('HEXISTS', GATE, id) == 1
   if came > 0 and not gated and not left_some(taken) then
-    found('payloads behind run without gate', id, function()
+    report('payloads behind run without gate', id, function()
       redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(now_ms)), body))
     end)
   elseif came == 0 and gated then
-    found('gate without payload', id, function() redis.call('HDEL', GATE, id) end)
+    report('gate without payload', id, function() redis.call('HDEL', GATE, id) end)
   end
 end
 
@@ -135,9 +135,9 @@ local function check_payloads(id, body, leased, s)
     local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
     local value = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
     if not value or member_of(id, value, digest, slot) ~= member then
-      found('payload order without payload', id, function() redis.call('ZREM', ORDER, member) end)
+      report('payload order without payload', id, function() redis.call('ZREM', ORDER, member) end)
     elseif slot == '1' and not (leased and in_flight(s.taken, digest)) then
-      found('payload twin without run', id, function()
+      report('payload twin without run', id, function()
         add_payload(id, digest, value, '0', '')
         drop_payload(id, digest, '1', value)
       end)
@@ -145,10 +145,10 @@ local function check_payloads(id, body, leased, s)
   end
   if not (body and is_merged(body)) then
     if seen > 0 then
-      found('payloads without merged job', id, function() drop_payloads(id) end)
+      report('payloads without merged job', id, function() drop_payloads(id) end)
     end
   elseif seen == 0 then
-    found('merged job without payload', id, function()
+    report('merged job without payload', id, function()
       forget_all(id)
       redis.call('HDEL', BODY, id)
     end)
@@ -181,12 +181,12 @@ local function examine_grave(grave)
   local record = redis.call('HGET', GRAVE, grave)
   local by_time, by_id = redis.call('ZSCORE', MORGUE, grave), redis.call('ZSCORE', MORGUE_ID, grave)
   if not record then
-    found('grave without record', grave, function()
+    report('grave without record', grave, function()
       redis.call('ZREM', MORGUE, grave)
       redis.call('ZREM', MORGUE_ID, grave)
     end)
   elseif not (by_time and by_id) then
-    found('grave without index', grave, function()
+    report('grave without index', grave, function()
       redis.call('ZADD', MORGUE_ID, 0, grave)
       redis.call('ZADD', MORGUE, 'NX', score_at(now_ms), grave)
     end)
@@ -199,7 +199,7 @@ local function examine_payload(field)
   local id, digest, slot = string.sub(field, 1, -19), string.sub(field, -17, -2), string.sub(field, -1)
   local value = redis.call('HGET', PAYLOAD, field)
   if value and not redis.call('ZSCORE', ORDER, member_of(id, value, digest, slot)) then
-    found('payload without order', id, function()
+    report('payload without order', id, function()
       local body = redis.call('HGET', BODY, id)
       if body and is_merged(body) then
         redis.call('ZADD', ORDER, 0, member_of(id, value, digest, slot))
@@ -215,7 +215,7 @@ local function examine_parked(member)
   local id = string.sub(member, 12)
   local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[PARKED], id)
   if not body or not due or parked_member(body, tonumber(due), id) ~= member then
-    found('parked order without parked job', id, function() redis.call('ZREM', PARKED_ORDER, member) end)
+    report('parked order without parked job', id, function() redis.call('ZREM', PARKED_ORDER, member) end)
   end
 end
 

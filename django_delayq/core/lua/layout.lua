@@ -6,10 +6,10 @@
 -- Returns '1', or '0' when another caller was faster.
 -- Events  none
 local queues, name = KEYS[1], ARGV[1]
-local known = redis.call('HGET', queues, name) or ''
-if known == ARGV[3] then
+local stored = redis.call('HGET', queues, name) or ''
+if stored == ARGV[3] then
   return '1' -- a retry after a lost reply, or another caller stored the same
-elseif known ~= ARGV[2] then
+elseif stored ~= ARGV[2] then
   return '0'
 elseif ARGV[4] ~= '' and redis.call('HEXISTS', queues, '-producers') ~= tonumber(ARGV[4]) then
   return '0'

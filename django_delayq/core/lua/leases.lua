@@ -5,17 +5,17 @@
 -- Events  none
 -- include keys clock begin body names
 local offset, limit, only_expired = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
-local found = {}
+local leases = {}
 if not (only_expired and now_ms < hold_ms) then
   local until_ms = only_expired and text(now_ms) or '+inf'
-  found = redis.call('ZRANGEBYSCORE', LEASE, '-inf', until_ms, 'WITHSCORES', 'LIMIT', offset, limit)
+  leases = redis.call('ZRANGEBYSCORE', LEASE, '-inf', until_ms, 'WITHSCORES', 'LIMIT', offset, limit)
 end
 local jobs = {}
-for i = 1, #found, 2 do
-  local id = found[i]
+for i = 1, #leases, 2 do
+  local id = leases[i]
   local state = redis.call('HGET', STATE, id) or ''
   local body = redis.call('HGET', BODY, id) or ''
   name_task_of(body)
-  jobs[#jobs + 1] = struct.pack('<dBc0I4c0I4c0', tonumber(found[i + 1]), #id, id, #state, state, #body, body)
+  jobs[#jobs + 1] = struct.pack('<dBc0I4c0I4c0', tonumber(leases[i + 1]), #id, id, #state, state, #body, body)
 end
 return frame_of_names() .. struct.pack('<I2', #jobs) .. table.concat(jobs)

@@ -5,14 +5,14 @@
 --         increment; for each that is left: field, value to be set, to which the server's time is appended
 -- Returns number of fields that were left out, because there are too many.
 -- Events  none
-local figures, heard = KEYS[1], KEYS[2]
+local figures, requests = KEYS[1], KEYS[2]
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
-if redis.call('ZADD', heard, 'NX', now_ms, ARGV[1]) == 0 then
+if redis.call('ZADD', requests, 'NX', now_ms, ARGV[1]) == 0 then
   return 0
 end
-redis.call('ZREMRANGEBYSCORE', heard, '-inf', string.format('(%.0f', now_ms - 600000))
-redis.call('ZREMRANGEBYRANK', heard, 0, -10001)
+redis.call('ZREMRANGEBYSCORE', requests, '-inf', string.format('(%.0f', now_ms - 600000))
+redis.call('ZREMRANGEBYRANK', requests, 0, -10001)
 local room = tonumber(ARGV[2]) - redis.call('HLEN', figures)
 local left_out = 0
 local last = 3 + 2 * tonumber(ARGV[3])

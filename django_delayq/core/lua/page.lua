@@ -23,10 +23,10 @@ if first >= stop then
 elseif not backwards then
   return redis.call('ZRANGE', key, first, math.min(first + limit, stop) - 1, 'WITHSCORES')
 end
-local found = redis.call('ZRANGE', key, math.max(first, stop - limit), stop - 1, 'WITHSCORES')
+local entries = redis.call('ZRANGE', key, math.max(first, stop - limit), stop - 1, 'WITHSCORES')
 local turned = {}
-for i = #found - 1, 1, -2 do
-  turned[#turned + 1] = found[i]
-  turned[#turned + 1] = found[i + 1]
+for i = #entries - 1, 1, -2 do
+  turned[#turned + 1] = entries[i]
+  turned[#turned + 1] = entries[i + 1]
 end
 return turned

@@ -27,16 +27,16 @@ end
 
 local reply, is_short, last = {}, false, 0
 for i = 3, #ARGV, 4 do
-  local holder, keep, wanted, end_ms = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), now_ms + tonumber(ARGV[i + 3])
+  local holder, keep, most, end_ms = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), now_ms + tonumber(ARGV[i + 3])
   local others = used - (permits[holder] or 0)
-  local granted = math.max(keep, math.min(wanted, total - others))
+  local granted = math.max(keep, math.min(most, total - others))
   if granted > 0 then
     redis.call('HSET', record, holder, string.format('%d %.0f', granted, end_ms))
   else
     redis.call('HDEL', record, holder)
   end
   used, permits[holder], ends[holder] = others + granted, granted, nil
-  is_short = is_short or granted < wanted
+  is_short = is_short or granted < most
   last = math.max(last, end_ms)
   reply[#reply + 1] = granted
 end

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Pause the producers of all queues, or let them go on: the switch itself. The caller then writes it into the rules of
+-- Pause or resume the producers of all queues: the switch itself. The caller then writes it into the rules of
 -- all shards; a shard that is made later gets it before its layout is published (layout.lua).
 -- KEYS    1 registry of queues
--- ARGV    1 '1' = pause, '0' = go on
+-- ARGV    1 '1' = pause, '0' = resume
 -- Returns '1'
 -- Events  none
 local queues = KEYS[1]

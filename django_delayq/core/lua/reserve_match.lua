@@ -63,17 +63,17 @@ end
 
 -- Return the first id among entries of a class that matches.
 local function first_match(entries)
-  local wanted = {}
+  local idents = {}
   for i = 1, #entries, 2 do
     if string.sub(entries[i], 1, #prefix) == prefix then
-      wanted[#wanted + 1] = entries[i]
+      idents[#idents + 1] = entries[i]
     end
   end
-  local bodies = #wanted > 0 and redis.call('HMGET', BODY, unpack(wanted)) or {}
-  for i = 1, #wanted do
+  local bodies = #idents > 0 and redis.call('HMGET', BODY, unpack(idents)) or {}
+  for i = 1, #idents do
     read = read + (bodies[i] and #bodies[i] or 0)
-    if matches(wanted[i], bodies[i]) then
-      return wanted[i]
+    if matches(idents[i], bodies[i]) then
+      return idents[i]
     end
   end
 end

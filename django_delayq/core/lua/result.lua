@@ -49,7 +49,7 @@ local function begin()
   redis.call('HSET', record, 'token', ARGV[2], 'failures', ARGV[4], 'crashes', ARGV[5])
 end
 
-local known = number('token')
+local last_token = number('token')
 if verb == 'create' then
   if redis.call('EXISTS', record) == 1 then
     return unchanged()
@@ -61,10 +61,10 @@ elseif verb == 'close' then
   append('errors', ARGV[7])
   redis.call('HSET', record, 'ended', 'closed')
 else
-  if known > token then
+  if last_token > token then
     return unchanged()
   end
-  if known < token then
+  if last_token < token then
     begin()
   end
   if verb == 'start' then

@@ -14,14 +14,14 @@ local class, last, moment, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = head()
 -- Jobs at or before `last` were handled by the previous calls, or keep their place.
 last = math.max(last, now_us)
-local found = redis.call('ZRANGEBYSCORE', DUE[class], '(' .. text(last), moment, 'WITHSCORES', 'LIMIT', 0, limit)
+local waiting = redis.call('ZRANGEBYSCORE', DUE[class], '(' .. text(last), moment, 'WITHSCORES', 'LIMIT', 0, limit)
 local changed = {}
-for i = 1, #found, 2 do
-  local due = tonumber(found[i + 1])
+for i = 1, #waiting, 2 do
+  local due = tonumber(waiting[i + 1])
   last = math.min(last + 1, due)
   if last < due then
     changed[#changed + 1] = text(last)
-    changed[#changed + 1] = found[i]
+    changed[#changed + 1] = waiting[i]
   end
 end
 if #changed > 0 then
@@ -29,6 +29,6 @@ if #changed > 0 then
 end
 count('run_now', #changed / 2)
 wake_if_earlier(before)
-local reply = struct.pack('<dI4I4', last, #found / 2, #changed / 2)
+local reply = struct.pack('<dI4I4', last, #waiting / 2, #changed / 2)
 remember(reply)
 return reply

@@ -14,8 +14,8 @@ if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
   return redis.status_reply('c')
 end
 local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
-local known = call('HMGET', KEYS[7], task, '\2')
-local number = not known[2] and known[1]
+local codes = call('HMGET', KEYS[7], task, '\2')
+local number = not codes[2] and codes[1]
 -- A head means that the class is in use; a later one means that a consumer has to be woken.
 local head = number and call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if not head then

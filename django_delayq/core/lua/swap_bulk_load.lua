@@ -4,10 +4,10 @@
 -- ARGV    1 load; 2 the record that was read; 3 the new one, '' = none
 -- Returns '1', or '0' when another caller was faster.
 -- Events  none
-local known = redis.call('HGET', KEYS[1], ARGV[1]) or ''
-if known == ARGV[3] then
+local stored = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if stored == ARGV[3] then
   return '1' -- a retry after a lost reply, or another caller stored the same
-elseif known ~= ARGV[2] then
+elseif stored ~= ARGV[2] then
   return '0'
 elseif ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])

@@ -10,11 +10,11 @@
 -- Events  none
 -- include keys clock begin sweep window marks body bytes due wake payload grave
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
-local known = redis.call('HGET', META, 'run_id')
-if known ~= run_id then
+local last_run_id = redis.call('HGET', META, 'run_id')
+if last_run_id ~= run_id then
   redis.call('HSET', META, 'run_id', run_id)
 end
-if ARGV[3] == '1' or (known and known ~= run_id) then
+if ARGV[3] == '1' or (last_run_id and last_run_id ~= run_id) then
   hold_ms = now_ms + lease_ms
 end
 -- A name that differs from the previous one means that the shard has lost its data. The request id is as random as

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidJob
@@ -56,6 +57,8 @@ class Counts:
     backlog: tuple[int, ...] = (0, 0)
     #: remaining reaper hold, the longest of all shards, ms
     hold_ms: float = 0
+    #: most overdue priority behind a more urgent one of the same shard; None if there is none
+    starving: Starving | None = None
     #: number and counts of each shard, if requested
     shards: list[tuple[int, Counts]] = field(default_factory=list)
 
@@ -79,18 +82,8 @@ class Counts:
         """The same for each priority that was ever used."""
         return {priority: self._lag(due_ms) for priority, due_ms in sorted(self.oldest_due_ms_of.items())}
 
-    @property
-    def starving(self) -> Starving | None:
-        """Most overdue priority behind a more urgent one with due jobs that are less late; None if there is none."""
-        lags, best, found = self.lag_by_priority, math.inf, Starving(0, 0.0)
-        for priority, lag in lags.items():
-            if lag > max(best, found.seconds):
-                found = Starving(priority, lag)
-            best = min(best, lag or best)
-        return found if found.seconds else None
-
     def _lag(self, due_ms: float | None) -> float:
-        return 0.0 if due_ms is None else max(0.0, self.now_ms - due_ms) / 1000
+        return _lag(self.now_ms, due_ms)
 
     def counter(self, group: str) -> int:
         """Return the sum of a group of counters, a key of :data:`GROUPS`."""
@@ -120,8 +113,13 @@ class Counts:
         self.begun += begun
         self.parked += parked
         self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
-        for priority, oldest in zip(heads[::2], heads[1::2], strict=True):
-            due_ms = float(oldest) // 1000 if float(oldest) >= 0 else None
+        due_ms_of = {
+            priority: float(oldest) // 1000 if float(oldest) >= 0 else None
+            for priority, oldest in zip(heads[::2], heads[1::2], strict=True)
+        }
+        starving = starving_of({priority: _lag(float(now_ms), due_ms) for priority, due_ms in due_ms_of.items()})
+        self.starving = max(filter(None, (self.starving, starving)), key=attrgetter("seconds"), default=None)
+        for priority, due_ms in due_ms_of.items():
             self.oldest_due_ms_of[priority] = _earlier(self.oldest_due_ms_of.get(priority), due_ms)
             self.oldest_due_ms = _earlier(self.oldest_due_ms, due_ms)
         bins = [later - sooner for sooner, later in pairwise((0, ready, *due, ready + delayed))]
@@ -129,6 +127,24 @@ class Counts:
         self.backlog = tuple(map(sum, zip(before, bins, strict=True)))
         for name, value in zip(counters[::2], counters[1::2], strict=True):
             self.counters[name.decode()] = self.counters.get(name.decode(), 0) + int(value)
+
+
+def starving_of(lags: Mapping[int, float]) -> Starving | None:
+    """Return the most overdue priority of a shard behind a more urgent one with due jobs that are less late, if any.
+
+    Args:
+        lags: seconds by which the most overdue job of each priority is late; 0 = none is due.
+    """
+    best, found = math.inf, Starving(0, 0.0)
+    for priority, lag in sorted(lags.items()):
+        if lag > max(best, found.seconds):
+            found = Starving(priority, lag)
+        best = min(best, lag or best)
+    return found if found.seconds else None
+
+
+def _lag(now_ms: float, due_ms: float | None) -> float:
+    return 0.0 if due_ms is None else max(0.0, now_ms - due_ms) / 1000
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

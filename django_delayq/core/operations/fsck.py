@@ -93,7 +93,7 @@ def assert_invariants(broker: Broker) -> None:
 
 def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
     where = f"{queue.name}[{shard.number}]"
-    stored = _stored(broker.client, shard)
+    stored = _stored(broker, shard)
     # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
     for chunk in _chunks(_payloads(broker.client, stored)):
         _examine(broker, shard, where, report, repair, len(chunk), payloads=b"".join(map(_framed, chunk)))
@@ -163,7 +163,7 @@ def _examine(
 
 def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
     """Check that structures of equal length are equally long."""
-    payloads, order, replies, window, parked, parked_order = broker.scripts.call(
+    payloads, order, replies, window, parked, parked_order, _ = broker.scripts.call(
         "lengths", shard.keys, b"", shard.constants
     )
     if payloads != order:
@@ -201,12 +201,11 @@ def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
                 client.lrem(window, 1, entry)
 
 
-def _stored(client: Any, shard: Shard) -> dict[str, bytes]:
+def _stored(broker: Broker, shard: Shard) -> dict[str, bytes]:
     """Return the names and keys of those structures of a shard that are not empty; most are."""
-    with clear_errors(), client.pipeline(transaction=False) as pipe:
-        for key in shard.names.values():
-            pipe.exists(key)
-        return {name: key for (name, key), exists in zip(shard.names.items(), pipe.execute(), strict=True) if exists}
+    *_, places = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
+    stored = {shard.keys[place - 1] for place in places}
+    return {name: key for name, key in shard.names.items() if key in stored}
 
 
 def _idents(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:

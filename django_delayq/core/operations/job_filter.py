@@ -33,7 +33,7 @@ class JobFilter:
         id_from, id_to: first and last id, both included, in the order of their UTF-8 bytes; "" = no bound.
         due_from_ms: first due time, Unix ms.
         due_before_ms: due time behind the last one, Unix ms.
-        failures: least number of its failures.
+        failures, failures_to: least and greatest number of its failures, both included; None = no bound.
         never_started: True = only jobs that nobody has reserved yet.
         buried_from_ms: first time of its burial, Unix ms. A job that is not in the morgue does not meet this condition.
         buried_before_ms: time of burial behind the last one, Unix ms.
@@ -50,6 +50,7 @@ class JobFilter:
     due_from_ms: float | None = None
     due_before_ms: float | None = None
     failures: int = 0
+    failures_to: int | None = None
     never_started: bool = False
     buried_from_ms: float | None = None
     buried_before_ms: float | None = None
@@ -65,8 +66,12 @@ class JobFilter:
             raise InvalidJob(
                 f"no id lies between {short(self.id_from)} and {short(self.id_to)}; exchange id_from and id_to"
             )
-        if not isinstance(self.failures, int) or isinstance(self.failures, bool) or not 0 <= self.failures < 2**31:
-            raise InvalidJob(f"failures is a number of failed attempts, 0 or more, not {short(self.failures)}")
+        _check_failures("failures", self.failures)
+        if self.failures_to is not None:
+            _check_failures("failures_to", self.failures_to)
+            if self.failures > self.failures_to:
+                given = f"at least {self.failures} and at most {self.failures_to}"
+                raise InvalidJob(f"no job has failed {given} times; exchange failures and failures_to")
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +93,8 @@ class JobFilter:
             and (not self.id_to or view.id <= self.id_to)
             and (self.due_from_ms is None or self.due_from_ms <= view.due_ms)
             and (self.due_before_ms is None or view.due_ms < self.due_before_ms)
-            and job.failures >= self.failures
+            and self.failures <= job.failures
+            and (self.failures_to is None or job.failures <= self.failures_to)
             and not (self.never_started and job.reserves)
             and (not self._has_burial or self._holds_burial(view.buried_ms))
         )
@@ -105,7 +111,7 @@ class JobFilter:
         restricted = {
             "due": self._has_due,
             "updated": place == "morgue" and self._has_burial,
-            "failures": self.failures > 0,
+            "failures": self.failures > 0 or self.failures_to is not None,
             "id": bool(self.prefix or self.id_from or self.id_to),
         }
         return next((by for by in orders if restricted.get(by)), orders[0])
@@ -116,8 +122,8 @@ class JobFilter:
             return self.due_from_ms, _last_before(self.due_before_ms)
         if by == "updated":
             return self.buried_from_ms, _last_before(self.buried_before_ms)
-        if by == "failures" and self.failures:
-            return self.failures, None
+        if by == "failures":
+            return self.failures or None, self.failures_to
         if by == "id":
             lasts = [last for last in (self.prefix and self.prefix + _END, self.id_to) if last]
             return max(self.prefix, self.id_from) or None, min(lasts, default=None)
@@ -144,6 +150,11 @@ def _check_text(name: str, value: object, most: int) -> None:
         valid = False
     if not valid:
         raise InvalidJob(f"{name} is a text of up to {most} bytes without \\0, not {short(value)}; give a shorter part")
+
+
+def _check_failures(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise InvalidJob(f"{name} is a number of failed attempts, 0 or more, not {short(value)}")
 
 
 def _check_moment(name: str, value: object) -> None:

@@ -17,6 +17,7 @@ NAMES: Final = (
     "schedule_fresh",
     "reserve",
     "reserve_match",
+    "reserve_buried",
     "ack",
     "ack_reserve",
     "fail",

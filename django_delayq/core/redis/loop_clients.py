@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as redis_errors
@@ -58,11 +59,14 @@ class LoopClients:
                 await self._client().refresh(until)
 
     def close(self) -> None:
-        """Close the clients of all loops, each on its own loop. The next command opens new connections."""
+        """Close the clients of all loops, each on its own loop. The next command opens new connections.
+
+        A loop that is not running closes its client when it next runs.
+        """
         while self._clients:
             loop, client = self._clients.popitem()
-            if loop.is_running():
-                asyncio.run_coroutine_threadsafe(client.close(), loop)
+            with suppress(RuntimeError):  # a closed loop has closed its client
+                loop.call_soon_threadsafe(client.start_closing)
 
     def _client(self) -> _LoopClient:
         loop = asyncio.get_running_loop()
@@ -82,6 +86,7 @@ class _LoopClient:
         self._links: dict[Place, LoopLink] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._keeper: AsyncGenerator[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def is_new(self) -> bool:
@@ -109,6 +114,10 @@ class _LoopClient:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         await asyncio.wait((self._refreshing,), timeout=max(0.0, until - time.monotonic()))
+
+    def start_closing(self) -> None:
+        """Begin :meth:`close` on the running event loop."""
+        self._closing = asyncio.get_running_loop().create_task(self.close())
 
     async def close(self) -> None:
         """Close all connections."""

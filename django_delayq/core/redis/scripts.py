@@ -54,6 +54,11 @@ def pack_command(*words: Any) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
 
 
+def _pack_head(sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
+    words = [b"EVALSHA", sha.encode(), len(keys), *keys]
+    return b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
+
+
 class Reply(Protocol):
     """Function that waits for the reply to a call, until a moment (monotonic) or the end of the call's time limit."""
 
@@ -177,11 +182,12 @@ class Scripts:
 
         Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
         """
+        if len(keys) == 1:  # soon packed, and there may be a key for each job
+            return _pack_head(sha, keys, arguments)
         of = (sha, keys[0], keys[-1], arguments)
         head = self._heads.get(of)
         if head is None:
-            words = [b"EVALSHA", sha.encode(), len(keys), *keys]
-            head = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
+            head = _pack_head(sha, keys, arguments)
             if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are packed again
                 self._heads.clear()
             self._heads[of] = head

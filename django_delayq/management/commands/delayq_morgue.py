@@ -114,7 +114,7 @@ class Command(DelayQCommand):
                     counts.update(act(queue, action, options, progress.part()))
                 else:
                     counts.update(self.act_on(queue, selected.get(queue.name, []), action, options, progress.part()))
-        self.print_outcome(counts, options)
+        self.print_outcome(bulk.retried(counts), options)
 
     def confirm_discard(self, queues: list[Queue], options: dict[str, Any]) -> None:
         """Ask for confirmation, because discarded jobs cannot be restored."""

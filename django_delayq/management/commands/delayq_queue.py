@@ -200,7 +200,7 @@ class Command(DelayQCommand):
 
 def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
     """Return a queue, its policy and its counts as plain data. A missing limit is None."""
-    orders = rules.orders_of(queue.layout)
+    orders = rules.queue_policy(queue.layout)
     limits = rules.limits_in_force(queue.layout)
     return {
         "queue": queue.name,

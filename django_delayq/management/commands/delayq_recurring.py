@@ -12,12 +12,13 @@ from ...status.drawing import recurring_table
 from ...status.formatting import printable
 from ...status.json_form import recurring_as_json
 from ...status.recurring import read_recurring
-from ...worker.recurring import run_now, work_of
+from ...worker.recurring import resume, run_now, work_of
 from ..base import DelayQCommand, share_options
 
 ACTIONS: Final = {
     "pause": "let no tick of a task fire until it is resumed; jobs that are there already run",
-    "resume": "let the ticks of a task fire again; of those missed meanwhile its option missed= decides",
+    "resume": "let the ticks of a task fire again; of those missed meanwhile its option missed= decides; "
+    "also ends the pause of a task that was renamed or removed",
     "run-now": "run a task once now, beside its ticks",
 }
 
@@ -51,22 +52,22 @@ class Command(DelayQCommand):
         if action == "list":
             self.print_list(as_json=options["json"])
             return
-        work = work_of(registry, options["task"])
-        effect = "is not paused"
-        if action == "run-now":
-            effect = f"runs now ({run_now(broker, work)})"
-        elif action == "pause":
-            recurring_pauses.pause(broker, work.task.name)
-            effect = "is paused: its ticks do not fire"
+        if action == "resume":
+            name, effect = resume(broker, registry, options["task"]), "is not paused"
         else:
-            recurring_pauses.resume(broker, work.task.name)
+            work = work_of(registry, options["task"])
+            name, effect = work.task.name, "is paused: its ticks do not fire"
+            if action == "pause":
+                recurring_pauses.pause(broker, name)
+            else:
+                effect = f"runs now ({run_now(broker, work)})"
         if options["json"]:
-            self.print_json({"task": work.task.name, "action": action})
+            self.print_json({"task": name, "action": action})
         else:
-            self.stdout.write(f"{printable(work.task.name)} {effect}")
+            self.stdout.write(f"{printable(name)} {effect}")
 
     def print_list(self, *, as_json: bool) -> None:
-        """Print all recurring tasks."""
+        """Print all recurring tasks, and the pauses of tasks that this project does not have."""
         tasks = read_recurring(connections.broker())
         if as_json:
             self.print_json([recurring_as_json(one) for one in tasks])

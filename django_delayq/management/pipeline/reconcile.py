@@ -25,7 +25,7 @@ from .address import ENV
 from .jobs import group_values, preview
 
 if TYPE_CHECKING:
-    from ...pipeline.reconcile import Found, ReconcileOptions, Reconciliation
+    from ...pipeline.reconcile import ComparisonResult, ReconcileOptions, Reconciliation
     from ...pipeline.selection import Selection
 
 HELP: Final = "compare the rows of a model with their jobs, and restore missing jobs"
@@ -86,7 +86,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
 def _restore(
     command: common.CommandContext,
     comparison: Reconciliation,
-    counts: Found,
+    counts: ComparisonResult,
     run_id: str,
     record: Record,
     options: Mapping[str, Any],

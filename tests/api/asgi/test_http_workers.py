@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,3 +93,22 @@ def test_the_workers_are_short_and_shown(name: str) -> None:
     text = (DOCS / name).read_text()
     assert len(text.splitlines()) <= 40
     assert text in (DOCS / "http_consumers.md").read_text()
+
+
+def test_the_collector_of_the_document_stops_before_a_lease_ends(asgi: Server, tmp_path: Path) -> None:
+    if (node := shutil.which("node")) is None:
+        pytest.skip("node is missing")
+    worker, document = (DOCS / "http_worker.mjs").read_text(), (DOCS / "http_consumers.md").read_text()
+    post = re.search(r"^const sleep.*?^}$", worker, re.M | re.S)
+    collect = re.search(r"^async function collect.*?^}$", document, re.M | re.S)
+    assert post and collect
+    call = "console.log(JSON.stringify((await collect(100)).map((job) => job.id)));"
+    short = collect[0].replace("wait: 20", "wait: 20, ttr: 12")
+    text = f'const queue = "feed", stopping = false;\n{post[0]}\n{short}\n{call}'
+    (tmp_path / "collect.mjs").write_text(text)
+    jobs = [NewJob(f"j{n}", "raw", b"", delay_ms=n * 300) for n in range(3)]
+    asgi.broker.queue("feed").schedule_many(jobs)
+    env = {"DELAYQ_URL": f"http://127.0.0.1:{asgi.port}/delayq", "DELAYQ_TOKEN": asgi.token}
+    done = subprocess.run([node, tmp_path / "collect.mjs"], env=env, capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == ["j0", "j1", "j2"]
+    assert asgi.places("feed") == {"reserved": 3}

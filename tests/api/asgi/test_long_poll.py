@@ -57,6 +57,22 @@ def test_a_wait_in_which_nothing_falls_due_is_over_when_it_is(asgi: Server) -> N
     assert 0.45 < took < 6
 
 
+def test_a_wait_ends_before_the_lease_of_a_job_that_the_caller_holds(asgi: Server) -> None:
+    put(asgi)
+    (held,) = asgi.post("reserve", {"ttr": 4})["jobs"]
+    asked = {"wait": 20, "holding": [held["lease_ends"]], "deadline_margin": 2}
+    took, (status, body, headers) = timed(asgi.ask(RESERVE, asked).answer)
+    assert (status, body, headers["Retry-After"]) == (200, {"jobs": [], "deadline_soon": True}, None)
+    assert took < 4
+    (touched,) = asgi.post("touch", {"jobs": [{"id": held["id"], "lease": held["lease"], "ttr": 600}]})["results"]
+    assert touched["held"], "there was time for that"
+    pending = asgi.ask(RESERVE, {**asked, "holding": [touched["lease_ends"]]})
+    asgi.wait_until(sleeping=1)
+    asgi.broker.queue("feed").schedule(NewJob("new", "raw"))
+    _, body, _ = pending.answer()
+    assert ([job["id"] for job in body["jobs"]], "deadline_soon" in body) == (["new"], False)
+
+
 def test_what_is_due_is_not_waited_for(asgi: Server) -> None:
     put(asgi, 3)
     took, (_, body, _) = timed(asgi.ask("reserve", {"queues": ["wide", "feed"], "wait": 20, "max": 250}).answer)

@@ -18,12 +18,12 @@ local function class_of(body)
 end
 
 -- Return the body with or without a mark.
-local function with_body_mark(body, mark, wanted)
+local function with_body_mark(body, mark, is_set)
   local flags = flags_of(body)
-  if math.floor(flags / 32) % 2 == 0 or (math.floor(flags / mark) % 2 == 1) == wanted then
+  if math.floor(flags / 32) % 2 == 0 or (math.floor(flags / mark) % 2 == 1) == is_set then
     return body
   end
-  return string.char(flags + (wanted and mark or -mark)) .. string.sub(body, 2)
+  return string.char(flags + (is_set and mark or -mark)) .. string.sub(body, 2)
 end
 
 local function without_marks(body)

@@ -19,10 +19,10 @@ end
 local keys_of_ids = {}
 
 local function payload_keys(id)
-  local found = keys_of_ids[id]
-  if not found then
-    found = {}
-    keys_of_ids[id] = found
+  local keys = keys_of_ids[id]
+  if not keys then
+    keys = {}
+    keys_of_ids[id] = keys
     local from, behind = range_of(id)
     repeat
       local members, fields = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, READ_AT_ONCE), {}
@@ -30,12 +30,12 @@ local function payload_keys(id)
         fields[i] = field_of_member(member)
       end
       for _, value in ipairs(#fields > 0 and redis.call('HMGET', PAYLOAD, unpack(fields)) or {}) do
-        found[value and key_of_payload(value) or ''] = true
+        keys[value and key_of_payload(value) or ''] = true
       end
       from = '(' .. (members[#members] or '')
     until #members < READ_AT_ONCE
   end
-  return found
+  return keys
 end
 
 local function is_payload(value, key)

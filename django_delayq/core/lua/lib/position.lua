@@ -14,15 +14,15 @@ end
 -- Return the cursors that consumers stored here: field -> position. Redis itself skips the many other fields of the
 -- shard's meta (its ticks).
 local function cursors_here()
-  local found, from = {}, '0'
+  local cursors, from = {}, '0'
   repeat
     local page = redis.call('HSCAN', META, from, 'MATCH', 'cursor:*', 'COUNT', 1000)
     from = page[1]
     for i = 1, #page[2], 2 do
-      found[page[2][i]] = page[2][i + 1]
+      cursors[page[2][i]] = page[2][i + 1]
     end
   until from == '0'
-  return found
+  return cursors
 end
 
 -- Return the cursor of the slowest consumer. It considers the consumers that are named by the arguments from `first`

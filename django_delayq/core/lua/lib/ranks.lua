@@ -6,8 +6,8 @@ local function rank_of(key, score, member, included)
   local high = low + redis.call('ZCOUNT', key, score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local found = redis.call('ZRANGE', key, middle, middle)[1]
-    if comes_before(found, member) or (included and found == member) then
+    local member_at = redis.call('ZRANGE', key, middle, middle)[1]
+    if comes_before(member_at, member) or (included and member_at == member) then
       low = middle + 1
     else
       high = middle

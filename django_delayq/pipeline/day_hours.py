@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-#: day → its hours; None = the whole day, including rows without a time
-Wanted = Mapping[date, frozenset[int] | None]
+#: hours by day; None = the whole day, including rows without a time
+DayHours = Mapping[date, frozenset[int] | None]
 _EPOCH: Final = date(1970, 1, 1)
 _HOURS: Final = 24
 _HOUR_S: Final = 3600
 
 
-def whole(days: Iterable[date]) -> Wanted:
+def whole(days: Iterable[date]) -> DayHours:
     """Return all hours of some days."""
     return dict.fromkeys(days)
 
@@ -33,23 +33,23 @@ def hour_number(moment: Column) -> Column:
     return F.floor(F.unix_seconds(moment) / _HOUR_S)
 
 
-def lies_in(moment: Column, wanted: Wanted) -> Column:
+def lies_in(moment: Column, selected: DayHours) -> Column:
     """Return a column that is true for timestamps in one of the hours.
 
     Expressed as ranges, which a reader of Parquet compares with the statistics of a file before reading it.
     """
     ranges = [
         (moment >= F.timestamp_seconds(F.lit(first * _HOUR_S))) & (moment < F.timestamp_seconds(F.lit(end * _HOUR_S)))
-        for first, end in _stretches(wanted)
+        for first, end in _stretches(selected)
     ]
     return reduce(or_, ranges, F.lit(False))
 
 
-def _stretches(wanted: Wanted) -> Iterator[tuple[int, int]]:
+def _stretches(selected: DayHours) -> Iterator[tuple[int, int]]:
     """Yield the first hour, and the hour after the last one, of each gapless range of hours."""
     numbers = sorted(
         (day - _EPOCH).days * _HOURS + hour
-        for day, hours in wanted.items()
+        for day, hours in selected.items()
         for hour in (range(_HOURS) if hours is None else hours)
     )
     first = None

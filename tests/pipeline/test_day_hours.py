@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from django_delayq.pipeline.wanted import Wanted, hour_number, lies_in, parts, whole
+from django_delayq.pipeline.day_hours import DayHours, hour_number, lies_in, parts, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def test_an_hour_is_found_again_from_its_number(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("selected", "numbers"),
     [
         ({DAY: frozenset({3})}, [3]),
         ({DAY: frozenset({3, 4, 7}), NEXT: frozenset({0})}, [3, 4, 7, 24]),
@@ -51,19 +51,19 @@ def test_an_hour_is_found_again_from_its_number(spark: SparkSession) -> None:
         ({}, []),
     ],
 )
-def test_only_moments_of_wanted_hours_lie_in_them(spark: SparkSession, wanted: Wanted, found: list[int]) -> None:
+def test_only_moments_of_wanted_hours_lie_in_them(spark: SparkSession, selected: DayHours, numbers: list[int]) -> None:
     begins = [MIDNIGHT + timedelta(hours=hour) for hour in range(-1, 50)]
     ends = [begin + timedelta(hours=1, microseconds=-1) for begin in begins]
     rows = spark.createDataFrame([(moment,) for moment in (*begins, *ends, None)], "ts timestamp")
 
     kept = [
         row.number
-        for row in rows.where(lies_in(F.col("ts"), wanted))
+        for row in rows.where(lies_in(F.col("ts"), selected))
         .select((hour_number(F.col("ts")) - F.lit(int(MIDNIGHT.timestamp()) // 3600)).alias("number"))
         .collect()
     ]
 
-    assert sorted(kept) == sorted(2 * found)
+    assert sorted(kept) == sorted(2 * numbers)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Tracebacks of failed attempts: they begin with the task's own code, in the log, the morgue and the error tracker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.codec import decode_args
+from django_delayq.worker import Hooks
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt_log import AttemptLog
+
+from .support import execute, make_job
+
+
+def inner() -> None:
+    raise ValueError("no")
+
+
+def plain() -> None:
+    inner()
+
+
+async def coroutine() -> None:
+    inner()
+
+
+def broken_call() -> None:
+    decode_args(b"\xff")
+
+
+def names(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def run(function: Callable[..., Any], **options: Any) -> tuple[list[str], str]:
+    """Return the names of the frames that the error tracker gets, and the stored traceback."""
+    reported: list[list[str]] = []
+    attempt = execute(
+        function, max_attempts=2, hooks=Hooks(report_error=lambda job, error: reported.append(names(error))), **options
+    )
+    assert attempt.settlement is not None
+    (seen,) = reported
+    return seen, json.loads(attempt.settlement.error)["traceback"]
+
+
+@pytest.mark.parametrize("task", [plain, coroutine])
+def test_a_traceback_begins_with_the_task(task: Callable[..., Any]) -> None:
+    frames, stored = run(task)
+    assert frames == [task.__name__, "inner"]
+    assert stored.startswith(f'  File "{__file__}", line ') and stored.count("  File ") == 2
+
+
+def test_the_log_has_the_same_frames(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        execute(plain, hooks=Hooks(log=AttemptLog()), job=make_job(), max_attempts=1)
+    (record,) = caplog.records
+    lines = (record.exc_text or "").splitlines()
+    assert [line.rpartition(" ")[2] for line in lines if line.startswith("  File ")] == ["plain", "inner"]
+
+
+def timing(call: Any) -> Any:
+    def timed(attempt: Attempt) -> Any:
+        return call(attempt)
+
+    return timed
+
+
+def test_middlewares_of_the_project_are_kept() -> None:
+    assert run(plain, middlewares=[timing, timing])[0] == ["timed", "timed", "plain", "inner"]
+
+
+def failing(call: Any) -> Any:
+    def refuse(attempt: Attempt) -> Any:
+        inner()
+
+    return refuse
+
+
+def test_a_middleware_that_fails_is_the_first_frame() -> None:
+    assert run(plain, middlewares=[timing, failing])[0] == ["timed", "refuse", "inner"]
+
+
+def test_frames_of_this_package_below_the_task_are_kept() -> None:
+    frames, _ = run(broken_call)
+    assert frames[:2] == ["broken_call", "decode_args"]
+
+
+def test_an_error_in_the_workers_own_code_keeps_all_frames() -> None:
+    frames, _ = run(lambda: False, retry_on_false=True, middlewares=[timing])
+    assert frames == ["_perform", "_call_limited", "timed", "_call_handler"]
+    frames, _ = run(plain, job=make_job(args=b"[1]"))
+    assert frames[-1] == "_call_handler"
+
+
+def test_an_exception_whose_attributes_cannot_be_set_has_its_frames() -> None:
+    class FrozenError(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+        def with_traceback(self, trace: object) -> FrozenError:
+            raise AttributeError("with_traceback")
+
+    def work() -> None:
+        raise FrozenError
+
+    assert run(work)[0] == ["work"]
