@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 #: ``due`` (aware datetime). Not sent for the jobs of ``schedule_many``.
 job_scheduled: Final = Signal()
 #: sent when a verb that was queued in a transaction could not be sent after the commit. Arguments: ``verb`` (schedule,
-#: cancel, reschedule, run_now), ``id`` ("" for many), ``queue``, ``error`` (the exception).
+#: cancel, reschedule, run_now), ``id`` ("" for many), ``queue``, ``error`` (the exception;
+#: of a ``NotConfirmed`` Redis has the job, so schedule it again under the same id only).
 job_not_sent: Final = Signal()
 #: sent after ``cancel()`` ended or marked a job. Arguments: ``id``, ``queue``, ``outcome`` (cancelled, stopping).
 job_cancelled: Final = Signal()

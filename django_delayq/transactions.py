@@ -33,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
-from .core.errors import InvalidJob, QueueUnavailable
+from .core.errors import InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.schedule_outcome import REFUSALS
 from .core.task import Task
@@ -193,15 +193,18 @@ class OnCommitCall:
             self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """Log, count and signal a call that was not sent. It cannot be raised, because its caller is gone."""
+        """Log, count and signal a call that failed. It cannot be raised, because its caller is gone."""
         what = self.what
-        advice = _UNLESS_DURABLE if what.verb == "schedule" and isinstance(error, QueueUnavailable) else ""
+        is_stored, is_reply = isinstance(error, NotConfirmed), isinstance(error, (NotConfirmed, QueuePaused))
+        is_away = isinstance(error, QueueUnavailable) and not is_reply
+        advice = _UNLESS_DURABLE if what.verb == "schedule" and is_away else ""
         not_sent[type(error).__name__] += 1
         logger.error(
-            "%s of %s in queue %s was not sent after the commit: %s: %s%s",
+            "%s of %s in queue %s was %s after the commit: %s: %s%s",
             what.verb,
             what.id or "several jobs",
             what.queue,
+            "stored, but not confirmed," if is_stored else "not sent",
             type(error).__name__,
             error,
             advice,

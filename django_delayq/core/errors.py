@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .schedule_outcome import ScheduleOutcome
 
 
 class DelayQError(Exception):
@@ -37,10 +41,36 @@ class QueuePaused(QueueUnavailable):
 class NotConfirmed(QueueUnavailable):
     """Missing confirmation of a write by replicas or disks. Redis has the job; the same call under its id is safe.
 
-    ``id`` is the id of the job, if the call was for one job.
+    Attributes:
+        id: id of the job, if the call was for one job.
+        counts: number of jobs by outcome, if the call was for several; all of them were sent.
+        outcomes: outcome of each job of the call; () where jobs are only counted.
+        unconfirmed: places in ``outcomes`` of the jobs that are not confirmed.
+        reason: what is missing.
+        reply: reply of the script.
     """
 
     id: str = ""
+    counts: Mapping[str, int]
+    outcomes: Sequence[ScheduleOutcome] = ()
+    unconfirmed: Set[int] = frozenset()
+    reply: Any = None
+
+    def __init__(self, text: str = "", *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.counts = {}
+
+    @classmethod
+    def because(cls, reason: str, ident: str = "") -> NotConfirmed:
+        """Return the error for one job."""
+        error = cls(
+            f"Redis has the job, but {reason}, so it may be lost with this Redis; schedule it again under the same id, "
+            "which is safe, and look at the replicas and the disk of Redis",
+            reason=reason,
+        )
+        error.id = ident
+        return error
 
 
 class Misconfigured(DelayQError):

@@ -95,6 +95,8 @@ CLOSED_LETTER: Final = "v"
 FULL_LETTER: Final = "f"
 #: of a merged job that has all the payloads that it may have
 ID_FULL_LETTER: Final = "h"
+#: replies after which nothing of the job needs a confirmation
+UNCHANGED_LETTERS: Final = frozenset("etfhpvl")
 CLOSED_REPLY: Final = b"v"
 
 

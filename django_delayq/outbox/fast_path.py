@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError
 
-from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
+from ..core.errors import DelayQError, Misconfigured, NotConfirmed, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
 from ..core.schedule_outcome import ScheduleOutcome
@@ -66,7 +66,7 @@ class OutgoingJob:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of sending a job: its outcome, and the error if Redis did not accept it."""
+    """Result of sending a job: its outcome, and the error if Redis did not accept, or not confirm it."""
 
     outcome: ScheduleOutcome
     error: Exception | None = None
@@ -175,13 +175,25 @@ class _SendBatch:
         if len(news) == 1 and deadline is None:
             self.results[places[0]] = _send_one(live, news[0])
             return []
-        late = []
-        for place, new, outcome in zip(places, news, live.schedule_many(news, not_after_ms=deadline), strict=True):
+        late, missing = [], None
+        try:
+            outcomes: Sequence[ScheduleOutcome] = live.schedule_many(news, not_after_ms=deadline)
+        except NotConfirmed as error:
+            outcomes, missing = error.outcomes, error
+        for index, (place, new, outcome) in enumerate(zip(places, news, outcomes, strict=True)):
             if outcome is ScheduleOutcome.LATE:
                 late.append(place)
                 continue
             result, key = Result.of(live, new, outcome), self.jobs[place].key
-            if key is not None:
+            if missing is not None and index in missing.unconfirmed:
+                result = (
+                    Result(outcome, NotConfirmed.because(missing.reason, new.id))
+                    if key is None
+                    else Result(ScheduleOutcome.OUTBOX)
+                )
+                if key is not None:
+                    self.row_results[self.claimed[key].pk] = FREE
+            elif key is not None:
                 row_result = row_result_of(outcome)
                 self.row_results[self.claimed[key].pk] = UNSENT if row_result is FREE else row_result
                 if outcome.is_refusal_for_now:
@@ -219,6 +231,8 @@ def _send_one(live: Queue, new: NewJob) -> Result:
     """Send a single plain job, which needs less work."""
     try:
         return Result(live.schedule(new))
+    except NotConfirmed as error:
+        return Result(error.outcomes[0], error)
     except DelayQError as error:
         if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
             raise

@@ -40,6 +40,10 @@ LATER: Final = {
     ScheduleOutcome.FULL: "the queue, or Redis, is full",
     ScheduleOutcome.PAUSED: "the queue is paused for new jobs",
 }
+#: reason why a row is sent again although Redis has its job
+UNCONFIRMED: Final = "Redis has the job, but replicas or disks did not confirm it in time: see manage.py delayq_check"
+#: reasons that are no fault of the row
+FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED))
 #: reasons why a row is given up
 GONE: Final = {
     ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",

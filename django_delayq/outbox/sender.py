@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import InvalidJob, QueueFull
+from ..core.errors import InvalidJob, NotConfirmed, QueueFull
 from ..core.job import is_durable
 from ..core.redis.faults import Fault, classify
 from ..core.schedule_outcome import ScheduleOutcome
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime
-from .protocol import FREE, LATER, ChangedRow, RowOutcome, RowResult, correct, row_result_of
+from .protocol import FOR_NOW, FREE, LATER, UNCONFIRMED, ChangedRow, RowOutcome, RowResult, correct, row_result_of
 from .records import digest_of, generation_of, job_of
 from .rows import table
 
@@ -83,8 +83,7 @@ class OutboxSender:
         self, batch: ClaimedBatch, queue: str, jobs: list[tuple[OutboxJob, NewJob]]
     ) -> Iterator[tuple[OutboxJob, RowResult]]:
         try:
-            opened = self._broker.queue(queue)
-            outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=batch.deadline_ms)
+            outcomes, unconfirmed = self._ask(batch, queue, [job for _, job in jobs])
         except QueueFull:  # Redis is out of memory
             yield from ((row, _later(row, LATER[ScheduleOutcome.FULL])) for row, _ in jobs)
         except Exception as error:
@@ -98,8 +97,10 @@ class OutboxSender:
                 yield jobs[0][0], self._result_of_error(jobs[0][0], error)
         else:
             again: list[tuple[OutboxJob, NewJob]] = []
-            for (row, job), outcome in zip(jobs, outcomes, strict=True):
-                if outcome is ScheduleOutcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
+            for place, ((row, job), outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+                if place in unconfirmed:
+                    yield row, _later(row, UNCONFIRMED)
+                elif outcome is ScheduleOutcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
                     job.on_conflict, job.due_policy, job.reset_retries = "replace", "replace", True
                     again.append((row, job))
                 else:
@@ -107,9 +108,16 @@ class OutboxSender:
             if again:
                 yield from self._offer(batch, queue, again)
 
+    def _ask(self, batch: ClaimedBatch, queue: str, news: list[NewJob]) -> tuple[Sequence[ScheduleOutcome], Set[int]]:
+        """Send jobs; return their outcomes, and the places of those that are not confirmed."""
+        try:
+            return self._broker.queue(queue).schedule_many(news, not_after_ms=batch.deadline_ms), frozenset()
+        except NotConfirmed as error:
+            return error.outcomes, error.unconfirmed
+
     def _result_of_error(self, row: OutboxJob, error: Exception) -> RowResult:
         text = f"{type(error).__name__}: {error}"
-        tries = row.tries + 1 if row.error not in LATER.values() else 1
+        tries = row.tries + 1 if row.error not in FOR_NOW else 1
         if isinstance(error, InvalidJob) or tries >= self._settings.max_tries:
             return RowResult(RowOutcome.REFUSED, text, tries)
         return RowResult(RowOutcome.LATER, text, tries)

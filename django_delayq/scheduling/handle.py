@@ -44,8 +44,9 @@ class JobHandle:
             that); "on_commit" until an open transaction commits (forever, if it rolls back); "outbox" for a durable job
             that is stored in the database but not yet in Redis, because the transaction is open, or because Redis did
             not answer and the relay will send it; "not_sent" if Redis did not accept it after the commit.
+            What Redis has stored and not confirmed after the commit keeps its outcome, with an ``error``.
         due: due time (aware datetime; for a ``delay`` computed with this machine's clock, while Redis's clock decides).
-        error: error if the job was not sent, else None.
+        error: error if the job was not sent, or not confirmed (:class:`django_delayq.NotConfirmed`), else None.
         task: the task; None for raw bytes of a ``pull`` queue.
         durable: True if the job has a row in the database until it is done.
         using_db: database named at the call; the handle's verbs wait for the transaction of the same database.

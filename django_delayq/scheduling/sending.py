@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from asgiref.sync import sync_to_async
 
 from .. import connections
+from ..core.errors import NotConfirmed
 from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
 from ..core.replay import run_verb
@@ -118,7 +119,11 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
-            log_refused(description, call_briefly(lambda broker: broker.queue(queue).count_many(ready)))
+            try:
+                log_refused(description, call_briefly(lambda broker: broker.queue(queue).count_many(ready)))
+            except NotConfirmed as error:
+                log_refused(description, error.counts)
+                raise
 
         now_or_on_commit(deliver, description, using=using)
         counts[ON_COMMIT] += len(chunk)
@@ -172,7 +177,9 @@ class JobOnCommit(OnCommitCall):
     def failed(self, error: Exception) -> None:
         """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
         handle = self._job.handle
-        handle.outcome, handle.error = ScheduleOutcome.NOT_SENT, error
+        if not isinstance(error, NotConfirmed):
+            handle.outcome = ScheduleOutcome.NOT_SENT
+        handle.error = error
         super().failed(error)
 
 

@@ -98,7 +98,8 @@ def schedule(
         TypeError: the function cannot be called with these arguments.
         InvalidJob: a value cannot be stored; nothing was stored.
         Misconfigured: the job is durable and there is no outbox, or the app is not in ``INSTALLED_APPS``.
-        NotConfirmed: Redis has the job, and no confirmation came in time; the same call with the same id is safe.
+        NotConfirmed: Redis has the job, and no confirmation came in time; the same call with the same id is safe. Of a
+            merged job only if payload, score and data are the same: otherwise it adds a second payload.
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis. For a durable job only IdTaken is raised;
             the relay handles the others. After a commit the error is logged and signalled instead.
     """
@@ -165,6 +166,8 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         TypeError, InvalidJob: an entry is wrong; the message has its index. Earlier chunks are already stored.
         QueueFull, QueueUnavailable: Redis accepted no more (it is out of memory or unavailable); earlier chunks are
             already stored.
+        NotConfirmed: all jobs were sent (``error.counts``), and some are not confirmed. Only jobs with ids of your own
+            can be scheduled again without becoming two jobs.
     """
     check_installed()
     event_loop.warn("schedule_many")

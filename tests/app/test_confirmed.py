@@ -14,6 +14,7 @@ import pytest
 from django.db import transaction
 
 from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connections, schedule, schedule_many, signals
+from django_delayq.core import NewJob
 from django_delayq.core.builder import JobRules, builder_of
 from django_delayq.core.task import Task, TaskOptions
 from tests.app.deeds import note
@@ -96,6 +97,30 @@ def test_after_a_commit_a_missing_confirmation_is_signalled(demand: Demand) -> N
     assert waiting(broker) == ["order-5"]
 
 
+def test_after_a_commit_no_job_is_kept_back_or_called_lost(demand: Demand, caplog: Any) -> None:
+    broker = demand(WAIT_REPLICAS=1)
+    broker.queue("default", shards=3)
+    with transaction.atomic():
+        handles = [schedule(note, "x", id=f"order-{number}", delay=60) for number in range(9)]
+        plain = schedule(note, "x", id="plain", delay=60, wait_for_confirmation=False)
+        kept = schedule(note, "x", id="kept", delay=60, durable=True)
+    assert len(waiting(broker)) == 11
+    assert {handle.outcome for handle in [*handles, plain]} == {"created"}
+    assert [handle.error.id for handle in handles if isinstance(handle.error, NotConfirmed)] == [h.id for h in handles]
+    assert (plain.error, kept.outcome, kept.error) == (None, "outbox", None)
+    assert "order-5 in queue default was stored, but not confirmed, after the commit" in caplog.text
+    with transaction.atomic():
+        schedule_many(note, [{"args": ["x"], "delay": 60}] * 600)
+    assert broker.inspector.counts("default").delayed == 611
+    assert "several jobs in queue default was stored, but not confirmed, after the commit" in caplog.text
+    broker.pause("default")
+    with transaction.atomic():
+        refused = schedule(note, "x", id="refused")
+    assert refused.outcome == "not_sent"
+    assert "not sent after the commit: QueuePaused" in caplog.text
+    assert "job is lost" not in caplog.text
+
+
 def test_a_wait_after_a_commit_may_last_longer_than_the_budget(demand: Demand) -> None:
     demand(WAIT_REPLICAS=1, WAIT_TIMEOUT=0.8)
     began = time.monotonic()
@@ -115,14 +140,31 @@ def test_a_durable_job_is_left_to_the_relay_until_it_is_confirmed(demand: Demand
     stage = Stage(broker)
     assert stage.rows() == {"order-5": State.UNSENT}
     stage.age(61)
-    with pytest.raises(NotConfirmed):
-        stage.relay().turn()
+    assert stage.relay().turn() == {"later": 1}
     assert stage.rows() == {"order-5": State.UNSENT}, "a row counts as sent only after the confirmation"
+    assert stage.table.get().error.startswith("Redis has the job, but replicas or disks did not confirm it in time")
     stage = Stage(demand(WAIT_REPLICAS=0))  # as if the replica was there
     stage.age(61)
     assert stage.relay().turn() == {"sent": 1}
     assert stage.rows() == {"order-5": State.SENT}
     assert waiting(stage.broker) == ["order-5"]
+
+
+def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand) -> None:
+    broker = demand(WAIT_REPLICAS=1)
+    broker.queue("free").schedule_many([NewJob("taken", "another.task", confirmed=False)])
+    stage = Stage(broker, max_tries=2)
+    for queue, ident in (("slow", "one"), ("slow", "two"), ("free", "three"), ("free", "taken")):
+        stage.write(ident, queue=queue)
+    assert stage.relay().turn() == {"later": 3, "gone": 1}
+    assert (stage.waiting("slow"), stage.count("free")) == (["one", "two"], 2)
+    assert not stage.outbox().waiting.exists(), "the rows behind them are next"
+    for _ in range(3):
+        stage.age(61)
+        assert stage.relay().turn() == {"later": 3}, "they are tried without limit"
+    stage = Stage(demand(WAIT_REPLICAS=0))  # as if the replica was there
+    stage.age(61)
+    assert stage.relay().turn() == {"sent": 3}
 
 
 def test_coroutines_wait_too(demand: Demand) -> None:

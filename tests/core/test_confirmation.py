@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import Broker, Connection, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
+from django_delayq.core import Broker, Connection, IdTaken, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
 from django_delayq.core.operations import fsck
 from django_delayq.core.redis.confirmation import Confirmation
 from django_delayq.core.redis.faults import Fault, classify
@@ -141,22 +141,75 @@ def test_a_job_may_do_without_and_a_deployment_may_leave_it_to_the_jobs(pair: Pa
     assert pair.calls("wait") == before + 2, "a durable job is always confirmed"
 
 
-def test_many_jobs_wait_once_for_each_chunk_and_keep_their_order(pair: Pair, opened: Opened) -> None:
+def test_many_jobs_wait_once_and_keep_their_order(pair: Pair, opened: Opened) -> None:
     queue = queue_of(opened, pair.setting())
     queue.schedule(job("first"))
     before = pair.calls("wait")
     assert queue.count_many(job(str(number)) for number in range(1000)) == {"created": 1000}
-    assert pair.calls("wait") == before + 4
+    assert pair.calls("wait") == before + 1
     assert len(bodies(pair.replica.client())) == 1001
     mixed = [job("order-5", args=b"[%d]" % number, confirmed=number % 2 == 0) for number in range(600)]
     queue.count_many(mixed)
     view = queue.broker.inspector.get("orders", "order-5")
     assert view is not None and view.job.args == b"[599]"
+
+
+def test_the_chunks_of_many_shards_wait_together(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting())).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    before = pair.calls("wait")
     pair.replica.pause()
-    short = queue_of(opened, pair.setting(WAIT_TIMEOUT=0.2))
-    with pytest.raises(NotConfirmed):
-        short.count_many(job(f"late-{number}") for number in range(1000))
-    assert sum(ident.startswith("late-") for ident in bodies(pair.master.client())) == 250, "it ends with the error"
+    threading.Timer(0.7, pair.replica.resume).start()
+    began = time.monotonic()
+    assert queue.schedule_many([job(str(number)) for number in range(400)]) == ["created"] * 400
+    assert 0.5 < time.monotonic() - began < 4
+    assert pair.calls("wait") == before + 1
+    assert len(bodies(pair.replica.client())) == 401
+    pair.master.client().script_flush()
+    assert queue.count_many([job(f"then-{number}") for number in range(400)]) == {"created": 400}
+    assert pair.calls("wait") <= before + 5, "one chunk loads the script"
+    mixed = [job(f"mixed-{number}", confirmed=number % 2 == 0) for number in range(100)]
+    pair.replica.pause()
+    with pytest.raises(NotConfirmed) as some:
+        Broker(opened(pair.setting(WAIT_TIMEOUT=0.2))).queue("orders", shards=16).schedule_many(mixed)
+    assert some.value.unconfirmed == set(range(0, 100, 2))
+    assert some.value.outcomes == ["created"] * 100
+    fsck.assert_invariants(queue.broker)
+
+
+def test_a_connection_lost_with_many_chunks_is_replaced(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting())).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    timers = [threading.Timer(0.5, pair.master.client().execute_command, kill)]
+    timers.append(threading.Timer(1.2, pair.replica.resume))
+    for timer in timers:
+        timer.start()
+    assert queue.count_many([job(str(number)) for number in range(400)]) == {"created": 400}
+    assert len(bodies(pair.replica.client())) == 401
+
+
+def test_a_missing_confirmation_keeps_back_none_of_many_jobs(pair: Pair, opened: Opened) -> None:
+    queue = Broker(opened(pair.setting(WAIT_TIMEOUT=0.4))).queue("orders", shards=3)
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    began = time.monotonic()
+    with pytest.raises(
+        NotConfirmed, match=r"\(1000 created\).* 0 of 1 replicas .*: 1000 of them .*ids of your own"
+    ) as many:
+        queue.count_many(job(str(number)) for number in range(1000))
+    assert time.monotonic() - began < 1.5, "a node that does not confirm is not waited for again"
+    assert len(bodies(pair.master.client())) == 1001
+    assert (many.value.counts, many.value.id) == ({"created": 1000}, "")
+    mixed = [job("0", on_conflict="error"), job("plain", confirmed=False), job("order-5"), job("order-6")]
+    with pytest.raises(NotConfirmed) as some:
+        queue.schedule_many(mixed)
+    assert some.value.outcomes == ["exists", "created", "created", "created"]
+    assert some.value.unconfirmed == {2, 3}
+    assert queue.schedule_many(mixed[:1]) == ["exists"], "nothing that could be lost"
+    with pytest.raises(IdTaken):
+        queue.schedule(mixed[0])
 
 
 def test_a_connection_lost_during_the_wait_is_replaced_and_the_new_one_waits_too(pair: Pair, opened: Opened) -> None:
@@ -279,6 +332,19 @@ def test_the_disk_confirms(waitaof_factory: Callable[..., RedisBox], opened: Ope
     with pytest.raises(Misconfigured, match="set `appendonly yes`"):
         queue.schedule(job("order-6"))
     assert bodies(box.client()) == {"0", "1", "2", "order-5"}
+
+
+def test_the_disk_confirms_the_chunks_of_many_shards_at_once(
+    waitaof_factory: Callable[..., RedisBox], opened: Opened
+) -> None:
+    box = waitaof_factory(aof="everysec")
+    queue = Broker(opened({"URL": box.url, "WAIT_AOF": True})).queue("orders", shards=16)
+    queue.schedule(job("first"))
+    assert queue.count_many([job(str(number)) for number in range(400)]) == {"created": 400}
+    stats: dict[str, Any] = box.client().info("commandstats")
+    assert stats["cmdstat_waitaof"]["calls"] <= 3, "of 17 chunks; the first call has to load the script"
+    box.restart(crash=True)
+    assert len(bodies(box.client())) == 401
 
 
 def test_both_may_be_demanded(waitaof_factory: Callable[..., RedisBox], opened: Opened) -> None:

@@ -8,7 +8,7 @@ it covers only what its connection wrote last. Both calls reach the same server,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,8 +27,6 @@ _AOF_SINCE: Final = (7, 2)
 _GRACE: Final = 1.0
 #: seconds after which the key of the small write expires
 _KEY_AGE: Final = b"10"
-_STORED: Final = "Redis has the job"
-_AGAIN: Final = "schedule it again under the same id, which is safe, and look at the replicas and the disk of Redis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +112,32 @@ class Confirmer:
     def exchange(self, words: tuple[object, ...], key: bytes, until: float) -> Any:
         """Send a command that changes a shard, and return its reply when what it wrote is confirmed.
 
-        Args:
-            key: a key of the shard.
-            until: end (monotonic) of the call; the time of the wait is added.
+        See :meth:`exchange_all`.
 
         Raises:
             NotConfirmed: the confirmation did not come in time.
+        """
+        (reply,), missing = self.exchange_all([words], key, until)
+        if isinstance(reply, Exception):
+            raise reply
+        if missing is not None:
+            missing.reply = reply
+            raise missing
+        return reply
+
+    def exchange_all(
+        self, calls: Sequence[tuple[object, ...]], key: bytes, until: float
+    ) -> tuple[list[Any], NotConfirmed | None]:
+        """Send commands that change shards of one node, and wait once for all that they write.
+
+        Args:
+            key: a key of one of the shards.
+            until: end (monotonic) of the call; the time of the wait is added.
+
+        Returns:
+            A reply, or the error of Redis, for each command; and the error if the confirmation did not come in time.
+
+        Raises:
             Misconfigured: the server cannot confirm writes; nothing was sent.
         """
         if not self._is_fit:
@@ -130,33 +148,36 @@ class Confirmer:
         link: Any = pool.take(until)  # a connection of redis-py, too
         try:
             small_write = ("SET", key.rpartition(b":")[0] + b":confirm", b"", "EX", _KEY_AGE)
-            commands = (words, small_write, self._rule.command)
+            commands = (*calls, small_write, self._rule.command)
             packed = b"".join(part for command in commands for part in link.pack_command(*command))
-            reply, written, confirmed = link.exchange(packed, partial(self._read, link))
+            *replies, written, confirmed = link.exchange(packed, partial(self._read, link, len(calls)))
         finally:
             pool.release(link)
-        self._check(written, confirmed)
-        return reply
+        if all(isinstance(reply, Exception) for reply in replies):
+            return replies, None  # nothing that could be confirmed
+        return replies, self._missing(written, confirmed)
 
-    def _read(self, link: Any) -> list[Any]:
-        """Return the replies to the command, to the small write and to the wait; raise the error of the first."""
-        replies = [_read_one(link), _read_one(link)]
+    def _read(self, link: Any, calls: int) -> list[Any]:
+        """Return the replies to the commands, to the small write and to the wait; raise errors that allow a retry."""
+        replies = [_read_one(link) for _ in range(calls + 1)]
         link.allow(self._rule.timeout + _GRACE)
         replies.append(_read_one(link))
-        if isinstance(replies[0], Exception):
-            raise replies[0]
+        for reply in replies[:calls]:
+            if isinstance(reply, Exception) and link.retry.retries(reply):
+                raise reply
         return replies
 
-    def _check(self, written: Any, confirmed: Any) -> None:
+    def _missing(self, written: Any, confirmed: Any) -> NotConfirmed | None:
+        """Return the error for what the replies to the small write and to the wait lack."""
         for answer in (written, confirmed):
             if isinstance(answer, redis_errors.ResponseError):
                 self._is_fit = False  # the server has changed: the next call asks it what is missing
-                raise NotConfirmed(f"{_STORED}, but Redis refused to confirm it ({answer}): see manage.py delayq_check")
+                reason = f"Redis refused to confirm it ({answer})"
+                return NotConfirmed(f"Redis has the job, but {reason}: see manage.py delayq_check", reason=reason)
         missing = self._rule.missing(confirmed)
-        if missing:
-            raise NotConfirmed(
-                f"{_STORED}, but within {self._rule.timeout:g} s {missing}, so it may be lost with this Redis; {_AGAIN}"
-            )
+        if not missing:
+            return None
+        return NotConfirmed.because(f"within {self._rule.timeout:g} s {missing}")
 
 
 def _read_one(link: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
+from ..errors import NotConfirmed
 from .connection import Connection
 from .scripts import Reply, Scripts
 
@@ -37,6 +38,13 @@ class ObservedScripts(Scripts):
         """See :meth:`Scripts.call_confirmed`."""
         with self._timing(name, time.perf_counter()):
             return self._plain.call_confirmed(name, keys, *args)
+
+    def call_all_confirmed(
+        self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
+    ) -> tuple[list[Any], NotConfirmed | None]:
+        """See :meth:`Scripts.call_all_confirmed`. They count as one call."""
+        with self._timing(name, time.perf_counter()):
+            return self._plain.call_all_confirmed(name, calls)
 
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """See :meth:`Scripts.call_async`."""

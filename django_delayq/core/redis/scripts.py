@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, cast
 
 from redis.exceptions import NoScriptError
 
-from ..errors import Misconfigured, QueueFull, QueueUnavailable
+from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
@@ -129,6 +129,27 @@ class Scripts:
                     self._connection.run(source, keys, *args, until=until)
         except REDIS_ERRORS as error:
             raise_clear(error)
+
+    def call_all_confirmed(
+        self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
+    ) -> tuple[list[Any], NotConfirmed | None]:
+        """Run a script on several shards of one node, each with its keys and arguments, and wait once for all.
+
+        Returns:
+            See :meth:`.confirmation.Confirmer.exchange_all`. Calls with an error must be made one by one.
+        """
+        until = time.monotonic() + self._connection.patience
+        try:
+            (sha, _), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
+            commands = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
+            return confirmer.exchange_all(commands, calls[0][0][0], until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
+
+    def node(self, keys: tuple[bytes, ...]) -> int:
+        """Return a number that calls with such keys share if they go to the same node."""
+        with clear_errors():
+            return id(self._connection.pool(keys[0]))
 
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """Run a script, see :meth:`call`; the running event loop continues meanwhile."""

@@ -63,10 +63,14 @@ class ChunkSender(Generic[C]):
 
     Chunks that share an id wait for each other: the first may have to be sent again when the second is already done.
     Replies are read in the order of the calls (:mod:`..redis.ordered`).
+
+    Args:
+        most: number of chunks that are begun before the reply of the first is read.
     """
 
-    def __init__(self, queue: Sender, calls: ChunkCalls[C]) -> None:
+    def __init__(self, queue: Sender, calls: ChunkCalls[C], most: int = IN_FLIGHT) -> None:
         self._calls = calls
+        self._most = most
         self._walk = EpochWalk(queue, calls.epochs, create=True)
         self.in_flight: deque[C] = deque()
 
@@ -75,7 +79,7 @@ class ChunkSender(Generic[C]):
         while any(sent.group == group and not ids.isdisjoint(sent.ids) for sent in self.in_flight):
             self._collect()
         self._begin(chunks)
-        while len(self.in_flight) > IN_FLIGHT:
+        while len(self.in_flight) > self._most:
             self._collect()
 
     def finish(self) -> None:

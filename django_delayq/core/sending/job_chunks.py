@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from ..errors import QueueUnavailable
@@ -16,7 +17,8 @@ from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER
-from .chunks import CHUNK_BYTES, ChunkSender
+from .chunks import CHUNK_BYTES, IN_FLIGHT, ChunkSender
+from .confirmed_calls import TOGETHER, ConfirmedCall, ConfirmedCalls
 from .quotas import RoomSearch
 from .room import RoomWait
 
@@ -43,6 +45,8 @@ class _JobChunk:
     #: those given by callers
     ids: set[str] = field(default_factory=set)
     group: int = 0
+    #: None = the deployment confirms nothing
+    call: ConfirmedCall | None = None
     reply: Reply = field(init=False)
 
     def add(self, entry: _Entry) -> bool:
@@ -88,10 +92,16 @@ class JobSender:
         #: entries that were refused because the queue was full, while their caller waits for room
         self._full: list[_Entry] = []
         self._room = RoomWait()
-        self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self)
+        #: None = the deployment confirms nothing
+        self.confirmed = None if queue.broker.connection.confirmation is None else ConfirmedCalls(queue, places=keys)
+        most = IN_FLIGHT if self.confirmed is None else TOGETHER
+        self.chunks: ChunkSender[_JobChunk] = ChunkSender(queue, self, most)
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
-        """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
+        """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another.
+
+        A missing confirmation stops nothing; ask ``confirmed`` for it when all jobs were sent.
+        """
         queue, unsent = self._queue, self._unsent
         layout = queue.layout
         try:
@@ -168,20 +178,11 @@ class JobSender:
         frame = b"".join([packed for _, _, packed in entries])
         news = [new for _, new, _ in entries]
         args = (request_for(news), shard.constants, frame, b"1", b"", self._deadline, self._keys)
-        if self._queue.broker.connection.confirmation is None:
+        if self.confirmed is None:
             chunk.reply = begin("schedule", shard.keys, *args)
         else:
-            chunk.reply = self._made_at_once(news, shard.keys, args)
-
-    def _made_at_once(self, news: list[NewJob], keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
-        """Make the call of a chunk, confirmed if one of its jobs is, and return its reply.
-
-        Calls that wait one by one cannot overtake each other, over whatever connections they go.
-        """
-        scripts = self._queue.broker.scripts
-        call = scripts.call_confirmed if any(map(self._queue.is_confirmed, news)) else scripts.call
-        answer = call("schedule", keys, *args)
-        return lambda until=None: answer
+            chunk.call = self.confirmed.begin(news, shard.keys, args)
+            chunk.reply = partial(self.confirmed.reply, chunk.call)
 
     def settle(self, chunk: _JobChunk) -> Iterator[tuple[_JobChunk, list[int]]]:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""
@@ -210,6 +211,9 @@ class JobSender:
             joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]
+        if self.confirmed is not None and chunk.call is not None and not chunk.call.is_confirmed:
+            for (place, new, _), letter in zip(entries, letters, strict=True):
+                self.confirmed.note(place, new, letter)
         return letters
 
     def _found_room(self, chunk: _JobChunk, letters: str, *, is_first: bool) -> str:

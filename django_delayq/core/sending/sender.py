@@ -15,7 +15,7 @@ from ..job import NewJob, new_key
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome, count_outcomes
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
@@ -43,7 +43,7 @@ class Sender(Shards):
             InvalidJob: the id is empty or longer than 255 bytes.
             QueueFull: the queue or the id has no room, or Redis has no memory left.
             QueuePaused: the queue takes no new jobs now.
-            NotConfirmed: Redis has the job, and no confirmation came in time.
+            NotConfirmed: Redis has the job, and no confirmation came in time. ``error.outcomes`` is its outcome.
         """
         # A durable job may have been sent before, by a process that died before it got the reply.
         confirmed = self.is_confirmed(new)
@@ -81,18 +81,29 @@ class Sender(Shards):
         Returns:
             For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
                 job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
+
+        Raises:
+            NotConfirmed: all jobs were sent, and some are not confirmed; the error names them and all outcomes.
         """
-        outcomes: dict[int, str] = {}
-        for places, letters in JobSender(self, not_after_ms, keys=True).send(news):
-            outcomes.update(zip(places, letters, strict=True))
-        return [OF_LETTER[outcomes[place]] for place in range(len(outcomes))]
+        letter_of: dict[int, str] = {}
+        sender = JobSender(self, not_after_ms, keys=True)
+        for places, letters in sender.send(news):
+            letter_of.update(zip(places, letters, strict=True))
+        outcomes = [OF_LETTER[letter_of[place]] for place in range(len(letter_of))]
+        if sender.confirmed is not None:
+            sender.confirmed.check(count_outcomes(letter_of.values()), outcomes)
+        return outcomes
 
     def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
         """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
 
         See :meth:`schedule_many`.
         """
-        return count_outcomes(letters for _, letters in JobSender(self, not_after_ms).send(news))
+        sender = JobSender(self, not_after_ms)
+        counts = count_outcomes(letters for _, letters in sender.send(news))
+        if sender.confirmed is not None:
+            sender.confirmed.check(counts)
+        return counts
 
     def is_confirmed(self, new: NewJob) -> bool:
         """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.confirmation`)."""
@@ -150,20 +161,25 @@ class Sender(Shards):
         request = request_for((new,)) if new.repeatable else None
         confirmed = not tick and self.is_confirmed(new)
 
+        missing: NotConfirmed | None = None
+
         def ask(number: int) -> str | None:
-            reply: bytes = self.call(
-                "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed
-            )
+            nonlocal missing
+            try:
+                reply: bytes = self.call(
+                    "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed
+                )
+            except NotConfirmed as error:
+                missing, reply = error, error.reply
             new.joined = reply[1:]
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        try:
-            letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable)
-        except NotConfirmed as error:
-            error.id = new.id
-            raise
-        return letter or CLOSED_LETTER
+        letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable) or CLOSED_LETTER
+        if missing is not None and letter not in UNCHANGED_LETTERS:
+            missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
+            raise missing
+        return letter
 
     # -- shards of an id ----------------------------------------------------------------------------------------------
 
