@@ -46,8 +46,8 @@ class Broker(QueueRegistry):
 
     #: class of its queues
     queue_class: type[Queue] = Queue
-    #: True for the copy on which an event loop runs a verb: what cannot be done there is done again in a thread
-    is_replay = False
+    #: longest time for which a queue that had no room is believed to be full (:mod:`.sending.quotas`)
+    full_seconds: float = 0.05
 
     def __init__(
         self,

@@ -166,7 +166,6 @@ class _Replay(Generic[B]):
             scripts=scripts,
             connection=connection,
             epochs=_BLOCKING,
-            is_replay=True,
             _queues=queues,
             _install=install,
             _open=_need_thread,

@@ -80,6 +80,7 @@ OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
     "e": ScheduleOutcome.EXISTS,
     "t": ScheduleOutcome.TAKEN,
     "f": ScheduleOutcome.FULL,
+    "h": ScheduleOutcome.FULL,
     "p": ScheduleOutcome.PAUSED,
     "v": ScheduleOutcome.CLOSED,
     "d": ScheduleOutcome.FIRED,
@@ -90,9 +91,12 @@ OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
 
 #: reply of a closed shard
 CLOSED_LETTER: Final = "v"
+#: of a shard that has no room
 FULL_LETTER: Final = "f"
+#: of a merged job that has all the payloads that it may have
+ID_FULL_LETTER: Final = "h"
 #: replies after which nothing of the job needs a confirmation
-UNCHANGED_LETTERS: Final = frozenset("etfpvl")
+UNCHANGED_LETTERS: Final = frozenset("etfhpvl")
 CLOSED_REPLY: Final = b"v"
 
 

@@ -149,8 +149,8 @@ SCHEDULED: Final = counter(
     "delayq_scheduled_total",
     "delayq.scheduled",
     "{job}",
-    "Scheduled jobs: created, changed (the id was waiting or running already) or refused (the queue is full or "
-    "paused).",
+    "Scheduled jobs: created, changed (the id was waiting or running already) or refused (tries that found the "
+    "queue paused, or their shard or id full; a job that found room later counts, too).",
     "queue",
     "result",
 )

@@ -65,6 +65,8 @@ class MemoryBroker(DjangoBroker):
     """
 
     queue_class = MemoryQueue
+    #: a test uses room at once
+    full_seconds = 0.0
 
     def __init__(self, clock: Clock | None = None, *, prefix: str = "delayq", lease_ms: int = 15_000) -> None:
         self.clock = clock or Clock()

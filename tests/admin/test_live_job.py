@@ -85,11 +85,11 @@ def test_the_page_counts_timeouts_releases_buries_and_kicks_over_the_jobs_whole_
         yard.queue.kick("order-1")
     yard.buried(yard.take_one())
     page = page_of(operator, "order-1")
-    assert "released: 0, timed out: 3, buried: 3, kicked: 2" in page
+    assert "released: 0, timed out: 3, buried: 3, retried from the morgue: 2" in page
     yard.queue.kick("order-1")
     assert yard.queue.settle([release(yard.take_one(), delay_ms=60_000)]) == [True]
     page = page_of(operator, "order-1")
-    assert "released: 1, timed out: 3, buried: 3, kicked: 3" in page
+    assert "released: 1, timed out: 3, buried: 3, retried from the morgue: 3" in page
 
 
 def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client) -> None:

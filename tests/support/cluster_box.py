@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -12,6 +14,8 @@ from .processes import wait_until
 from .redis_box import RedisBox, free_port
 
 SLOTS = 16384
+#: seconds after which an orderly failover that did not happen is asked for again
+ORDERLY_SECONDS = 6.0
 
 
 class ClusterBox:
@@ -140,11 +144,22 @@ class ClusterBox:
         old, new = self.nodes[number], self.replicas[number]
         if crash:
             old.kill()
-        else:
-            new.client().execute_command("CLUSTER", "FAILOVER")
         self.nodes[number], self.replicas[number] = new, old
         living = [node for node in self.boxes if node.running]
-        wait_until(lambda: all(new.port in _masters(node) and self._complete(node) for node in living), 30, "failover")
+        asked_at = 0.0
+
+        def is_done() -> bool:
+            nonlocal asked_at
+            if all(new.port in _masters(node) and self._complete(node) for node in living):
+                return True
+            # The servers give an orderly failover up after 5 s, for instance if a vote was late, and do not repeat it.
+            if not crash and time.monotonic() - asked_at > ORDERLY_SECONDS:
+                asked_at = time.monotonic()
+                with suppress(redis.ResponseError):  # it has become master meanwhile
+                    new.client().execute_command("CLUSTER", "FAILOVER")
+            return False
+
+        wait_until(is_done, 60, "failover")
         return new
 
     def settled(self) -> bool:

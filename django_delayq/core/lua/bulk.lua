@@ -123,7 +123,7 @@ if #rest > 0 then
   reply = tally[letters[1]] == n and letters[1] or table.concat(letters)
 end
 seq = arrived + n
-local refused, moved, created = (tally.f or 0) + (tally.p or 0), tally.v or 0, tally.c or 0
+local refused, moved, created = (tally.f or 0) + (tally.h or 0) + (tally.p or 0), tally.v or 0, tally.c or 0
 -- A chunk that is refused in part and redirected in part becomes two chunks, and a retry has to produce the same two.
 if refused == n or moved == n then
   return reply
@@ -132,7 +132,7 @@ count('created', created)
 count('changed', n - created - refused - moved - (tally.k or 0))
 count('refused', refused)
 for letter, times in pairs(tally) do
-  if not string.find('vfp', letter) then
+  if not string.find('vfhp', letter) then
     redis.call('HINCRBY', LEDGER, '\0' .. letter, times)
   end
 end

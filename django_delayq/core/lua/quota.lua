@@ -2,47 +2,50 @@
 -- Change the quota of a shard: its part of the queue's max_length (sending/quotas.py). A change that was decided under
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
---         without a quota the shard takes no new jobs; 'set' = end it; 'take' = take at most so many unused places away;
---         'give' = add places; 6 that number; 7 refused jobs that are sent again, and do not count as
---         refused; 'recall' = change nothing
--- Returns the stored reply of the request, if any (recall), the number of live jobs (clear), of places taken (take), or
---         1; -1 when it is refused.
+--         without a quota the shard takes no new jobs. It is refused if the division before has begun less than 6 ms
+--         ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished;
+--         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number;
+--         'refuse' = store 6, letters, as the reply to this request, if the reply to request 7 is stored
+-- Returns the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
 -- Events  none
 -- include keys clock begin sweep window
 local act, n = ARGV[5], tonumber(ARGV[6])
-local quota, division = unpack(redis.call('HMGET', META, 'quota', 'division'))
+local quota, division, dividing = unpack(redis.call('HMGET', META, 'quota', 'division', 'dividing'))
 local is_right = not ended and max_length == tonumber(ARGV[3]) and (tonumber(division) or 0) == tonumber(ARGV[4])
 
 -- A division may be repeated without a request id: the second call changes nothing.
 if act == 'clear' then
-  if ended or max_length ~= tonumber(ARGV[3]) or (tonumber(division) or 0) >= tonumber(ARGV[4]) then
+  if ended or max_length ~= tonumber(ARGV[3]) or (tonumber(division) or 0) >= tonumber(ARGV[4])
+    or dividing and now_ms - tonumber(dividing) < n or ARGV[7] == '1' and quota then
     return -1
   end
   redis.call('HDEL', META, 'quota')
-  redis.call('HSET', META, 'division', ARGV[4])
+  redis.call('HSET', META, 'division', ARGV[4], 'dividing', text(now_ms))
   return redis.call('HLEN', BODY)
 elseif act == 'set' then
-  return is_right and redis.call('HSETNX', META, 'quota', text(n)) or -1
+  if not is_right then
+    return -1
+  end
+  redis.call('HDEL', META, 'dividing')
+  return redis.call('HSETNX', META, 'quota', text(n))
 end
 
 local seen = replay()
 if seen then
-  return act == 'recall' and seen or tonumber(seen)
-elseif act == 'recall' then
-  return false
+  return tonumber(seen) or 1
+elseif act == 'refuse' then
+  if redis.call('HEXISTS', REPLY, ARGV[7]) == 1 then
+    remember(ARGV[6])
+  end
+  return 1
 end
 local reply = -1
 if act == 'take' and is_right and quota then
   reply = math.max(0, math.min(n, tonumber(quota) - redis.call('HLEN', BODY)))
   redis.call('HINCRBY', META, 'quota', text(0 - reply))
-elseif act == 'give' then
-  if ARGV[7] ~= '0' and not ended then
-    redis.call('HINCRBY', COUNT, 'refused', '-' .. ARGV[7])
-  end
-  if is_right and quota then
-    redis.call('HINCRBY', META, 'quota', text(n))
-    reply = 1
-  end
+elseif act == 'give' and is_right and quota then
+  redis.call('HINCRBY', META, 'quota', text(n))
+  reply = 1
 end
 remember(text(reply))
 return reply

@@ -45,6 +45,6 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
 end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
-  'event_places', 'quota', 'division')
+  'event_places', 'quota', 'division', 'dividing')
 redis.call('HSET', META, 'rules', struct.pack('<Bdddddd', CLOSING + ENDED, 0, 0, 0, 0, 0, 0))
 return '1'

@@ -28,7 +28,7 @@ if result % 8 >= CLOSING then
 end
 local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
 if limit ~= max_length then
-  redis.call('HDEL', META, 'quota') -- divided anew by the next producer that is refused
+  redis.call('HDEL', META, 'quota', 'dividing') -- divided anew by the next producer that is refused
 end
 local starve_after = tonumber(ARGV[10]) or (meta[6] and struct.unpack('<d', meta[6], 42) or 0)
 write_rules(result, limit, graves, ttl, tonumber(ARGV[8]) or in_until, tonumber(ARGV[9]) or out_until, starve_after)

@@ -9,9 +9,8 @@
 --           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
 --         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
 --         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys
--- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
---         shard, or a merged job with its payloads),
---         p(aused), v (closing: this shard takes no new ids), d (this tick or a later one was stored before),
+-- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
+--         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes no new ids), d (this tick or a later one was stored before),
 --         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 --         Behind the reply of a chunk that was stored before: 1 byte.
@@ -65,7 +64,7 @@ while at <= #frame do
     idle = idle + 1
   elseif outcomes[n] == 'd' then
     fired = fired + 1 -- another process was faster, which is no refusal
-  elseif string.find('fp', outcomes[n]) then
+  elseif string.find('fhp', outcomes[n]) then
     refused = refused + 1
   end
   if tick and refused + idle + fired == 0 then

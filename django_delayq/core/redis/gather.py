@@ -14,6 +14,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ..records.keys import Shard
 from .faults import REDIS_ERRORS
+from .link import deadline_of_thread
 from .pool import BoundedPool
 from .scripts import clear_errors, pack_command, raise_clear
 
@@ -107,4 +108,6 @@ class _Gathering:
 
     def _call_alone(self, place: int) -> Any:
         shard, args = self._calls[place]
-        return self._broker.scripts.call(self._script, shard.keys, b"", shard.constants, *args)
+        return self._broker.scripts.call(
+            self._script, shard.keys, b"", shard.constants, *args, until=deadline_of_thread()
+        )

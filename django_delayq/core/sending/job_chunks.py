@@ -16,7 +16,7 @@ from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER
 from .chunks import CHUNK_BYTES, IN_FLIGHT, ChunkSender
 from .confirmed_calls import TOGETHER, ConfirmedCall, ConfirmedCalls
 from .quotas import RoomSearch
@@ -65,6 +65,10 @@ class _Chunks(dict[int, _JobChunk]):
     def __missing__(self, number: int) -> _JobChunk:
         chunk = self[number] = _JobChunk(number)
         return chunk
+
+
+def _refusal_of(chunk: _JobChunk) -> bytes:
+    return FULL_LETTER.encode() * len(chunk.entries)
 
 
 class JobSender:
@@ -187,7 +191,7 @@ class JobSender:
         if FULL_LETTER in letters:
             is_repeated = (len(answer) - len(letters)) % 16 and all(new.repeatable for _, new, _ in entries)
             letters = self._found_room(chunk, letters, is_first=not is_repeated)
-        if FULL_LETTER in letters and not self._room.over:
+        if not self._room.over and (FULL_LETTER in letters or ID_FULL_LETTER in letters):
             entries, letters = self._without_full(entries, letters)
         places = [entry[0] for entry in entries]
         if CLOSED_LETTER not in letters:
@@ -216,30 +220,38 @@ class JobSender:
         """Send the jobs that found their shard full again while the queue has room elsewhere; return all letters.
 
         Args:
-            is_first: False: a caller repeats this call, and gets the answers of its first try.
+            is_first: False: this call was made before, by its caller or over a connection that lost the reply. It gets
+                the answers that were stored; what was not answered in the end is tried now.
         """
         search, found = RoomSearch(self._queue), list(letters)
         while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
             again = _JobChunk(chunk.number, [chunk.entries[place] for place in full])
-            if is_first:
-                if not search.find(chunk.number, len(full), counted=len(full)):
-                    break
-                self._call(again, self._queue.broker.scripts.begin)
-                answer = again.reply()
-            else:
-                request = request_for([new for _, new, _ in again.entries])
-                answer = self._queue.call("quota", chunk.number, 0, 0, b"recall", 0, 0, request=request)
-                if answer is None:
-                    break
+            if is_first and not search.find(chunk.number, len(full)):
+                self._store_refusal(chunk, again)
+                break
+            self._call(again, self._queue.broker.scripts.begin)
+            answer = again.reply()
             for place, letter in zip(full, self._read_letters(again, answer), strict=True):
                 found[place] = letter
+            if not is_first and answer == _refusal_of(again) + b"\0":
+                break
+            is_first = is_first or not (len(answer) - len(full)) % 16
         return "".join(found)
+
+    def _store_refusal(self, chunk: _JobChunk, rest: _JobChunk) -> None:
+        """Let a repetition of a chunk whose reply is stored get the same refusals, unless callers wait for room."""
+        news = [new for _, new, _ in chunk.entries]
+        rest_of = [new for _, new, _ in rest.entries]
+        is_final = self._room.over or not any(new.room_ms for new in rest_of)
+        if is_final and len(rest_of) < len(news) and all(new.repeatable for new in news):
+            whole, request = request_for(news), request_for(rest_of)
+            self._queue.call("quota", chunk.number, 0, 0, b"refuse", _refusal_of(rest), whole, request=request)
 
     def _without_full(self, entries: list[_Entry], letters: str) -> tuple[list[_Entry], str]:
         """Keep the jobs whose callers wait for room; return the other entries with their letters."""
         pairs, kept = list(zip(entries, letters, strict=True)), []
         for entry, letter in pairs:
-            if letter == FULL_LETTER and entry[1].room_ms:
+            if letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms:
                 self._full.append(entry)
             else:
                 kept.append((entry, letter))

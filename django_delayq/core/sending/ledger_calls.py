@@ -216,7 +216,7 @@ class LedgerCalls:
             if len(refused) < len(chunk.rows):
                 search, wait = RoomSearch(self.queue), None  # there is progress, or a result of an earlier try
                 chunk = self._chunk(chunk.number, chunk.shape, chunk.group, chunk.rows.pick(refused), chunk)
-            elif error or letters[0] != FULL_LETTER or not search.find(chunk.number, len(refused)):
+            elif error or FULL_LETTER not in letters or not search.find(chunk.number, len(refused)):
                 search, wait = RoomSearch(self.queue), wait or Wait(self._limits.patience, self._stop)
                 wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
             self._call(chunk, self._broker.scripts.begin)

@@ -18,24 +18,34 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from .. import rules
+from ..errors import QueueUnavailable
 from ..records.layout import CLOSING, RULES, Rules
 from ..redis.gather import gather
+from ..redis.link import within
 from ..redis.scripts import clear_errors
+from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..shard_set import ShardSet
 
 #: most attempts to make room for one call
 MOST_ATTEMPTS: Final = 6
-#: share of its time, in seconds per shard, after which a process reads the lengths of a full queue again
-READ_SECONDS: Final = 1e-5
-#: seconds for which a queue without a limit is known to have none
-NO_LIMIT_SECONDS: Final = 1.0
+#: a process believes that a queue is full for so many times the time that reading it took
+BELIEF: Final = 99
+#: longest search of one call, seconds
+MOST_SECONDS: Final = 2.0
+#: seconds for which no room is searched after a search that took that long, or after a shard did not answer
+OUTAGE_SECONDS: Final = 1.0
 #: shortest and longest pause while another process moves places or divides the limit, seconds
 _PAUSE: Final = (0.002, 0.006)
+#: the same, for each shard besides
+_PAUSE_OF_SHARD: Final = 1e-4
+#: a division that has not ended after so many ms, and so many for each shard, is given up, and another one may begin
+DIVISION_MS: Final = 100
+DIVISION_MS_OF_SHARD: Final = 1
 
 
 class ShardRoom(NamedTuple):
@@ -81,95 +91,130 @@ class RoomSearch:
 
     def __init__(self, queue: ShardSet) -> None:
         self._queue = queue
+        #: when (monotonic) the search ends; None = it has not begun
+        self._until: float | None = None
         self._attempts = 0
         self._has_paused = False
-        self._has_met_room = False
 
-    def find(self, number: int, jobs: int = 1, *, counted: int = 0) -> bool:
-        """Make room in shard ``number`` if the queue has some elsewhere; return True if the jobs should be sent again.
+    def find(self, number: int, jobs: int = 1) -> bool:
+        """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again."""
+        queue, now = self._queue, time.monotonic()
+        if now < queue.full_until or self._attempts == MOST_ATTEMPTS:
+            return False
+        if self._until is None:
+            self._until = now + min(MOST_SECONDS, queue.broker.connection.patience)
+        try:
+            with within(self._until):
+                return self._make_room(number, jobs)
+        except QueueUnavailable:  # a part of it: the shard itself has answered
+            queue.full_until = time.monotonic() + OUTAGE_SECONDS
+            return False
 
-        Args:
-            counted: how many of the jobs the shard has counted as refused.
-        """
-        queue, began = self._queue, time.monotonic()
-        if self._attempts == MOST_ATTEMPTS or began < queue.full_until:
-            return False
-        self._attempts += 1
-        if queue.broker.is_replay and counted:
-            # A thread sends the jobs again from here on, and they are counted there.
-            queue.call("quota", number, 0, 0, b"give", 0, counted)
-        shards = read_room(queue)
-        here = next((room for room in shards if room.number == number), None)
-        if here is None or here.is_closed:
-            return False  # which refuses only payloads of its merged jobs
-        if not here.max_length:
-            queue.full_until = began + NO_LIMIT_SECONDS
-            return False
-        free = here.max_length - sum(room.length for room in shards)
-        if free <= 0:
-            queue.full_until = began + READ_SECONDS * len(shards)
-            return False
-        places = 0
-        if here.spare:
-            # Another producer has made room, or the refusal was that of a merged job with all its payloads.
-            if self._has_met_room:
+    def _make_room(self, number: int, jobs: int) -> bool:
+        queue = self._queue
+        while (began := time.monotonic()) < cast(float, self._until):
+            shards = read_room(queue)
+            here = next((room for room in shards if room.number == number), None)
+            if here is None:
                 return False
-            self._has_met_room = True
-        else:
-            places = self._take(here, shards, min(jobs, free))
-            if not places and not self._is_divided(here, shards):
-                self._pause()
-        queue.call("quota", number, here.max_length, here.division, b"give", places, counted)
-        return True
+            if not here.max_length:
+                self._attempts += 1
+                return True  # the limit was removed meanwhile
+            free = here.max_length - sum(room.length for room in shards)
+            are_unused = free <= 0 and any(room.spare for room in shards)  # jobs were kicked above the quotas
+            if are_unused or not is_divided(queue, shards):
+                if not divide(queue, number, shards):
+                    self._pause(shards)
+                continue
+            if free <= 0:
+                now = time.monotonic()
+                queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
+                return False
+            self._attempts += 1
+            if here.spare:
+                return True  # another producer has made room
+            if places := self._take(here, shards, min(jobs, free)):
+                self._call(number, here, b"give", places)
+            elif not self._find_lost(here, shards):
+                self._pause(shards)
+            return True
+        queue.full_until = began + OUTAGE_SECONDS
+        return False
+
+    def _call(self, number: int, here: ShardRoom, act: bytes, places: int) -> int:
+        shard, scripts = self._queue.shard(number), self._queue.broker.scripts
+        args = (new_request(), shard.constants, here.max_length, here.division, act, places)
+        return int(scripts.call("quota", shard.keys, *args, until=self._until))
 
     def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
         """Take places for ``jobs`` jobs from other shards, and more from one that has many; return their number."""
         taken = 0
         for donor in sorted(shards, key=lambda room: room.spare, reverse=True):
-            if here.quota is None or taken >= jobs or not donor.spare:
+            if taken >= jobs or not donor.spare:
                 break
-            if donor.division == here.division:
-                most = max(jobs - taken, donor.spare // 2)
-                reply = self._queue.call("quota", donor.number, here.max_length, here.division, b"take", most, 0)
-                taken += max(0, reply)
+            most = max(jobs - taken, donor.spare // 2)
+            taken += max(0, self._call(donor.number, here, b"take", most))
         return taken
 
-    def _is_divided(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
-        """Divide the limit, unless another process may be about to give away the missing places."""
-        if here.division and not self._has_paused and any(room.quota != 0 for room in shards):
-            return False
-        return divide(self._queue, here.number)
+    def _find_lost(self, here: ShardRoom, shards: list[ShardRoom]) -> bool:
+        """Divide the limit if places belong to no shard, unless another process may be about to give them away."""
+        total = sum(room.quota or 0 for room in shards)
+        return total < here.max_length and (self._has_paused or not total) and divide(self._queue, here.number, shards)
 
-    def _pause(self) -> None:
+    def _pause(self, shards: list[ShardRoom]) -> None:
         self._has_paused = True
-        time.sleep(random.uniform(*_PAUSE))
+        time.sleep(random.uniform(*_PAUSE) + _PAUSE_OF_SHARD * len(shards))
 
 
-def divide(queue: ShardSet, first: int = -1) -> bool:
+def is_divided(queue: ShardSet, shards: list[ShardRoom]) -> bool:
+    """Return True if each shard has a quota of the same division, and no place is given out twice.
+
+    After a failover a shard may have forgotten that places were taken from it.
+    """
+    if any(room.quota is None for room in shards) or len({room.division for room in shards}) > 1:
+        return False
+    # Places that are moved between the reads of two shards are counted twice.
+    return not (_exceed(shards) and _exceed(read_room(queue)))
+
+
+def _exceed(shards: list[ShardRoom]) -> bool:
+    return sum(room.quota or 0 for room in shards) > shards[0].max_length
+
+
+def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = None) -> bool:
     """Divide the limit of a queue among its shards, by their lengths.
 
     Args:
         first: the shard that gets a free place before the others.
+        shards: the shards as read; if the limit was divided since then, it is not divided again.
 
     Returns:
         False if nothing was divided: there is no limit, or another process changes it or divides it.
     """
-    shards = read_room(queue)
+    shards = shards or read_room(queue)
     if len({room.max_length for room in shards}) != 1:
         rules.restore(queue)
         return False
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
-    def call(act: bytes, numbers: Mapping[int, int]) -> list[int]:
-        calls = [(queue.shard(number), (limit, division, act, n, 0)) for number, n in numbers.items()]
-        return gather(queue.broker, "quota", calls)
+    def call(act: bytes, numbers: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+        calls = [(queue.shard(number), (limit, division, act, *n)) for number, n in numbers.items()]
+        return dict(zip(numbers, gather(queue.broker, "quota", calls), strict=True))
 
-    numbers = [room.number for room in shards]
-    lengths = dict(zip(numbers, call(b"clear", dict.fromkeys(numbers, 0)), strict=True)) if limit else {}
-    if not lengths or min(lengths.values()) < 0:
+    # Of several processes, the one that clears the first shard divides: until it has set that shard's quota, which it
+    # does last, or is late, the shard refuses others.
+    leader, *others = (room.number for room in shards)
+    was_unset = int(shards[0].quota is None)
+    patience_ms = DIVISION_MS + DIVISION_MS_OF_SHARD * len(shards)
+    lengths = call(b"clear", {leader: (patience_ms, was_unset)}) if limit else {leader: -1}
+    if lengths[leader] >= 0:
+        lengths |= call(b"clear", dict.fromkeys(others, (0, 0)))
+    if min(lengths.values()) < 0:
         return False
     takers = sorted((room.number for room in shards if not room.is_closed), key=lambda number: number != first)
-    return min(call(b"set", quotas_of(limit, lengths, takers))) >= 0
+    parts = {number: (quota,) for number, quota in quotas_of(limit, lengths, takers).items()}
+    last = {leader: parts.pop(leader)}
+    return min((call(b"set", parts) | call(b"set", last)).values()) >= 0
 
 
 def quotas_of(limit: int, lengths: Mapping[int, int], takers: list[int]) -> dict[int, int]:

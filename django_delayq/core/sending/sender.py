@@ -15,7 +15,7 @@ from ..job import NewJob, new_key
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
-from ..schedule_outcome import CLOSED_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
+from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
@@ -149,15 +149,14 @@ class Sender(Shards):
         return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
-        outcome = self._send_one(new, tick, not_after_ms)
-        if outcome is not ScheduleOutcome.FULL:
-            return outcome
-        search = RoomSearch(self)
-        while outcome is ScheduleOutcome.FULL and search.find(self.shard_of(new.id), counted=1):
-            outcome = self._send_one(new, tick, not_after_ms)
-        return outcome
+        letter = self._send_one(new, tick, not_after_ms)
+        if letter == FULL_LETTER:
+            search = RoomSearch(self)
+            while letter == FULL_LETTER and search.find(self.shard_of(new.id)):
+                letter = self._send_one(new, tick, not_after_ms)
+        return OF_LETTER[letter]
 
-    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> ScheduleOutcome:
+    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> str:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
         confirmed = not tick and self.is_confirmed(new)
@@ -177,11 +176,10 @@ class Sender(Shards):
             return None if letter == CLOSED_LETTER else letter
 
         letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable) or CLOSED_LETTER
-        outcome = OF_LETTER[letter]
         if missing is not None and letter not in UNCHANGED_LETTERS:
-            missing.id, missing.outcomes, missing.unconfirmed = new.id, [outcome], {0}
+            missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
             raise missing
-        return outcome
+        return letter
 
     # -- shards of an id ----------------------------------------------------------------------------------------------
 

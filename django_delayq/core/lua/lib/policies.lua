@@ -36,8 +36,8 @@ local function first_to_go(e, n, others)
   return members
 end
 
--- Adds a payload to the waiting ones, whose number is limited; those of a running attempt do not count. Return f(ull)
--- or i(gnored) when it is not accepted: then nothing has changed.
+-- Adds a payload to the waiting ones, whose number is limited; those of a running attempt do not count. Return h (it
+-- has its most) or i(gnored) when it is not accepted: then nothing has changed.
 local function merge_payload(e, taken)
   local record, policy, slot = record_of(e), tostring(e.score_policy), in_flight(taken, e.digest) and '1' or '0'
   local twin = redis.call('HGET', PAYLOAD, field_of(e.id, e.digest, slot))
@@ -55,7 +55,7 @@ local function merge_payload(e, taken)
       return 'i'
     end
   elseif too_many > 0 and not twin then
-    return 'f'
+    return 'h'
   end
   unite_payloads(e.id, e.digest, slot, record, policy, twin)
   drop_members(leaving)
