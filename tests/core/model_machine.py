@@ -70,9 +70,9 @@ class RecordingMachine(RuleBasedStateMachine):
                 pipe.hset(self.real.shard(number).names["meta"], "test_clock", self.us)
             pipe.execute()
 
-    def _remembering_call(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+    def _remembering_call(self, script: str, keys: tuple[bytes, ...], *args: Any, **limits: Any) -> Any:
         self._note_called(keys)
-        reply = self._send(script, keys, *args)
+        reply = self._send(script, keys, *args, **limits)
         self._remember(script, keys, args, reply)
         return reply
 
@@ -93,7 +93,7 @@ class RecordingMachine(RuleBasedStateMachine):
             self.called.add(int(place))
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
-        if script == "schedule" and not reply.strip(b"klfp"):
+        if script == "schedule" and not reply.strip(b"klfhp"):
             return  # nothing was changed: not remembered, and perhaps another answer later
         if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])

@@ -10,8 +10,9 @@
 --         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
 --         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
---         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes no new ids), d (this tick or a later one was stored before),
---         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
+--         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes
+--         no new ids), d (this tick or a later one was stored before), k(nown: this durable generation, or payload,
+--         was stored before), l(ate: the call came too late).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 --         Behind the reply of a chunk that was stored before: 1 byte.
 -- Events  bulk
