@@ -151,16 +151,16 @@ def test_what_a_full_queue_refused_is_asked_for_anew(api: Caller, line: TcpProxy
     assert waiting(broker) == ["three"]
 
 
-def test_what_was_refused_beside_jobs_that_were_taken_is_answered_as_the_first_time(
+def test_what_was_refused_beside_jobs_that_were_taken_is_tried_again_if_the_refusal_reached_nobody(
     api: Caller, sender: Sender, broker: Broker
 ) -> None:
     assert api.patch("v1/queues/errands", {"max_length": 1})[0] == 200
     call = {"task": "errands.carry", "args": [MARK]}
     sender.lose(ERRANDS, {"jobs": [{**call, "id": "one"}, {**call, "id": "two"}]})
     run_all(broker, "errands")
-    assert [job["outcome"] for job in sender.again()[1]["results"]] == ["created", "full"]
-    assert waiting(broker) == []
-    assert api.post(ERRANDS, {"jobs": [{**call, "id": "two"}]}, **{"Idempotency-Key": "k2"})[0] == 200
+    assert [job["outcome"] for job in sender.again()[1]["results"]] == ["created", "created"]
+    assert waiting(broker) == ["two"]
+    assert [job["outcome"] for job in sender.again()[1]["results"]] == ["created", "created"]
     assert waiting(broker) == ["two"]
 
 

@@ -74,10 +74,10 @@ def test_counters_are_handed_on_once_although_who_did_it_was_killed(
     stage.wait(130_000)
     call, steps = stage.broker.scripts.call, iter(range(100))
 
-    def killed(*words: Any) -> Any:
+    def killed(*words: Any, **limits: Any) -> Any:
         if next(steps) == step:
             raise Killed
-        return call(*words)
+        return call(*words, **limits)
 
     with monkeypatch.context() as patched:
         patched.setattr(stage.broker.scripts, "call", killed)
@@ -266,8 +266,8 @@ def test_counters_are_handed_on_once_although_who_did_it_was_killed_right_after_
     stage.wait(130_000)
     call = stage.broker.scripts.call
 
-    def killed(name: str, *words: Any) -> Any:
-        reply = call(name, *words)
+    def killed(name: str, *words: Any, **limits: Any) -> Any:
+        reply = call(name, *words, **limits)
         if name == "carry" and any(isinstance(word, bytes) and word.startswith(b"count:") for word in words):
             raise Killed
         return reply

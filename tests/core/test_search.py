@@ -180,8 +180,8 @@ def replies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     call = stage.broker.scripts.call
 
-    def measured(*words: Any) -> Any:
-        reply = call(*words)
+    def measured(*words: Any, **limits: Any) -> Any:
+        reply = call(*words, **limits)
         sizes.append(len(reply) if isinstance(reply, bytes) else 0)
         return reply
 
