@@ -247,10 +247,10 @@ def test_a_death_after_any_step_loses_neither_the_old_nor_the_new(
     dead: list[str] = []
 
     def dying(wrapped: Any) -> Any:
-        def call(name: str, *args: Any) -> Any:
+        def call(name: str, *args: Any, **limits: Any) -> Any:
             if dead:
                 raise Killed
-            answer = wrapped(name, *args)
+            answer = wrapped(name, *args, **limits)
             if name == step:
                 (answer() if callable(answer) else None)
                 dead.append(name)

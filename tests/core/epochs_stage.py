@@ -59,10 +59,10 @@ def kill_after(broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch) -> N
     """Make the process die after ``calls`` more script calls; the last one has reached Redis."""
     original, left = broker.scripts.call, [calls]
 
-    def dying(name: str, *args: Any) -> Any:
+    def dying(name: str, *args: Any, **limits: Any) -> Any:
         if left[0] == 0:
             raise Killed
         left[0] -= 1
-        return original(name, *args)
+        return original(name, *args, **limits)
 
     monkeypatch.setattr(broker.scripts, "call", dying)

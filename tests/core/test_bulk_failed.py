@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -129,9 +130,9 @@ def test_a_call_with_many_payloads_rests_in_between(
     calls: Counter[str] = Counter()
     call = stage.broker.scripts.call
 
-    def counted(name: str, *args: object) -> object:
+    def counted(name: str, *args: Any, **limits: Any) -> Any:
         calls[name] += 1
-        return call(name, *args)  # type: ignore[arg-type]
+        return call(name, *args, **limits)
 
     monkeypatch.setattr(stage.broker.scripts, "call", counted)
     assert verb(stage.queue) == {outcome: 10}

@@ -37,9 +37,9 @@ def scripts_called(broker: Broker) -> set[str]:
     names: set[str] = set()
     scripts = broker.scripts
 
-    def remember(send: Any, name: str, *args: Any) -> Any:
+    def remember(send: Any, name: str, *args: Any, **limits: Any) -> Any:
         names.add(name)
-        return send(name, *args)
+        return send(name, *args, **limits)
 
     for verb in ("call", "begin", "loaded"):
         setattr(scripts, verb, partial(remember, getattr(scripts, verb)))

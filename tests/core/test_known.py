@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -177,10 +178,10 @@ def test_a_call_that_is_sent_again_after_its_deadline_gets_the_reply_that_was_lo
     calls = []
     send = stage.broker.scripts.call
 
-    def twice(*words: object) -> object:
-        reply = send(*words)
+    def twice(*words: Any, **limits: Any) -> Any:
+        reply = send(*words, **limits)
         stage.wait(5000)
-        calls.append(send(*words))
+        calls.append(send(*words, **limits))
         return reply
 
     stage.broker.scripts.call = twice  # type: ignore[method-assign, assignment]
@@ -282,10 +283,10 @@ def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(
     dying = other(stage.broker)
     call = dying.scripts.call
 
-    def dies_before_the_discard(name: str, *words: object) -> object:
+    def dies_before_the_discard(name: str, *words: Any, **limits: Any) -> Any:
         if name == "discard":
             raise Killed
-        return call(name, *words)
+        return call(name, *words, **limits)
 
     monkeypatch.setattr(dying.scripts, "call", dies_before_the_discard)
     with pytest.raises(Killed):

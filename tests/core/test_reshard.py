@@ -212,13 +212,13 @@ def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker, monkeyp
     queue, fast = broker.queue("q", shards=2), other(broker)
     original, slept = broker.scripts.call, []
 
-    def slow(name: str, *args: Any) -> Any:
+    def slow(name: str, *args: Any, **limits: Any) -> Any:
         if name == "open" and not slept:
             slept.append(True)
             fast.epochs.finish("q")
             fast.reshard("q", 4)
             fast.pause("q", "out")
-        return original(name, *args)
+        return original(name, *args, **limits)
 
     monkeypatch.setattr(broker.scripts, "call", slow)
     broker.reshard("q", 3)

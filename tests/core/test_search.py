@@ -142,8 +142,8 @@ def test_a_hot_id_is_read_in_pieces(stage: Stage, monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     call = stage.broker.scripts.call
 
-    def counted(name: str, *rest: Any) -> Any:
-        reply = call(name, *rest)
+    def counted(name: str, *rest: Any, **limits: Any) -> Any:
+        reply = call(name, *rest, **limits)
         if name == "payloads":
             asked.append(len(reply[1]))
         return reply
@@ -274,10 +274,10 @@ def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.
     limits: list[int] = []
     call = stage.broker.scripts.call
 
-    def seen(name: str, keys: Any, *rest: Any) -> Any:
+    def seen(name: str, keys: Any, *rest: Any, **options: Any) -> Any:
         if name == "page":
             limits.append(int(rest[4]))
-        return call(name, keys, *rest)
+        return call(name, keys, *rest, **options)
 
     monkeypatch.setattr(stage.broker.scripts, "call", seen)
     assert len(ids(stage, "work")) == 1200

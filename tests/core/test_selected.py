@@ -240,9 +240,9 @@ def test_a_call_with_many_payloads_rests_in_between(stage: Stage, monkeypatch: p
     seen = [key_of(stage, ident) for ident in "abcdef"]
     calls, call = [], stage.broker.scripts.call
 
-    def noted(name: str, *args: Any) -> Any:
+    def noted(name: str, *args: Any, **limits: Any) -> Any:
         calls.append(name)
-        return call(name, *args)
+        return call(name, *args, **limits)
 
     monkeypatch.setattr(stage.broker.scripts, "call", noted)
     assert cancel(stage, seen) == ["cancelled"] * 6

@@ -149,8 +149,8 @@ def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
 def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     call, failures = broker.scripts.call, ["ack_early"]
 
-    def failing(name: str, *args: Any) -> Any:
-        reply = call(name, *args)
+    def failing(name: str, *args: Any, **limits: Any) -> Any:
+        reply = call(name, *args, **limits)
         if name in failures:
             failures.remove(name)
             raise QueueUnavailable("gone")

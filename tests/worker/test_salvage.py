@@ -55,12 +55,12 @@ def test_the_verdict_outlives_a_redis_that_fails_at_any_step(
     salvage = salvage_of([running(culprit)], hooks)
     call, failures = broker.scripts.call, [script]
 
-    def failing(name: str, *args: Any) -> Any:
+    def failing(name: str, *args: Any, **limits: Any) -> Any:
         if name not in failures:
-            return call(name, *args)
+            return call(name, *args, **limits)
         failures.remove(name)
         if applied:
-            call(name, *args)
+            call(name, *args, **limits)
         raise QueueUnavailable("gone")
 
     monkeypatch.setattr(broker.scripts, "call", failing)
@@ -81,8 +81,8 @@ def test_a_quarantined_job_is_expected_although_the_reply_of_its_settlement_was_
     salvage = salvage_of([running(job) for job in suspects], Hooks(), registry_of(work), expect=expected.append)
     call, failures = broker.scripts.call, ["fail"]
 
-    def failing(name: str, *args: Any) -> Any:
-        reply = call(name, *args)
+    def failing(name: str, *args: Any, **limits: Any) -> Any:
+        reply = call(name, *args, **limits)
         if name in failures:
             failures.remove(name)
             raise QueueUnavailable("gone")
