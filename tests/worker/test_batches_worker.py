@@ -155,7 +155,7 @@ def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker)
             put_payload(broker, "work", f"waits-{n}", n)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker.ending.stop_by)
+        eventually(lambda: worker.ending.consumer is not None and worker.ending.consumer._stopping)
         gate.set()
         stopper.join(DEADLINE)
     assert places(broker) == {"ready": 12}
