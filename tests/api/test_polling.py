@@ -1,4 +1,4 @@
-"""What a polling handler needs, wherever it runs: attempts, releases, and when the job was first scheduled."""
+"""Facts for a handler that polls, wherever it runs: attempts, releases, and when the job was first scheduled."""
 
 # ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations

@@ -78,7 +78,7 @@ def world(delayq: Any, db: None, settings: Any) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def read() -> list[Any]:
-    """What was read of the document: it takes seconds, and all tests of it get the same."""
+    """Parts of the OpenAPI document by test: reading takes seconds, and all tests of one view get the same."""
     return []
 
 

@@ -44,7 +44,7 @@ def call(*command: str) -> dict[str, Any]:
 
 
 def compare(command: tuple[str, ...], *more: str) -> dict[str, Any]:
-    """What a command finds, as far as both tell it."""
+    """Findings of a command, as far as both commands report them."""
     found = call(*command, *more)
     return {name: found[name] for name in ("rows", "known", "missing", "buried", "bad", "first", "outcomes")}
 
