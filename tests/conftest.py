@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 import redis
+from asgiref.sync import SyncToAsync
 
 from .support import processes
 from .support.cluster_box import ClusterBox
@@ -342,3 +343,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if leaked and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     processes.close_watchdog()
+
+
+@pytest.fixture
+def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the functions that coroutines ran in the thread of sync code."""
+    names: list[str] = []
+    inner = SyncToAsync.__call__
+
+    async def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(getattr(self.func, "__name__", "?"))
+        return await inner(self, *args, **kwargs)
+
+    monkeypatch.setattr(SyncToAsync, "__call__", counted)
+    return names

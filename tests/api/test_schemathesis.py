@@ -78,7 +78,7 @@ def world(delayq: Any, db: None, settings: Any) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def read() -> list[Any]:
-    """Parts of the OpenAPI document by test: reading takes seconds, and all tests of one view get the same."""
+    """Return the list that keeps the OpenAPI document, whose reading takes seconds, for all tests of this file."""
     return []
 
 

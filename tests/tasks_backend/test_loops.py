@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import SyncToAsync, sync_to_async
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_delayq.backends import DelayQBackend, compat
@@ -27,20 +27,6 @@ def _warm(delayq: Broker) -> None:
     """Every test has a Redis of its own, with the queues open."""
     for task in (deeds.noop, deeds.letter):
         delayq.queue(task.queue_name)
-
-
-@pytest.fixture
-def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the functions that coroutines ran in the thread of sync code."""
-    names: list[str] = []
-    inner = SyncToAsync.__call__
-
-    async def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        names.append(getattr(self.func, "__name__", "?"))
-        return await inner(self, *args, **kwargs)
-
-    monkeypatch.setattr(SyncToAsync, "__call__", counted)
-    return names
 
 
 def test_two_hundred_concurrent_aenqueue_need_no_thread(delayq: Broker, hops: list[str]) -> None:
