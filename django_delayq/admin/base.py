@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 else:
     Base = admin.ModelAdmin
 
-__all__ = ["AdminPages", "ReadOnlyAdmin", "fields_of"]
-
 
 def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
     """Return the names of all fields in the fieldsets, for ``readonly_fields``."""

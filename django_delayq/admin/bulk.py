@@ -18,7 +18,8 @@ from django.views.decorators.http import require_POST
 
 from .. import repair
 from ..models import BulkAction, FailedJob, MorgueJob
-from . import content, formatting
+from ..settings.conf import mask
+from . import formatting
 from .base import ReadOnlyAdmin
 from .filters import StateFilter
 from .job_actions import phrases
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from django.db.models import Model
     from django.http import HttpRequest
     from django.utils.safestring import SafeString
-
-__all__ = ["BulkActionAdmin"]
 
 _KINDS: Final = {"done": "good", "failed": "bad", "stopped": "late"}
 _NAMES: Final = {model.__name__: model._meta.verbose_name_plural for model in (FailedJob, MorgueJob)}
@@ -153,7 +152,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """Return the target and its filters."""
         text = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
-        lines = [_condition(row.target, name, value) for name, value in content.mask().value(filters).items()]
+        lines = [_condition(row.target, name, value) for name, value in mask().value(filters).items()]
         return format_html("{}{}", text, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))

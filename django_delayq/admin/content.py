@@ -18,28 +18,8 @@ from django.utils.translation import ngettext
 
 from ..core.job import Payload
 from ..settings.conf import mask
-from ..status.job_content import argument_names, call_rows, loaded, split_call
+from ..status.job_content import call_rows, loaded
 from .formatting import NOTHING
-
-__all__ = [
-    "argument_names",
-    "brief",
-    "call_rows",
-    "call_table",
-    "error_line",
-    "json_pre",
-    "json_text",
-    "loaded",
-    "mapping_table",
-    "mask",
-    "payload_table",
-    "pre",
-    "pretty",
-    "project_frame",
-    "raw",
-    "split_call",
-    "traceback_html",
-]
 
 #: characters after which a displayed value is cut
 LONGEST: Final = 20_000

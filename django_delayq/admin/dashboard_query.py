@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..status import QueueStatus
     from .dashboard_snapshots import DashboardSnapshot
 
-__all__ = ["COLUMNS", "HEATS", "PLACES", "SPAN_NAMES", "DashboardQuery"]
-
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 HEATS: Final[Mapping[str, Any]] = {
     "ready": gettext_lazy("ready"),

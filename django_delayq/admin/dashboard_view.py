@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..status import Change, QueueStatus, RunningJob, WorkerStatus
     from .dashboard_urls import DashboardUrls
 
-__all__ = ["MOST_QUEUES", "DashboardView", "tiles"]
-
 #: maximum number of queues and workers on a page
 MOST_QUEUES: Final = 100
 MOST_WORKERS: Final = 50

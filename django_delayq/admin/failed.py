@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..models import FailedJob
 
-__all__ = ["FailedJobAdmin"]
-
 
 class FailedJobAdmin(MirroredAdmin):
     """Mirror of the failed jobs."""

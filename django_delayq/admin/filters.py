@@ -13,13 +13,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from . import content
+from ..settings.conf import mask
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.http import HttpRequest
-
-__all__ = ["AgeFilter", "AttemptFilter", "StateFilter", "ValueFilter", "distinct_values", "lookups_of", "value_filter"]
 
 #: maximum number of choices of a filter; other values can be given in the URL
 MOST: Final = 50
@@ -75,7 +73,7 @@ class ValueFilter(_Filter):
         """Return the first values; the empty one gets a label."""
         values = distinct_values(model_admin.model._default_manager.all(), self.field)
         # A reason is free text: values that would be masked are not offered.
-        return [(value, value or self.nothing) for value in values if content.mask().text(value) == value]
+        return [(value, value or self.nothing) for value in values if mask().text(value) == value]
 
     def has_output(self) -> bool:
         """Return True even for a single value, which is informative, or a current value not among the first."""

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..history.records import DIED, SILENT, state_of
 from ..models.history import PipelineRun
+from ..settings.conf import mask
 from . import content, formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
-
-__all__ = ["PipelineRunAdmin"]
 
 _KINDS: Final = {"finished": "good", "failed": "bad", DIED: "bad", "stopped": "late"}
 _DIED: Final = _("died")
@@ -148,7 +147,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
             "number_done": formatting.grouped(run.rows),
             "number_total": self.rows_total(run),
             "run_time": self.run_time(run),
-            "error": content.mask().text(run.error),
+            "error": mask().text(run.error),
             "died": state_of(run) == DIED,
             "last_heartbeat": self.last_heartbeat(run),
             "progress_url": self.url("progress", run.pk),
@@ -234,12 +233,12 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     @admin.display(description=_("error"))
     def whole_error(self, row: PipelineRun) -> SafeString | str:
         """Return the whole error."""
-        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
+        return content.pre(mask().text(row.error)) if row.error else formatting.NOTHING
 
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
         """Return options and position of the run, secrets masked."""
-        detail = content.mask().value(row.detail)
+        detail = mask().value(row.detail)
         if isinstance(detail, dict) and detail:
             return content.mapping_table(detail)
         return content.pre(content.pretty(detail)) if detail else formatting.NOTHING

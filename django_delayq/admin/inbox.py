@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ..models import InboxEntry
 
-__all__ = ["InboxEntryAdmin"]
-
 
 class InboxEntryAdmin(ReadOnlyAdmin):
     """Entries of ``@exactly_once``, and of API requests that stored durable jobs."""

@@ -32,18 +32,6 @@ from .paging import CappedCount
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-__all__ = [
-    "BURY",
-    "DISCARD",
-    "LONG_COLUMNS",
-    "RETRY_IN",
-    "RETRY_NOW",
-    "JobAction",
-    "JobActionsMixin",
-    "phrases",
-    "result_message",
-]
-
 #: long columns that are not needed to identify a row
 LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
 #: rows in which a confirmation page counts queues and tasks

@@ -13,12 +13,11 @@ from django.utils.translation import ngettext, pgettext
 from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
 from ..core.operations.views import JobView
 from ..core.task import registry
-from ..settings.conf import conf
+from ..settings.conf import conf, mask
+from ..status.job_content import call_rows
 from . import content, formatting
 from .browse import MOST_BYTES
 from .formatting import When, duration, moment
-
-__all__ = ["Argument", "Content", "JobViewModel", "PayloadViewModel", "payload_view_model", "state_word"]
 
 #: characters of the arguments that a list shows
 _LINE: Final = 100
@@ -131,7 +130,7 @@ class JobViewModel:
     @property
     def postponed_for(self) -> str:
         """Reason why the attempt cannot start."""
-        return content.mask().text(self.job.postponed_for)
+        return mask().text(self.job.postponed_for)
 
     @property
     def quarantine(self) -> str:
@@ -176,7 +175,7 @@ class JobViewModel:
     @property
     def reason(self) -> str:
         """Reason for the burial."""
-        return content.mask().text(self.view.reason)
+        return mask().text(self.view.reason)
 
     @property
     def failed(self) -> When | None:
@@ -203,7 +202,7 @@ class JobViewModel:
     @property
     def error_message(self) -> str:
         """Message of the last error."""
-        return content.mask().text(str(self.view.error.get("message") or ""))
+        return mask().text(str(self.view.error.get("message") or ""))
 
     @property
     def error_line(self) -> str:
@@ -214,7 +213,7 @@ class JobViewModel:
     @property
     def traceback(self) -> str:
         """Traceback of the last error."""
-        return content.mask().traceback(str(self.view.error.get("traceback") or ""))
+        return mask().traceback(str(self.view.error.get("traceback") or ""))
 
     @property
     def error_rest(self) -> list[Argument]:
@@ -248,7 +247,7 @@ class JobViewModel:
         if job.merged:
             return [], ""
         try:
-            rows = content.call_rows(job.task, job.args)
+            rows = call_rows(job.task, job.args)
         except ValueError:
             text = _("This content does not have the format of task arguments, so it is shown as stored.")
             return [Argument("", content.json_text(job.args))], text
@@ -269,16 +268,14 @@ class JobViewModel:
             return formatting.size(self.view.size)
         stored = self.job.args
         try:
-            text = ", ".join(
-                f"{name}={content.brief(value)}" for name, value in content.call_rows(self.job.task, stored)
-            )
+            text = ", ".join(f"{name}={content.brief(value)}" for name, value in call_rows(self.job.task, stored))
         except ValueError:
             text = " ".join(content.json_text(stored).split())
         return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:
-    return [Argument(name, content.pretty(value)) for name, value in content.mask().value(values).items()]
+    return [Argument(name, content.pretty(value)) for name, value in mask().value(values).items()]
 
 
 def payload_view_model(payload: Payload) -> PayloadViewModel:

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
@@ -17,7 +16,6 @@ import django_delayq
 from .. import connections
 from ..core.inputs import short
 from ..core.operations.views import JobView
-from ..models import LiveJob
 from .attempts import AttemptPages
 from .browse import (
     BrowseQuery,
@@ -27,8 +25,6 @@ from .formatting import moment
 from .forms import RescheduleForm
 from .job_view_model import payload_view_model
 from .live_bulk import LiveBulkPages
-
-__all__ = ["LiveJobAdmin", "register"]
 
 PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
@@ -199,8 +195,3 @@ def can_move(view: JobView) -> bool:
 def place_of(view: JobView) -> str:
     """Return the place in whose list the job appears."""
     return {"reserved": "reserved", "morgue": "morgue"}.get(view.state, "waiting")
-
-
-def register(site: AdminSite) -> None:
-    """Register these pages with a site."""
-    site.register(LiveJob, LiveJobAdmin)

@@ -25,8 +25,6 @@ from .live_list import LiveListPages
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-__all__ = ["LONGEST", "LiveBulkPages"]
-
 #: maximum seconds of a request that changes all jobs that match
 LONGEST: Final = 10.0
 MOST_SELECTED: Final = 250

@@ -15,8 +15,6 @@ from ..core.operations.job_filter import JobFilter
 if TYPE_CHECKING:
     from django.http import QueryDict
 
-__all__ = ["FILTERS", "filter_of", "given_filters"]
-
 #: parameters of the address
 FILTERS: Final = (
     *("text", "task", "prefix", "id_from", "id_to", "failures", "failures_to", "never_started"),

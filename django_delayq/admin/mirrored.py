@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
+from ..settings.conf import mask
 from . import content, formatting
 from .edit import EditMixin
 from .job_actions import DISCARD, LONG_COLUMNS, RETRY_IN, RETRY_NOW, JobAction, JobActionsMixin
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from ..models import MirroredJob
-
-__all__ = ["MirroredAdmin"]
 
 #: characters of an error's message that a list reads
 _MESSAGE_START: Final = 300
@@ -181,7 +180,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("message"))
     def message(self, row: MirroredJob) -> SafeString:
         """Return the whole message."""
-        return content.pre(content.mask().text(row.error_message) or formatting.NOTHING)
+        return content.pre(mask().text(row.error_message) or formatting.NOTHING)
 
     @admin.display(description=_("traceback"))
     def traceback(self, row: MirroredJob) -> SafeString | str:
@@ -219,7 +218,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         context = options.get("context")
         if not isinstance(context, dict) or not context:
             return formatting.NOTHING
-        return content.mapping_table(content.mask().value(context))
+        return content.mapping_table(mask().value(context))
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
@@ -233,7 +232,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         if moment is not None:
             del rest["expires_ms"]
             rest["expires"] = formatting.exact(moment)
-        return content.mapping_table(content.mask().value(rest)) if rest else formatting.NOTHING
+        return content.mapping_table(mask().value(rest)) if rest else formatting.NOTHING
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:

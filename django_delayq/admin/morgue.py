@@ -9,7 +9,8 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from . import content, formatting
+from ..settings.conf import mask
+from . import formatting
 from .base import fields_of
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import DISCARD
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from ..models import MorgueJob
-
-__all__ = ["MorgueJobAdmin"]
 
 RETRY_NOW: Final = replace(
     NOW, effect=_("They leave the morgue, and the next free worker runs them. Their failures are reset.")
@@ -77,5 +76,5 @@ class MorgueJobAdmin(MirroredAdmin):
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial."""
-        reason = content.mask().text(row.reason) or row.outcome or formatting.NOTHING
+        reason = mask().text(row.reason) or row.outcome or formatting.NOTHING
         return formatting.badge(reason, "bad" if row.reason == "poison" else "")

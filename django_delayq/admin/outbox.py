@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
-from ..settings.conf import conf
+from ..settings.conf import conf, mask
 from . import content, formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter, distinct_values
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from ..models import OutboxJob
-
-__all__ = ["OutboxJobAdmin", "as_uuid"]
 
 #: maximum number of queues named in a search, to use the index that begins with the queue
 _MOST_QUEUES: Final = 900
@@ -118,7 +116,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:
         """Return Redis's last error."""
-        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
+        return content.pre(mask().text(row.error)) if row.error else formatting.NOTHING
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:

@@ -22,8 +22,6 @@ from .queue_forms import CreateForm, DeleteForm, LimitsForm, ReshardForm
 from .queue_view_model import QueueViewModel
 from .redis_pages import RedisPages
 
-__all__ = ["QueueChanges", "queue_or_404"]
-
 #: verb that changes a queue → label of its button
 CHANGES: Final = {
     "limit": gettext_lazy("Change limits…"),

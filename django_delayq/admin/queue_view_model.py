@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..core.operations.inspector import Counts
     from ..core.queue import Queue
 
-__all__ = ["QueueViewModel", "WorkerViewModel", "workers_of"]
-
 COUNTER_NAMES: Final = {
     "scheduled": gettext_lazy("scheduled"),
     "done": gettext_lazy("done"),

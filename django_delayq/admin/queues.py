@@ -6,7 +6,6 @@ from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin.sites import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -16,7 +15,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import connections
 from ..core import bulk, depths
 from ..core.records.keys import MAX_SHARDS
-from ..models import QueueEntry
 from ..repair.sweeping import Sweep
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import grouped, moment
@@ -26,8 +24,6 @@ from .queue_switches import QueueSwitches
 from .queue_view_model import PLACES, QueueViewModel, workers_of
 from .recurring import RecurringPages
 from .worker_commands import WorkerCommands
-
-__all__ = ["QueueEntryAdmin", "register"]
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
@@ -183,8 +179,3 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
             % numbers,
         )
-
-
-def register(site: AdminSite) -> None:
-    """Register these pages with a site."""
-    site.register(QueueEntry, QueueEntryAdmin)

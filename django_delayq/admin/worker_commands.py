@@ -19,8 +19,6 @@ from .formatting import moment
 from .queue_view_model import WorkerViewModel
 from .redis_pages import RedisPages
 
-__all__ = ["WORKER_LABELS", "WORKER_VERBS", "WorkerCommands"]
-
 #: command → permission that it needs
 WORKER_VERBS: Final = {"stop": "stop", "drain": "stop", "dump": "dump"}
 WORKER_LABELS: Final = {

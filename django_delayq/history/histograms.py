@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = ["BUCKETS", "add", "add_all", "bounds_of", "empty", "quantile"]
-
 #: number of counts in a histogram
 BUCKETS: Final = 32
 

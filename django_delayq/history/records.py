@@ -25,8 +25,6 @@ from django.utils import timezone
 
 from ..models.history import PipelineRun
 
-__all__ = ["BEAT", "DIED", "SILENT", "Record", "record", "state_of"]
-
 logger: Final = logging.getLogger("django_delayq.history")
 
 #: a running pipeline run without a heartbeat for this long has died with its process

@@ -23,8 +23,6 @@ from .moments import begin_of, to_row
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["COPY_BEYOND", "FIELDS", "HOURS", "replace_days"]
-
 #: number of rows above which PostgreSQL is filled by COPY, three to four times as fast as INSERT
 COPY_BEYOND: Final = 20_000
 #: rows per INSERT or DELETE

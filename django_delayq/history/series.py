@@ -24,8 +24,6 @@ from . import histograms
 from .moments import from_row
 from .periods import Period, SeriesQuery
 
-__all__ = ["COLUMNS", "COUNTS", "FAILURES", "SeriesSum", "Summary", "added", "summary"]
-
 COUNTS: Final = (
     "runs",
     *COUNTED,
