@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import django
@@ -28,9 +28,21 @@ else:
     Base = admin.ModelAdmin
 
 
-def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
-    """Return the names of all fields in the fieldsets, for ``readonly_fields``."""
-    return tuple(name for _title, fieldset in fieldsets for name in fieldset["fields"])
+def column(field: str, show: Callable[[Any], object], description: Any, *, ordering: str | None = None) -> Any:
+    """Return a column of a list, or a line of a row's page, that shows one field of the row.
+
+    Args:
+        field: name of the field.
+        show: function that formats its value.
+        description: heading.
+        ordering: field by which the list can be sorted.
+    """
+
+    @admin.display(description=description, ordering=ordering)
+    def display(self: Any, row: Any) -> object:
+        return show(getattr(row, field))
+
+    return display
 
 
 class AdminPages(Base):

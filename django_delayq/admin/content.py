@@ -120,6 +120,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> Safe
 # --- errors
 
 
+def message_pre(text: str) -> SafeString | str:
+    """Return the whole message of an error, masked, in a preformatted box."""
+    return pre(mask().text(text)) if text else NOTHING
+
+
 def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
     """Return the class of an error and the first line of its message; the title has more of it."""
     if not kind and not message:

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..settings.conf import conf
 from . import formatting
-from .base import fields_of
+from .base import column
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .mirrored import MirroredAdmin
@@ -46,17 +46,13 @@ class FailedJobAdmin(MirroredAdmin):
         (_("Error"), {"fields": ("error_class", "message", "traceback")}),
         (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     @admin.display(description=_("failed, next attempt"), ordering="failed_at")
     def when(self, row: FailedJob) -> SafeString:
         """Return the time since the failure, and below it the next due time."""
         return format_html("<div>{}</div> {}", self.failed(row), self.next_attempt(row))
 
-    @admin.display(description=_("failed"))
-    def failed(self, row: FailedJob) -> SafeString | str:
-        """Return the time since the failure."""
-        return formatting.ago(row.failed_at)
+    failed = column("failed_at", formatting.ago, _("failed"))
 
     @admin.display(description=_("next attempt"))
     def next_attempt(self, row: FailedJob) -> SafeString | str:

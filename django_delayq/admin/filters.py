@@ -161,21 +161,25 @@ class AttemptFilter(_Filter):
         return {"failures__gte": low} if high is None else {"failures__gte": low, "failures__lte": high}
 
 
-class StateFilter(_Filter):
-    """Filter by the state of a row, for models with a ``State``."""
+class ChoiceFilter(_Filter):
+    """Filter by a field with choices, named ``parameter_name``."""
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
+        """Return the choices of the field."""
+        field: Any = model_admin.model._meta.get_field(self.parameter_name)
+        return list(field.choices)
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the lookup of the choice."""
+        value = self.value()
+        return {str(self.parameter_name): value} if value in dict(self.lookup_choices) else {}
+
+
+class StateFilter(ChoiceFilter):
+    """Filter by the state of a row."""
 
     title = _("state")
     parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """Return the model's states."""
-        model: Any = model_admin.model
-        return list(model.State.choices)
-
-    def chosen(self) -> dict[str, Any]:
-        """Return the lookup of the state."""
-        value = self.value()
-        return {"state": value} if value in {state for state, _label in self.lookup_choices} else {}
 
 
 def lookups_of(changelist: ChangeList) -> dict[str, Any]:

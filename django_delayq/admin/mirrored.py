@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.task import registry
 from ..settings.conf import mask
 from . import content, formatting
+from .base import column
 from .edit import EditMixin
 from .job_actions import DISCARD, LONG_COLUMNS, RETRY_IN, RETRY_NOW, JobAction, JobActionsMixin
 from .redis_state import RedisState, read_state
@@ -74,10 +75,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
-    @admin.display(description=_("id"))
-    def job(self, row: MirroredJob) -> SafeString | str:
-        """Return the job's id."""
-        return formatting.named(row.job_id)
+    job = column("job_id", formatting.named, _("id"))
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: MirroredJob) -> SafeString:
@@ -172,20 +170,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Return plain or merged."""
         return gettext("merged: one attempt handles all its payloads") if row.merged else gettext("plain")
 
-    @admin.display(description=_("key"))
-    def generation(self, row: MirroredJob) -> str:
-        """Return the key."""
-        return str(row.key)
-
-    @admin.display(description=_("message"))
-    def message(self, row: MirroredJob) -> SafeString:
-        """Return the whole message."""
-        return content.pre(mask().text(row.error_message) or formatting.NOTHING)
-
-    @admin.display(description=_("traceback"))
-    def traceback(self, row: MirroredJob) -> SafeString | str:
-        """Return the traceback."""
-        return content.traceback_html(row.error_traceback)
+    generation = column("key", str, _("key"))
+    message = column("error_message", content.message_pre, _("message"))
+    traceback = column("error_traceback", content.traceback_html, _("traceback"))
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: MirroredJob) -> SafeString | str:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..settings.conf import mask
 from . import formatting
-from .base import fields_of
+from .base import column
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import DISCARD
 from .job_actions import RETRY_IN as LATER
@@ -56,22 +56,14 @@ class MorgueJobAdmin(MirroredAdmin):
         (_("Error"), {"fields": ("why", "outcome", "error_class", "message", "traceback")}),
         (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     @admin.display(description=_("buried"), ordering="buried_at")
     def when(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial, and the time since."""
         return format_html("<div>{}</div> {}", self.why(row), self.buried(row))
 
-    @admin.display(description=_("buried"))
-    def buried(self, row: MorgueJob) -> SafeString | str:
-        """Return the time since the burial."""
-        return formatting.ago(row.buried_at)
-
-    @admin.display(description=_("was due"))
-    def was_due(self, row: MorgueJob) -> SafeString | str:
-        """Return the time since the job was due."""
-        return formatting.ago(row.due_at)
+    buried = column("buried_at", formatting.ago, _("buried"))
+    was_due = column("due_at", formatting.ago, _("was due"))
 
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:

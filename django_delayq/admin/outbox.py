@@ -10,9 +10,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
-from ..settings.conf import conf, mask
+from ..settings.conf import conf
 from . import content, formatting
-from .base import ReadOnlyAdmin, fields_of
+from .base import ReadOnlyAdmin, column
 from .filters import StateFilter, distinct_values
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         (_("State"), {"fields": ("status", "tries", "whole_error")}),
         (_("Content"), {"fields": ("content", "context")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without the packed jobs."""
@@ -76,10 +75,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
             return queryset.filter(job_id=term), False
         return queryset.filter(queue__in=queues, job_id=term), False
 
-    @admin.display(description=_("id"))
-    def job(self, row: OutboxJob) -> SafeString | str:
-        """Return the job's id."""
-        return formatting.named(row.job_id)
+    job = column("job_id", formatting.named, _("id"))
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: OutboxJob) -> SafeString:
@@ -98,25 +94,10 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         late_after = conf().admin.late_after if row.state in row.WAITING else None
         return formatting.until(formatting.from_ms(row.expected_ms), late_after=late_after)
 
-    @admin.display(description=_("written"))
-    def written(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the row was written."""
-        return formatting.ago(row.created_at)
-
-    @admin.display(description=_("sent"))
-    def sent(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the job was sent."""
-        return formatting.ago(row.sent_at)
-
-    @admin.display(description=_("last seen in Redis"))
-    def checked(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the job was last found in Redis."""
-        return formatting.ago(row.checked_at)
-
-    @admin.display(description=_("error"))
-    def whole_error(self, row: OutboxJob) -> SafeString | str:
-        """Return Redis's last error."""
-        return content.pre(mask().text(row.error)) if row.error else formatting.NOTHING
+    written = column("created_at", formatting.ago, _("written"))
+    sent = column("sent_at", formatting.ago, _("sent"))
+    checked = column("checked_at", formatting.ago, _("last seen in Redis"))
+    whole_error = column("error", content.message_pre, _("error"))
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:
