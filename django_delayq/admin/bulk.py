@@ -21,7 +21,7 @@ from ..settings.conf import mask
 from . import formatting
 from .base import column
 from .filters import StateFilter
-from .job_actions import phrases
+from .outcomes import phrases
 from .progress import ProgressAdmin
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from ..settings.conf import mask
 from ..status.job_content import argument_names, loaded, split_call
 from . import formatting
 from .forms import CallForm, EditForm, PayloadsForm
-from .job_actions import JobActionsMixin, result_message
+from .job_actions import JobActionsMixin
+from .outcomes import result_message
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from .. import repair
 from ..core.errors import DelayQError
 from ..settings.conf import conf
 from .base import ReadOnlyAdmin
 from .filters import lookups_of
-from .formatting import grouped
 from .forms import DelayForm
+from .outcomes import result_message
 from .paging import CappedCount
 
 if TYPE_CHECKING:
@@ -224,56 +224,6 @@ def _moment(text: str | None) -> datetime | None:
     if moment is None or timezone.is_aware(moment) is not settings.USE_TZ:
         return None
     return min(moment, timezone.now())
-
-
-# --- results
-
-
-def _phrase(outcome: str, n: int) -> str:
-    match outcome:
-        case "retried":
-            return ngettext("%(n)s job will be retried.", "%(n)s jobs will be retried.", n) % {"n": grouped(n)}
-        case "discarded":
-            return ngettext("%(n)s job was discarded.", "%(n)s jobs were discarded.", n) % {"n": grouped(n)}
-        case "buried":
-            return ngettext("%(n)s job was buried.", "%(n)s jobs were buried.", n) % {"n": grouped(n)}
-        case "live":
-            return ngettext(
-                "%(n)s job was not changed, because another job with its id is live.",
-                "%(n)s jobs were not changed, because other jobs with their ids are live.",
-                n,
-            ) % {"n": grouped(n)}
-        case "running":
-            return ngettext(
-                "%(n)s job was not changed, because it is running.",
-                "%(n)s jobs were not changed, because they are running.",
-                n,
-            ) % {"n": grouped(n)}
-        case "gone":
-            return ngettext(
-                "%(n)s job no longer existed: it was run, changed or removed in the meantime.",
-                "%(n)s jobs no longer existed: they were run, changed or removed in the meantime.",
-                n,
-            ) % {"n": grouped(n)}
-    return f"{outcome}: {n}"
-
-
-_DONE: Final = ("retried", "discarded", "buried")
-_NOT_DONE: Final = ("live", "running", "gone")
-
-
-def phrases(outcomes: Mapping[str, int]) -> list[str]:
-    """Return one sentence for each outcome."""
-    usual = (*_DONE, *_NOT_DONE)
-    ordered = [*usual, *sorted(set(outcomes) - set(usual))]
-    return [_phrase(outcome, outcomes[outcome]) for outcome in ordered if outcomes.get(outcome)]
-
-
-def result_message(outcomes: Mapping[str, int]) -> tuple[int, str]:
-    """Return level and text of the result message."""
-    sentences = phrases(outcomes)
-    done = sentences and not any(number for outcome, number in outcomes.items() if outcome not in _DONE)
-    return messages.SUCCESS if done else messages.WARNING, " ".join(sentences) or _("Nothing was done.")
 
 
 def _summary(outcomes: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
+from ..core.job import POSTPONED, STARTED, STOPPING, Job
 from ..core.operations.views import JobView
 from ..core.task import registry
 from ..settings.conf import conf, mask
@@ -50,14 +50,6 @@ class Content:
     context: list[Argument] = field(default_factory=list)
     #: why the stored bytes cannot be decoded; then they are the only argument
     damage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadViewModel:
-    """Payload of a merged job."""
-
-    score: str
-    text: str
 
 
 class JobViewModel:
@@ -276,8 +268,3 @@ class JobViewModel:
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:
     return [Argument(name, content.pretty(value)) for name, value in mask().value(values).items()]
-
-
-def payload_view_model(payload: Payload) -> PayloadViewModel:
-    """Return the view model of a payload with its score."""
-    return PayloadViewModel(payload.score, content.json_text(payload.data))

@@ -21,9 +21,9 @@ from .browse import (
     BrowseQuery,
     whole_number,
 )
+from .content import json_text
 from .formatting import moment
 from .forms import RescheduleForm
-from .job_view_model import payload_view_model
 from .live_bulk import LiveBulkPages
 
 PAYLOADS: Final = 50
@@ -67,7 +67,7 @@ class LiveJobAdmin(LiveBulkPages, AttemptPages):
         context = {
             "item": item,
             "now": moment(now_ms, now_ms),
-            "payloads": [payload_view_model(one) for one in page_of],
+            "payloads": [(one.score, json_text(one.data)) for one in page_of],
             "payloads_begin": begin,
             "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
             "payloads_before": page - 1,

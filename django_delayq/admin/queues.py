@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode
 
@@ -14,6 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
 from ..core import bulk, depths
+from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..repair.sweeping import Sweep
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
@@ -126,15 +128,8 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         queue = queue_or_404(object_id)
         if request.method != "POST":
             return self.confirm(request, "queue_run", _("Run all now"), queue, yes=_("Run all now"))
-        sweep = Sweep(LONGEST_SWEEP)
-        counts: dict[str, int] = {}
-        try:
-            counts |= sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
-        finally:  # also if Redis became unavailable midway
-            self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
-        if sweep.over:
-            self.warn_unfinished(request, sweep)
-        else:
+        counts = self.sweep(request, queue, "run all now", bulk.run_all_now)
+        if counts is not None:
             moved = counts.get("moved", 0)
             messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
         return self.back(self.url("change", queue.name))
@@ -147,35 +142,36 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             return self.confirm(
                 request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
             )
-        sweep = Sweep(LONGEST_SWEEP)
-        counts: dict[str, int] = {}
-        try:
-            counts |= sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
-            if form.cleaned_data["morgue"]:
-                counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
-        finally:  # also if Redis became unavailable midway
-            self.note(request, queue.name, f"purge: {counts or sweep.seen}")
-        cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
-        if sweep.over:
-            self.warn_unfinished(request, sweep)
-        else:
+        verbs = (bulk.cancel_all, bulk.discard_all) if form.cleaned_data["morgue"] else (bulk.cancel_all,)
+        counts = self.sweep(request, queue, "purge", *verbs)
+        if counts is not None:
+            cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
             text = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
             if form.cleaned_data["morgue"]:
-                text += (
-                    " "
-                    + ngettext(
-                        "%d job in the morgue was discarded.", "%d jobs in the morgue were discarded.", discarded
-                    )
-                    % discarded
+                also = ngettext(
+                    "%d job in the morgue was discarded.", "%d jobs in the morgue were discarded.", discarded
                 )
+                text = f"{text} {also % discarded}"
             messages.success(request, text)
         return self.back(self.url("change", queue.name))
 
-    def warn_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
-        """Warn the user that the sweep hit its time limit."""
+    def sweep(
+        self, request: HttpRequest, queue: Queue, name: str, *verbs: Callable[..., dict[str, int]]
+    ) -> dict[str, int] | None:
+        """Run verbs on all jobs of a queue. Return the counts; None if the time limit was hit, with a warning."""
+        sweep = Sweep(LONGEST_SWEEP)
+        counts: dict[str, int] = {}
+        try:
+            for verb in verbs:
+                counts |= sweep.run(lambda progress, verb=verb: verb(queue, progress=progress))  # type: ignore[misc]
+        finally:  # also if Redis became unavailable midway
+            self.note(request, queue.name, f"{name}: {counts or sweep.seen}")
+        if not sweep.over:
+            return counts
         numbers = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
         messages.warning(
             request,
             _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
             % numbers,
         )
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from django.contrib import messages
@@ -51,7 +52,7 @@ class WorkerCommands(RedisPages):
 
     def worker_pages(self) -> list[URLPattern]:
         """Return the URLs of these pages."""
-        views = {"stop": self.stop_view, "drain": self.drain_view, "dump": self.dump_view}
+        views = {word: partial(self.command_view, word=word) for word in _TEXTS} | {"dump": self.dump_view}
         return [
             self.page(f"workers/<path:worker>/{word}/", view, word, verb=WORKER_VERBS[word], methods="GET HEAD POST")
             for word, view in views.items()
@@ -64,14 +65,6 @@ class WorkerCommands(RedisPages):
             replace(one, commands=[(str(WORKER_LABELS[word]), self.url(word, one.name)) for word in may])
             for one in workers
         ]
-
-    def stop_view(self, request: HttpRequest, worker: str) -> HttpResponse:
-        """Stop a worker."""
-        return self._command(request, unquote(worker), "stop")
-
-    def drain_view(self, request: HttpRequest, worker: str) -> HttpResponse:
-        """Let a worker finish its jobs and reserve no more."""
-        return self._command(request, unquote(worker), "drain")
 
     def dump_view(self, request: HttpRequest, worker: str) -> HttpResponse:
         """Show the stacks of a worker's threads; a POST requests new ones."""
@@ -91,8 +84,9 @@ class WorkerCommands(RedisPages):
             trail=[(name, ""), (title, "")],
         )
 
-    def _command(self, request: HttpRequest, worker: str, word: str) -> HttpResponse:
-        name = _known(worker)
+    def command_view(self, request: HttpRequest, worker: str, word: str) -> HttpResponse:
+        """Render the confirmation page of a command, or send it."""
+        name = _known(unquote(worker))
         if request.method == "POST":
             self._send(request, name, word)
             return self.back(self.url("changelist"))
