@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -181,7 +181,7 @@ class JobActionsMixin(ReadOnlyAdmin):
     def _carry_out(self, request: HttpRequest, target: Target, action: JobAction, seconds: float) -> Counter[str]:
         rows = list(target.rows.defer(*LONG_COLUMNS))
         try:
-            outcomes = _VERBS[action.verb](rows, seconds)
+            outcomes = repair.VERBS[action.verb](rows, seconds or None)
         except DelayQError:
             self.note(
                 request,
@@ -206,13 +206,6 @@ class JobActionsMixin(ReadOnlyAdmin):
         self.note(request, [order], CHANGE, f"{action.title}: {target.total}")
         self.message_user(request, _("A worker carries out this action. This page shows its progress."), messages.INFO)
         return reverse("admin:django_delayq_bulkaction_change", args=[order.pk], current_app=self.admin_site.name)
-
-
-_VERBS: Final[Mapping[str, Callable[[list[Any], float], Counter[str]]]] = {
-    "retry": lambda rows, seconds: repair.retry(rows, delay=seconds or None),
-    "discard": lambda rows, seconds: repair.discard(rows),
-    "bury": lambda rows, seconds: repair.bury(rows),
-}
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -72,6 +72,12 @@ class DelayQCommand(BaseCommand):
         """Run the command."""
         raise NotImplementedError
 
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Print lines of text on stdout."""
+        for line in lines:
+            self.stdout.write(line)
+        self.stdout.flush()
+
     def print_json(self, value: object) -> None:
         """Print ``value`` as JSON on stdout."""
         self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -18,7 +18,6 @@ from .base import DelayQCommand, count_text, positive
 from .pipeline.job_writer import column_names, known_task
 
 if TYPE_CHECKING:
-    from ..core.comparison import Counts
     from ..repair.row_comparison import RowComparison
 
 
@@ -90,10 +89,10 @@ def add_rows(parser: ArgumentParser, *, required: bool) -> None:
     )
 
 
-def bad_rows_text(bad: int, counts: Counts) -> str:
+def bad_rows_text(bad: int, first: Iterable[tuple[str | None, str]]) -> str:
     """Return the lines that name the first rows which cannot have a job."""
     lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
-    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in counts.first_bad])
+    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in first])
 
 
 def row_jobs(options: Mapping[str, Any]) -> RowJobs:
@@ -143,7 +142,7 @@ def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, A
     result: dict[str, Any] = {"state": "dry run" if options["dry_run"] else "finished", **counts.values()}
     command.stderr.write(counts.summary(include_morgue=jobs.include_morgue))
     if counts.bad:
-        command.stderr.write(bad_rows_text(counts.bad, counts))
+        command.stderr.write(bad_rows_text(counts.bad, counts.first_bad))
         result["first_bad"] = [list(pair) for pair in counts.first_bad]
     result["outcomes"] = {}
     if counts.missing and not options["dry_run"]:

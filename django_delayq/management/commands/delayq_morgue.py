@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -198,8 +199,7 @@ class Command(DelayQCommand):
             )
             for view in views
         ]
-        for line in table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3):
-            self.stdout.write(line)
+        self.print_lines(table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3))
 
     def print_jobs(self, jobs: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
         """Print all details of the jobs."""
@@ -236,15 +236,9 @@ class Command(DelayQCommand):
 def _select(
     queues: list[Queue], ids: list[str], limit: int | None, where: JobFilter
 ) -> Iterator[tuple[Queue, JobView]]:
-    """Yield the selected jobs of the morgue, newest first in each queue."""
-    left = limit
-    for queue in queues:
-        for view in _of_ids(queue, ids) if ids else _all(queue, where):
-            if left is not None:
-                if left == 0:
-                    return
-                left -= 1
-            yield queue, view
+    """Return an iterator over the selected jobs of the morgue, newest first in each queue."""
+    found = ((queue, view) for queue in queues for view in (_of_ids(queue, ids) if ids else _all(queue, where)))
+    return islice(found, limit)
 
 
 def _of_ids(queue: Queue, ids: list[str]) -> Iterator[JobView]:

@@ -188,8 +188,7 @@ class Command(DelayQCommand):
             return
         names = tuple(queues[0])
         rows = [[self.cell(name, queue[name]) for name in names] for queue in queues]
-        for line in table(names, rows, left=3):
-            self.stdout.write(line)
+        self.print_lines(table(names, rows, left=3))
 
     def cell(self, name: str, value: Any) -> object:
         """Return a value of :func:`as_dict` for a table."""

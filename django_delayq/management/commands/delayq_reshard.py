@@ -83,8 +83,7 @@ class Command(DelayQCommand):
             (epoch.epoch, epoch.state, epoch.shards, _jobs(epoch), epoch.counts.reserved, epoch.counts.morgue)
             for epoch in epochs
         ]
-        for line in table(head, rows, left=2):
-            self.stdout.write(line)
+        self.print_lines(table(head, rows, left=2))
         old = [epoch for epoch in epochs if epoch.state == "old"]
         if _left(epochs):
             self.stdout.write("The workers are emptying the old shards. --status shows what is left.")

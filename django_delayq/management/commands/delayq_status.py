@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import connections
@@ -99,10 +99,4 @@ class Command(DelayQCommand):
     def show_json(self, now: Snapshot, change: Change | None) -> None:
         """Print a snapshot and the change since the last one as JSON."""
         self.print_json(as_json(now, change))
-        self.stdout.flush()
-
-    def print_lines(self, lines: Sequence[str]) -> None:
-        """Print lines of text."""
-        for line in lines:
-            self.stdout.write(line)
         self.stdout.flush()

@@ -118,7 +118,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
     source, bulk_options = _source(options), _bulk_options(options)
     if options["dry_run"]:
@@ -126,7 +126,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | Non
             _attach(spark, options)
             from ...pipeline.bulk import rehearse
 
-            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]), options)
+            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]))
         return None
     run_id = options["run_id"] or history_runs.new_run_id("bulk")
     bulk_options = replace(bulk_options, run_id=run_id)
@@ -147,8 +147,8 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | Non
             raise CommandError(f"{error}\nRun {run_id}: {hint}") from error
         raise
     if result.was_over:
-        common.print_note(command, f"Run {run_id} was complete already, so nothing was written.", options)
-    common.print_result(command, _result_values(result))
+        command.print_note(f"Run {run_id} was complete already, so nothing was written.")
+    command.print_result(_result_values(result))
     return None
 
 
@@ -160,7 +160,7 @@ def _attach(spark: Any, options: Mapping[str, Any]) -> None:
 
 
 def _write(
-    command: common.CommandContext,
+    command: common.PipelineCommand,
     spark: Any,
     source: Files | Table,
     bulk_options: BulkOptions,

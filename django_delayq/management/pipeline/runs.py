@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, with details and errors")
 
 
-def run(command: Any, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Read and print the runs."""
     runs = PipelineRun.objects.all()
     for field, name in (("kind", "kind"), ("run_id", "run_id")):
@@ -49,13 +49,12 @@ def run(command: Any, options: Mapping[str, Any]) -> None:
         if len(rows) == options["limit"]:
             break
     if options["json"]:
-        common.print_result(command, {"runs": [as_json(row, now) for row in rows]})
+        command.print_result({"runs": [as_json(row, now) for row in rows]})
         return
     if not rows:
         command.stdout.write("No pipeline run found.")
         return
-    for line in table(_COLUMNS, [_cells(row, now) for row in rows], left=4):
-        command.stdout.write(line)
+    command.print_lines(table(_COLUMNS, [_cells(row, now) for row in rows], left=4))
     for row in rows:
         if row.error:
             command.stdout.write(f"{row.run_id}: {printable(mask().text(row.error).splitlines()[0], 200)}")
