@@ -12,13 +12,15 @@ from django.utils.translation import gettext_lazy
 from ..core.moments import datetime_of
 from ..core.rules import queue_policy
 from ..settings.conf import conf
-from ..status import LOST_AFTER
-from .formatting import NOTHING, When, duration, exact, grouped, moment
+from ..status.reading import worker_status
+from ..status.snapshot import PLACES
+from .formatting import When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.inspector import Counts
     from ..core.queue import Queue
+    from ..status import WorkerStatus
 
 COUNTER_NAMES: Final = {
     "scheduled": gettext_lazy("scheduled"),
@@ -27,8 +29,6 @@ COUNTER_NAMES: Final = {
     "buried": gettext_lazy("buried"),
     "cancelled": gettext_lazy("cancelled"),
 }
-#: where a job may be, in the order of the columns
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
@@ -127,15 +127,8 @@ class QueueViewModel:
 class WorkerViewModel:
     """View model of one worker process for the templates."""
 
-    name: str
-    host: str
-    running: object
-    threads: object
-    dispatcher: bool
-    quarantine: bool
-    stopping: bool
+    status: WorkerStatus
     seen: When | None
-    lost: bool
     #: (label, URL) of the commands that the user may send to it
     commands: Sequence[tuple[str, str]] = ()
 
@@ -156,21 +149,7 @@ def _serves(info: Mapping[str, Any], queue: str) -> bool:
 
 def workers_of(broker: Broker, now_ms: float, queue: str = "", *, others: bool = False) -> list[WorkerViewModel]:
     """Return the registered worker processes (that serve ``queue``; with ``others`` the rest), lost ones last."""
-    items = []
-    for info in broker.workers():
-        if queue and _serves(info, queue) == others:
-            continue
-        items.append(
-            WorkerViewModel(
-                name=str(info["name"]),
-                host=str(info.get("host", "")),
-                running=info.get("running", NOTHING),
-                threads=info.get("threads", NOTHING),
-                dispatcher=bool(info.get("dispatcher")),
-                quarantine=bool(info.get("quarantine")),
-                stopping=bool(info.get("stopping")),
-                seen=moment(info["seen_ms"], now_ms),
-                lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
-            )
-        )
-    return sorted(items, key=lambda one: (one.lost, one.name))
+    chosen = [info for info in broker.workers() if not queue or _serves(info, queue) != others]
+    statuses = [worker_status(info, now_ms) for info in chosen]
+    items = [WorkerViewModel(one, moment(one.seen_ms, now_ms)) for one in statuses]
+    return sorted(items, key=lambda one: (one.status.lost, one.status.name))

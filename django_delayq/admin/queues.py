@@ -18,12 +18,13 @@ from ..core import bulk, depths
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..repair.sweeping import Sweep
+from ..status.snapshot import PLACES
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import grouped, moment
 from .queue_changes import QueueChanges, queue_or_404
 from .queue_forms import PurgeForm
 from .queue_switches import QueueSwitches
-from .queue_view_model import PLACES, QueueViewModel, workers_of
+from .queue_view_model import QueueViewModel, workers_of
 from .recurring import RecurringPages
 from .worker_commands import WorkerCommands
 

@@ -62,7 +62,7 @@ class WorkerCommands(RedisPages):
         """Return the view models with the commands that the user may send, as (label, URL)."""
         may = [word for word, verb in WORKER_VERBS.items() if self.may(request, verb)]
         return [
-            replace(one, commands=[(str(WORKER_LABELS[word]), self.url(word, one.name)) for word in may])
+            replace(one, commands=[(str(WORKER_LABELS[word]), self.url(word, one.status.name)) for word in may])
             for one in workers
         ]
 

@@ -15,7 +15,7 @@ from ..core.row_templates import seconds as read_seconds
 from ..pipeline.table_options import check_filter
 from ..repair.row_jobs import RowJobs
 from .base import DelayQCommand, count_text, positive
-from .pipeline.job_writer import column_names, known_task
+from .pipeline.job_writer import add_fields, known_task
 
 if TYPE_CHECKING:
     from ..repair.row_comparison import RowComparison
@@ -60,18 +60,7 @@ def add_rows(parser: ArgumentParser, *, required: bool) -> None:
         help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
         "(default: at once)",
     )
-    # Django uses the name args itself.
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        jobs.add_argument(
-            f"--{name}",
-            dest=f"job_{name}",
-            type=column_names,
-            default=(),
-            metavar="A,B",
-            help=f"fields that are {text}",
-        )
-    jobs.add_argument("--payload", metavar="FIELD", help="payload of merged tasks")
-    jobs.add_argument("--score", metavar="FIELD", help="score of the payload")
+    add_fields(jobs, "field")
     how = parser.add_argument_group("actions on the jobs of the rows")
     how.add_argument(
         "--include-morgue",

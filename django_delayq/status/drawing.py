@@ -9,12 +9,11 @@ from zoneinfo import ZoneInfo
 
 from .formatting import duration, printable, table
 from .json_form import human_bytes
-from .snapshot import QueueStatus, RecurringStatus, Snapshot, WorkerStatus
+from .snapshot import PLACES, QueueStatus, RecurringStatus, Snapshot, WorkerStatus
 
 if TYPE_CHECKING:
     from ..outbox.stock import Stock
 
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
 PRODUCERS_PAUSED: Final = (

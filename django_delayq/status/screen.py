@@ -24,7 +24,7 @@ from .drawing import (
     starving_line,
 )
 from .formatting import duration, printable, table
-from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
+from .snapshot import PLACES, QueueStatus, RunningJob, Snapshot, WorkerStatus
 
 #: number of snapshots in a trail
 LOOKS: Final = 30
@@ -32,12 +32,7 @@ LOOKS: Final = 30
 HORIZON: Final = tuple(range(120_000, 3_600_001, 120_000))
 COLUMNS: Final = (
     "queue",
-    "delayed",
-    "ready",
-    "reserved",
-    "gated",
-    "failed",
-    "morgue",
+    *PLACES,
     "lag",
     "done/s",
     "failing/s",
@@ -132,11 +127,9 @@ def late(histogram: Histogram, q: float) -> str:
 
 
 def _row(queue: QueueStatus, rates: Rates, trail: Trail) -> tuple[str, ...]:
-    counts = queue.counts
-    numbers = (counts.delayed, counts.ready, counts.reserved, counts.gated, counts.failed, counts.morgue)
     return (
         printable(queue.name),
-        *map(str, numbers),
+        *(str(getattr(queue.counts, place)) for place in PLACES),
         duration(queue.lag_seconds),
         f"{rates.done:.1f}",
         f"{rates.failing:.1f}",

@@ -64,20 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="WHAT",
         help="due time: a column, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m (default: at once)",
     )
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        # "args" is reserved among the options of a Django command
-        made.add_argument(
-            f"--{name}",
-            dest=f"{name}_columns",
-            type=job_writer.column_names,
-            default=(),
-            metavar="A,B",
-            help=f"columns that are {text}",
-        )
-    made.add_argument(
-        "--payload", metavar="COLUMN", help="payload of merged tasks, or body of the jobs of a queue of kind pull"
+    job_writer.add_fields(
+        made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull"
     )
-    made.add_argument("--score", metavar="COLUMN", help="score of the payload")
     made.add_argument(
         "--on-conflict",
         choices=("ignore", "replace", "merge", "error"),
@@ -253,11 +242,11 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
         task=name,
         id=options["id"],
         due=options["due"],
-        args=options["args_columns"],
-        kwargs=options["kwargs_columns"],
+        args=options["job_args"],
+        kwargs=options["job_kwargs"],
         payload=options["payload"],
         score=options["score"],
-        context=options["context_columns"],
+        context=options["job_context"],
         redis_env=ENV,
         prefix=settings.prefix,
         run_id=options["run_id"],
@@ -274,7 +263,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
 
 def _run_detail(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command line's options for the run's row, without secrets."""
-    names = ("model", "filter", "id", "due", "args_columns", "kwargs_columns", "payload", "score", "rate", "master")
+    names = ("model", "filter", "id", "due", "job_args", "job_kwargs", "payload", "score", "rate", "master")
     files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
     return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
 
