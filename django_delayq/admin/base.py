@@ -142,7 +142,6 @@ class ReadOnlyAdmin(AdminPages):
     list_max_show_all = 0
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
-    actions_selection_counter = True
 
     def __init__(self, model: Any, admin_site: Any) -> None:
         super().__init__(model, admin_site)

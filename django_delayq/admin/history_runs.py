@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..history.records import DIED, SILENT, state_of
+from ..history.records import DIED, SILENT, seconds_of, state_of
 from ..models.history import PipelineRun
 from ..settings.conf import mask
 from . import content, formatting
@@ -149,8 +149,7 @@ class PipelineRunAdmin(ProgressAdmin):
     @admin.display(description=_("duration"))
     def run_time(self, row: PipelineRun) -> str:
         """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
-        end = row.ended_at or (timezone.now() if state_of(row) == _RUNNING else row.seen_at)
-        return formatting.duration(max(0.0, (end - row.started_at).total_seconds()))
+        return formatting.duration(seconds_of(row))
 
     started = column("started_at", formatting.ago, _("started"), ordering="started_at")
     ended = column("ended_at", formatting.ago, _("ended"))

@@ -48,6 +48,13 @@ def state_of(run: PipelineRun, now: datetime | None = None) -> str:
     return str(run.state)
 
 
+def seconds_of(run: PipelineRun, now: datetime | None = None) -> float:
+    """Return the duration of a run so far or in all; of one that died, up to its last heartbeat."""
+    now = timezone.now() if now is None else now
+    end = run.ended_at or (now if state_of(run, now) == _States.RUNNING else run.seen_at)
+    return max(0.0, (end - run.started_at).total_seconds())
+
+
 class Record:
     """Row of a pipeline run in progress.
 

@@ -78,8 +78,8 @@ class SeriesSum:
         """Add one or more rows with the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
         columns = list(zip(*rows, strict=True))
         self.counts[:] = map(int.__add__, self.counts, map(sum, columns[_FIRST:_BEHIND]))
-        histograms.add_all(self.lateness, columns[_BEHIND])
-        histograms.add_all(self.duration, columns[_BEHIND + 1])
+        histograms.add(self.lateness, *columns[_BEHIND])
+        histograms.add(self.duration, *columns[_BEHIND + 1])
         self.lateness_max = _longest(self.lateness_max, *columns[_BEHIND + 2])
         self.duration_max = _longest(self.duration_max, *columns[_BEHIND + 3])
         self.rows += len(rows)

@@ -135,13 +135,7 @@ class Command(DelayQCommand):
         """Retry or discard these jobs of a queue."""
         if action == "discard":
             return bulk.discard_many(queue, jobs, progress=progress)
-        return bulk.kick_many(
-            queue,
-            jobs,
-            delay_ms=int(options["delay"] * 1000),
-            replace=options["replace"],
-            progress=progress,
-        )
+        return bulk.kick_many(queue, jobs, **_kick_options(options), progress=progress)
 
     def act_on_all(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> dict[str, int]:
         """Retry or discard the whole morgue of a queue."""
@@ -149,13 +143,7 @@ class Command(DelayQCommand):
             age = options["older_than"]
             before_ms = None if age is None else queue.broker.now_ms() - age * 1000
             return bulk.discard_all(queue, before_ms=before_ms, progress=progress)
-        return bulk.kick_all(
-            queue,
-            delay_ms=int(options["delay"] * 1000),
-            per_second=options["per_second"],
-            replace=options["replace"],
-            progress=progress,
-        )
+        return bulk.kick_all(queue, **_kick_options(options), per_second=options["per_second"], progress=progress)
 
     def act_on_matching(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> Counter[str]:
         """Retry or discard the jobs in the morgue of a queue that meet the conditions."""
@@ -166,12 +154,7 @@ class Command(DelayQCommand):
             where = replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
         verb = filtered_bulk.DISCARD
         if action == "retry":
-            verb = filtered_bulk.kick(
-                delay_ms=int(options["delay"] * 1000),
-                per_second=options["per_second"],
-                replace=options["replace"],
-                now_ms=now_ms,
-            )
+            verb = filtered_bulk.kick(**_kick_options(options), per_second=options["per_second"], now_ms=now_ms)
         return filtered_bulk.change_matching(queue, verb, where, progress=progress).counts
 
     def queues(self, name: str | None) -> list[Queue]:
@@ -231,6 +214,10 @@ class Command(DelayQCommand):
                 f"{counts['live']} jobs stay in the morgue, because a live job has their id: "
                 f"wait until it ends, or replace it with --replace"
             )
+
+
+def _kick_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {"delay_ms": int(options["delay"] * 1000), "replace": options["replace"]}
 
 
 def _select(
