@@ -155,6 +155,8 @@ class Link(_Base):
         self._max_age = max_age
         #: True while a caller holds it
         self.in_use = False
+        #: True if it is to be closed when it is released
+        self.closes = False
         #: moment (monotonic) at which it is to be replaced
         self.old_at = math.inf
         #: True if the socket's time limit may differ from ``socket_timeout``

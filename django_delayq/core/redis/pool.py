@@ -98,6 +98,9 @@ class BoundedPool(ConnectionPool):
             if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
                 return
             connection.retry.until = None
+            if connection.closes:
+                connection.closes = False
+                connection.disconnect()
             if self._waiting:
                 self._waiting.popleft().put(connection)
                 return
@@ -106,6 +109,20 @@ class BoundedPool(ConnectionPool):
                 self._available_connections.append(connection)
             else:
                 self._available_connections.insert(0, connection)  # open ones are used first
+
+    def close(self) -> None:
+        """Close the idle connections now, and those in use as soon as their callers release them."""
+        with self._lock:
+            for link in self._links:
+                if link.in_use:
+                    link.closes = True
+                else:
+                    link.disconnect()
+
+    @property
+    def in_use(self) -> int:
+        """Number of connections that callers hold."""
+        return len(self._in_use_connections)
 
     # --- for packed calls
 
