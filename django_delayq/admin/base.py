@@ -174,6 +174,17 @@ class ReadOnlyAdmin(AdminPages):
         context = {"module_name": str(self.many), "subtitle": self.list_subtitle}
         return super().changelist_view(request, {**(extra_context or {}), **context})
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Return the rows that :meth:`searched` finds; all without a search."""
+        term = search_term.strip()
+        return (self.searched(queryset, term) if term else queryset), False
+
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """Return the rows that a search finds, by look-ups in an index; all rows where there is no search box."""
+        return rows
+
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows with only the columns that a list reads."""
         return rows

@@ -16,8 +16,7 @@ from .job_actions import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .mirrored import MirroredAdmin
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
     from ..models import FailedJob
@@ -38,8 +37,8 @@ class FailedJobAdmin(MirroredAdmin):
         AgeFilter.of("failed_at"),
     )
     sortable_by = ("when",)
-    actions = ("retry_now", "retry_in", "bury", "discard")
     job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
+    actions = tuple(action.as_function() for action in job_actions)
     fieldsets: ClassVar[Any] = (
         (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
         (_("Times"), {"fields": ("failed", "next_attempt", "attempts")}),
@@ -62,8 +61,3 @@ class FailedJobAdmin(MirroredAdmin):
     def has_bury_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``bury_failedjob``."""
         return self.may(request, "bury")
-
-    @admin.action(permissions=["bury"], description=BURY.title)
-    def bury(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Bury the jobs in the morgue."""
-        return self.perform(request, rows, BURY)

@@ -86,12 +86,9 @@ class PipelineRunAdmin(ProgressAdmin):
         """Return the rows without columns that only the page of a run shows."""
         return rows.defer("detail")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the rows with an exact id."""
-        term = search_term.strip()
-        return (queryset.filter(run_id=term) if term else queryset), False
+        return rows.filter(run_id=term)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 

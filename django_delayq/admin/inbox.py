@@ -13,7 +13,6 @@ from .outbox import as_uuid
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
 
 
 class InboxEntryAdmin(ReadOnlyAdmin):
@@ -29,14 +28,10 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     search_help_text = _("The key of a job")
     fieldsets: ClassVar = [(None, {"fields": ("key", "queue", "job_id", "task", "done")})]
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the entry with this key."""
-        if not search_term.strip():
-            return queryset, False
-        key = as_uuid(search_term)
-        return (queryset.none() if key is None else queryset.filter(key=key)), False
+        key = as_uuid(term)
+        return rows.none() if key is None else rows.filter(key=key)
 
     job = column("job_id", formatting.named, _("id"))
     task_name = column("task", formatting.named, _("task"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import QuerySet
@@ -61,6 +61,16 @@ class JobAction:
     delayed: bool = False
     harmful: bool = False
     flag: int = CHANGE
+
+    def as_function(self) -> Callable[[JobActionsMixin, HttpRequest, QuerySet[Any]], HttpResponse]:
+        """Return the function that Django's admin calls for this action."""
+
+        @admin.action(permissions=[self.verb], description=self.title)
+        def function(page: JobActionsMixin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+            return page.perform(request, rows, self)
+
+        function.__name__ = self.name
+        return function
 
 
 RETRY_NOW: Final = JobAction(

@@ -20,7 +20,7 @@ from ..settings.conf import mask
 from . import content, formatting
 from .base import column
 from .edit import EditMixin
-from .job_actions import DISCARD, LONG_COLUMNS, RETRY_IN, RETRY_NOW, JobAction, JobActionsMixin
+from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SMALL_OPTIONS: Final = 4096
 class MirroredAdmin(EditMixin, JobActionsMixin):
     """Mirrored jobs with search, details and repair actions."""
 
-    #: buttons on the page of one job
+    #: actions of the list, and buttons on the page of one job
     job_actions: ClassVar[tuple[JobAction, ...]] = ()
     change_form_template = "django_delayq/admin/mirrored.html"
     search_fields = ("job_id",)
@@ -67,11 +67,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             return {"job_id__gte": query, "job_id__lt": f"{query}\U0010ffff"}
         return {"job_id__startswith": query}
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Apply :meth:`search_lookups`."""
-        return queryset.filter(**self.search_lookups(search_term)), False
+        return rows.filter(**self.search_lookups(term))
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
@@ -136,25 +134,6 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     def has_discard_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``discard_<model>``."""
         return self.may(request, "discard")
-
-    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
-    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due at once."""
-        return self.perform(request, rows, self._action(RETRY_NOW.name))
-
-    @admin.action(permissions=["retry"], description=RETRY_IN.title)
-    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due after a delay."""
-        return self.perform(request, rows, self._action(RETRY_IN.name))
-
-    @admin.action(permissions=["discard"], description=DISCARD.title)
-    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Delete the jobs."""
-        return self.perform(request, rows, DISCARD)
-
-    def _action(self, name: str) -> JobAction:
-        """Return the action of this page, whose effect is described for its jobs."""
-        return next(action for action in self.job_actions if action.name == name)
 
     # -- the fields of one job ---------------------------------------------------------------------------------------
 

@@ -48,8 +48,8 @@ class MorgueJobAdmin(MirroredAdmin):
         AgeFilter.of("buried_at"),
     )
     sortable_by = ("when",)
-    actions = ("retry_now", "retry_in", "discard")
     job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
+    actions = tuple(action.as_function() for action in job_actions)
     fieldsets: ClassVar[Any] = (
         (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
         (_("Times"), {"fields": ("buried", "was_due", "attempts")}),

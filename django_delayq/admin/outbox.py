@@ -17,7 +17,6 @@ from .filters import StateFilter, distinct_values
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
     from ..models import OutboxJob
@@ -57,23 +56,18 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         """Return the rows without the packed jobs."""
         return rows.defer("record")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the rows with an exact id or key.
 
         The index begins with the queue, so a search by id names all queues in the query.
         """
-        term = search_term.strip()
-        if not term:
-            return queryset, False
         key = as_uuid(term)
         if key is not None:
-            return queryset.filter(key=key), False
-        queues = distinct_values(queryset, "queue", _MOST_QUEUES)
+            return rows.filter(key=key)
+        queues = distinct_values(rows, "queue", _MOST_QUEUES)
         if len(queues) == _MOST_QUEUES:  # there may be more queues than these
-            return queryset.filter(job_id=term), False
-        return queryset.filter(queue__in=queues, job_id=term), False
+            return rows.filter(job_id=term)
+        return rows.filter(queue__in=queues, job_id=term)
 
     job = column("job_id", formatting.named, _("id"))
 
