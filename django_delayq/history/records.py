@@ -128,7 +128,7 @@ class Record:
             state = _States.STOPPED
         with self._lock:
             self.row.state = state
-            self.row.error = _told(error) if error is not None else ""
+            self.row.error = _error_text(error) if error is not None else ""
             self.row.ended_at = timezone.now()
             self._write()
 
@@ -216,7 +216,7 @@ def record(
         beat.join(timeout=EVERY)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = str(error).replace("\0", "")
     name = type(error).__name__
     return (f"{name}: {text}" if text else name)[:_LONGEST_ERROR]

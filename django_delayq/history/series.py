@@ -193,15 +193,15 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     return Summary(period, slots, tasks, total)
 
 
-def summary(wish: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
+def summary(query: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
     """Return the sums of the rows that match a filter; one query.
 
     Args:
-        wish: the filter.
+        query: the filter.
         period: the period of the filter.
         table: base queryset; None = all rows.
     """
-    rows = wish.rows(HourlyStat._default_manager.all() if table is None else table)
+    rows = query.rows(HourlyStat._default_manager.all() if table is None else table)
     # As texts: parsing the histograms of many rows in one call is faster than a call for each.
     texts = {f"{name}_text": Cast(name, TextField()) for name in _HISTOGRAMS}
     columns = [f"{name}_text" if name in _HISTOGRAMS else name for name in COLUMNS]

@@ -44,6 +44,8 @@ class DelayQCommand(BaseCommand):
 
     #: command lines for the help text
     examples: tuple[str, ...] = ()
+    #: none, except where jobs run: operators need the commands also in a project with errors
+    requires_system_checks: Any = ()
     quiet = no_color = False
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:

@@ -17,7 +17,7 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from ..core.errors import InvalidJob, Release
-from ..mirror.rows import PLACES, Model, place_of
+from ..mirror.rows import PLACES, Model, place_of, text
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling.decorators import task
 from ..scheduling.verbs import schedule
@@ -169,4 +169,4 @@ def _orders() -> Any:
 
 
 def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:10_000]
+    return text(f"{type(error).__name__}: {error}", 10_000)

@@ -41,7 +41,6 @@ class Command(DelayQCommand):
         "delayq_morgue retry --queue orders --task shop.remind --buried-from 2030-01-31T00:00:00Z",
         "delayq_morgue discard --all --older-than 2592000",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

@@ -50,7 +50,6 @@ class Command(PipelineCommand):
         "delayq_pipeline status",
         "delayq_pipeline bulk --help",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the arguments of all subcommands."""

@@ -81,7 +81,6 @@ class Command(DelayQCommand):
         "delayq_queue cancel orders --task shop.remind --prefix north-",
         "delayq_queue run-now orders --yes",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

@@ -45,7 +45,6 @@ class Command(DelayQCommand):
         "delayq_reconcile --refused --id invoice-17 --yes",
         "delayq_reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

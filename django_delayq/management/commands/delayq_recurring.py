@@ -33,7 +33,6 @@ class Command(DelayQCommand):
         "delayq_recurring resume shop.tasks.nightly",
         "delayq_recurring run-now shop.tasks.nightly",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

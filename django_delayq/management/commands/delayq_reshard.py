@@ -26,7 +26,6 @@ class Command(DelayQCommand):
         "the running workers empty the old ones. Change the number in the settings as well."
     )
     examples = ("delayq_reshard orders --shards 12 --wait", "delayq_reshard orders --status")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

@@ -27,7 +27,6 @@ class Command(DelayQCommand):
 
     help = "Shows the queues (delayed, ready, reserved, gated, failed, morgue, lag), the workers and Redis."
     examples = ("delayq_status", "delayq_status --watch 5", "delayq_status --json")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
