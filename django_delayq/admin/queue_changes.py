@@ -126,7 +126,7 @@ class QueueChanges(RedisPages):
 
     def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
-        item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
+        item = QueueViewModel.of(queue, queue.broker.inspector.counts(queue.name))
         context = {"item": item, "back": self.url("change", queue.name), **more}
         trail = [(queue.name, context["back"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)

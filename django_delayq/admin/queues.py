@@ -60,7 +60,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         broker = connections.broker()
         queues = {queue.name: queue for queue in broker.queues()}
         counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
-        items = [QueueViewModel(queues[one.queue], one) for one in counts]
+        items = [QueueViewModel.of(queues[one.queue], one) for one in counts]
         now_ms = broker.now_ms()
         context = {
             "items": items,
@@ -80,7 +80,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         """Render one queue."""
         queue = queue_or_404(object_id)
         broker, inspector = queue.broker, queue.broker.inspector
-        item = QueueViewModel(queue, inspector.counts(queue.name))
+        item = QueueViewModel.of(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]
         span = "day" if request.GET.get("span") == "day" else "hour"
@@ -100,12 +100,12 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             "jobs": [
                 (name, grouped(number), self.jobs_url(queue.name, place))
                 for name, number, place in (
-                    (_("delayed"), item.counts.delayed, "waiting"),
-                    (_("ready"), item.counts.ready, "waiting"),
-                    (_("reserved"), item.counts.reserved, "reserved"),
-                    (_("gated"), item.counts.gated, "gated"),
-                    (_("failed"), item.counts.failed, "failed"),
-                    (_("in the morgue"), item.counts.morgue, "morgue"),
+                    (_("delayed"), item.status.counts.delayed, "waiting"),
+                    (_("ready"), item.status.counts.ready, "waiting"),
+                    (_("reserved"), item.status.counts.reserved, "reserved"),
+                    (_("gated"), item.status.counts.gated, "gated"),
+                    (_("failed"), item.status.counts.failed, "failed"),
+                    (_("in the morgue"), item.status.counts.morgue, "morgue"),
                 )
             ],
             **self.switches(queue, now_ms),
