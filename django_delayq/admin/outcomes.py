@@ -57,4 +57,4 @@ def _phrase(outcome: str, n: int) -> str:
             n,
         ),
     }
-    return texts.get(outcome, f"{outcome}: %(n)s") % {"n": grouped(n)}
+    return texts[outcome] % {"n": grouped(n)} if outcome in texts else f"{outcome}: {n}"
