@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support import processes
 
 pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
 
 from django_delayq.pipeline.errors import SparkMissing
 from django_delayq.pipeline.session import SessionOptions, build
 
+from . import few_rows
 from .history_stage import Database, Inbox
-from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
+from .stocked import ROOT, _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: Rows are few, so Java takes longer to generate and compile code for a query, and to plan it again, than to run it.
-_FOR_FEW_ROWS: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,23 +41,61 @@ def _home_without_zip(home: Path) -> Path:
     return home
 
 
+class ForkServer:
+    """Server that forks Spark's Pythons, see ``fork_server/sitecustomize.py``. It starts beside Java."""
+
+    def __init__(self, folder: Path) -> None:
+        program = Path(__file__).with_name("fork_server") / "sitecustomize.py"
+        self._socket = folder / "socket"
+        self._process = processes.spawn([sys.executable, program, self._socket], env={"PYTHONPATH": str(ROOT)})
+        #: environment variables by which Pythons find it
+        self.environ = {
+            "PYTHONPATH": os.pathsep.join([str(program.parent), str(ROOT)]),
+            "TESTS_FORK_SERVER": str(self._socket),
+        }
+
+    def wait(self) -> None:
+        """Return when it accepts requests."""
+
+        def has_come_up() -> bool:
+            assert self._process.poll() is None, "the server that forks Spark's Pythons has ended"
+            return self._socket.exists()
+
+        processes.wait_until(has_come_up, 120, "the server that forks Spark's Pythons")
+
+    def close(self) -> None:
+        """End it; the Pythons end with their Java."""
+        processes.end(self._process)
+
+
 @pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The run's server of Spark's Pythons."""
+    server = ForkServer(tmp_path_factory.mktemp("forks"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def spark_session(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The run's Spark."""
     from django_delayq.pipeline import register
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
-        **_FOR_FEW_ROWS,
+        **few_rows.CONF,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SPARK_HOME", str(_home_without_zip(folder / "home")))
+            for name, value in fork_server.environ.items():
+                patch.setenv(name, value)
             spark = build(SessionOptions(master="local[2]", app="tests", conf=conf))
     except SparkMissing as error:
         pytest.skip(str(error))
+    fork_server.wait()
     register(spark)
     gateway: Any = spark.sparkContext._gateway
     yield spark
