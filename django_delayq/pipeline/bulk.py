@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.row_templates import names_in
 from ..core.sending import bulk_loads
 from ..core.sending.bulk_loads import BulkLoad
-from .bulk_options import BulkOptions, BulkResult
+from .bulk_options import MAPPING, BulkOptions, BulkResult
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs
 from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
@@ -137,7 +137,7 @@ def _plan(
     load = bulk_loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
     if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=_columns_needed(options))
+        source = replace(source, columns=options.columns)
     frame = source.read(spark) if isinstance(source, Files | Table) else source
     parts: dict[str, str] = {}
     if isinstance(source, Files):
@@ -150,33 +150,8 @@ def _plan(
     else:
         identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
         identity |= source.fingerprint() if isinstance(source, Table) else {}
-    identity["words"] = json.dumps(
-        [
-            options.id,
-            options.due,
-            options.args,
-            options.kwargs,
-            options.payload,
-            options.score,
-            options.context,
-            options.priority,
-        ]
-    )
-
-    def jobs_at(opened_ms: int) -> DataFrame:
-        return jobs(
-            frame,
-            ident=options.id,
-            due=options.due,
-            opened_ms=opened_ms,
-            args=options.args,
-            kwargs=options.kwargs,
-            payload=options.payload,
-            score=options.score,
-            context=options.context,
-            priority=options.priority,
-        )
-
+    identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
+    jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
     check_schema(jobs_at(0).schema, write_options)
     check_redis(broker, write_options)
@@ -187,15 +162,6 @@ def _plan(
         else:
             identity["rows"] = contents(jobs_at(0))
     return _Plan(jobs_at, write_options, identity, parts)
-
-
-def _columns_needed(options: BulkOptions) -> tuple[str, ...]:
-    """Return the columns to read from a table."""
-    single = [options.payload, options.score, options.priority]
-    if options.due is not None and options.due.isidentifier():
-        single.append(options.due)
-    named = [*names_in(options.id), *options.args, *options.kwargs, *options.context, *filter(None, single)]
-    return tuple(dict.fromkeys(named))
 
 
 def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:

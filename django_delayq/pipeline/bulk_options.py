@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ..core.records.schedule_frames import CHUNK
+from ..core.row_templates import names_in
 from .inputs import PART_BYTES
 from .redis_options import DEFAULT_PREFIX
+
+#: options that map the columns of a row to its job
+MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,15 @@ class BulkOptions:
     #: the bulk load will never be resumed, so no fingerprint of its rows is stored
     once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the input that the jobs are made of."""
+        single = [self.payload, self.score, self.priority]
+        if self.due is not None and self.due.isidentifier():  # neither a delay nor a moment
+            single.append(self.due)
+        named = [*names_in(self.id), *self.args, *self.kwargs, *self.context, *filter(None, single)]
+        return tuple(dict.fromkeys(named))
 
     def address(self) -> dict[str, str]:
         """Return the options that address Redis."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import Misconfigured
@@ -12,6 +11,8 @@ from .column_names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from .bulk_options import BulkOptions
 
 #: types with exactly one text form per value
 _SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
@@ -90,37 +91,28 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     raise wrong_due(due, kind)
 
 
-def jobs(
-    frame: DataFrame,
-    *,
-    ident: str,
-    due: str | None,
-    opened_ms: int,
-    args: Sequence[str] = (),
-    kwargs: Sequence[str] = (),
-    payload: str | None = None,
-    score: str | None = None,
-    context: Sequence[str] = (),
-    priority: str | None = None,
-) -> DataFrame:
+def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
     """Map the rows of an input to jobs: the columns that the format ``delayq`` accepts.
+
+    Args:
+        opened_ms: start of the bulk load, Unix ms.
 
     Raises:
         Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
     """
     from pyspark.sql import functions as F
 
-    mapped = [id_column(frame, ident).alias("id")]
-    at = due_column(frame, due, opened_ms)
-    if at is not None:
-        mapped.append(at)
-    for word, names in (("args", args), ("kwargs", kwargs), ("context", context)):
+    mapped = [id_column(frame, options.id).alias("id")]
+    due = due_column(frame, options.due, opened_ms)
+    if due is not None:
+        mapped.append(due)
+    for word, names in (("args", options.args), ("kwargs", options.kwargs), ("context", options.context)):
         if names:
             columns = [
                 column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
             ]
             mapped.append(F.struct(*columns).alias(word))
-    for word, name in (("payload", payload), ("score", score), ("priority", priority)):
+    for word, name in (("payload", options.payload), ("score", options.score), ("priority", options.priority)):
         if name is not None:
             mapped.append(column(frame, name, word).alias(word))
     return frame.select(*mapped)

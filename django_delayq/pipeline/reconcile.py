@@ -225,7 +225,7 @@ class Reconciliation:
         filters = [*options.filters]
         if before is not None:
             filters.append({f"{options.created}__lt": self._bound(before)})
-        table = self._read(options.model, options.columns, filters, using or options.using)
+        table = self._read(options.model, jobs.columns, filters, using or options.using)
         due, ident = due_column(table, jobs.due, round(self.began_ms)), id_column(table, jobs.id)
         if due is not None and table.select(due).schema[0].dataType.simpleString() == "timestamp":
             due = F.ceil(F.unix_micros(due) / 1000)
