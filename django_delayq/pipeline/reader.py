@@ -18,9 +18,10 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import unknown_queue
 from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from .column_names import fault_of_case
-from .job_schema import OF_PART, ArrowRows, check_schema
+from .job_schema import JOBS, OF_PART, ArrowRows
 from .read_options import ReadOptions
 from .redis_options import open_broker
+from .schemas import check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +64,8 @@ class JobsReader(DataSourceReader):
     """
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        self._schema = check_schema(schema)
+        check_columns(schema, JOBS, "a job")
+        self._schema = schema
         self._names = frozenset(name.lower() for name in schema.names)
         self._given = options
         self.options = ReadOptions.parse(options)

@@ -23,6 +23,7 @@ from ..core.inputs import short
 from ..core.task import suggest
 from .django_worker import django_ready, environ
 from .errors import PipelineError
+from .schemas import check_columns
 from .table_columns import Column, array_of, schema_of
 from .table_copy import copied
 from .table_fields import adapted, columns_of, key_kind
@@ -110,12 +111,7 @@ class TableReader(DataSourceReader):
 
     def _table(self) -> Table:
         table = Table.of(self._options, self._schema.names)
-        for field, column in zip(self._schema.fields, table.columns, strict=True):
-            if field.dataType != column.type:
-                raise Misconfigured(
-                    f"the column {field.name!r} of {self._options.model} is {column.type.simpleString()}, not "
-                    f"{field.dataType.simpleString()}; read it with its type, then cast it"
-                )
+        check_columns(self._schema, schema_of(table.columns), self._options.model)
         return table
 
 
