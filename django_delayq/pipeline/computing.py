@@ -19,7 +19,7 @@ from . import quality
 from .day_hours import DayHours, lies_in, parts, whole
 from .history_options import HistoryOptions
 from .schemas import EVENTS
-from .tables import NO_DAY, Step, Table
+from .tables import NO_DAY, Table
 from .transforms import HOURS, attempts, day_of, hours
 
 if TYPE_CHECKING:
@@ -37,13 +37,11 @@ class Computing:
 
     Args:
         tables: all tables by name.
-        step: called with the name of each completed step.
     """
 
-    def __init__(self, tables: Mapping[str, Table], options: HistoryOptions, step: Step) -> None:
+    def __init__(self, tables: Mapping[str, Table], options: HistoryOptions) -> None:
         self._tables = tables
         self._options = options
-        self._step = step
 
     def hours_of(
         self, days: Iterable[date], touched: Mapping[date, Collection[int]], interrupted: Collection[date]

@@ -82,7 +82,7 @@ class History:
         self._source = source
         self._step = step
         self._pending = PendingDays(self.store)
-        self._computing = Computing(self.tables, options, step)
+        self._computing = Computing(self.tables, options)
         self._checked = False
 
     @property
@@ -256,15 +256,8 @@ class History:
         if not self._checked:
             quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
-        landing = Landing(
-            self.spark,
-            self.tables["events"],
-            options.consumer,
-            self._source or events_source(options),
-            options.expectations,
-            self._pending,
-            self._step,
-        )
+        source = self._source or events_source(options)
+        landing = Landing(self.spark, self.tables["events"], options, source, self._pending, self._step)
         if self._source is None and landing.is_new:
             warn_of_lost_root(options)
         return landing

@@ -78,9 +78,8 @@ class Landing:
     Args:
         spark: the session.
         table: the table of events.
-        consumer: name of the consumer.
+        options: options of the history.
         source: creates the stream of events.
-        expectations: expectations for the attempts among the events.
         pending: gets the days of each batch before it is landed.
         step: called with the name of each completed step.
     """
@@ -89,19 +88,18 @@ class Landing:
         self,
         spark: SparkSession,
         table: Table,
-        consumer: str,
+        options: HistoryOptions,
         source: Source,
-        expectations: Sequence[quality.Expectation],
         pending: PendingDays,
         step: Step,
     ) -> None:
         self._spark = spark
         self._table = table
         self._source = source
-        self._expectations = expectations
+        self._expectations = options.expectations
         self._pending = pending
         self._step = step
-        self._checkpoint = f"{CHECKPOINTS}/{consumer}"
+        self._checkpoint = f"{CHECKPOINTS}/{options.consumer}"
         self._failure: BaseException | None = None
         self.landed = Landed()
 

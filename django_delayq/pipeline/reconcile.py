@@ -37,6 +37,8 @@ from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chos
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from ..core.queue import Queue
+
 __all__ = ["GRACE_MS", "ComparisonResult", "ReconcileOptions", "Reconciliation"]
 
 OUTBOX: Final = "django_delayq.OutboxJob"
@@ -192,15 +194,12 @@ class Reconciliation:
         """
         still = fixed(self._without_row(orphans.frame))
         needed = orphans.total - still.count()
+
+        def act(queue: Queue, home: Home, names: Names) -> Mapping[str, int]:
+            return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
+
         with open_broker(self._options.jobs.address()) as broker:
-
-            def act(home: Home, names: Names) -> Mapping[str, int]:
-                queue = broker.known_queue(home[0])
-                if queue is None:
-                    return {"gone": len(names)}
-                return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
-
-            outcomes = act_on(still, act, total=orphans.total, progress=progress, stop=stop)
+            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress, stop=stop)
         return {**outcomes, **({"needed": needed} if needed else {})}
 
     # -- the queue and the table -------------------------------------------------------------------------------------

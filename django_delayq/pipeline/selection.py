@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql.types import StructType
 
+from ..core.records.schedule_frames import CHUNK
 from .errors import PipelineError
 from .job_schema import JOBS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ..core.broker import Broker
+    from ..core.queue import Queue
 
 #: columns that identify a job for an operation
 NAMING: Final = ("queue", "shard", "state", "id", "key")
@@ -149,13 +154,8 @@ Home = tuple[str, int, bool]
 Names = list[tuple[str, bytes]]
 
 
-def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
-    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key.
-
-    Args:
-        frame: with the columns :data:`NAMING`.
-        most: maximum number of jobs per chunk.
-    """
+def _chunks(frame: DataFrame) -> Iterator[tuple[Home, Names, int]]:
+    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key."""
     held: dict[Home, Names] = {}
     for row in frame.select(*NAMING).toLocalIterator():
         home = (row["queue"], row["shard"], row["state"] == "morgue")
@@ -164,7 +164,7 @@ def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
             yield home, [], 1
             continue
         names.append((row["id"], bytes.fromhex(row["key"])))
-        if len(names) == most:
+        if len(names) == CHUNK:
             yield home, names, 0
             held[home] = []
     for home, names in held.items():
@@ -173,10 +173,10 @@ def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
 
 
 def act_on(
+    broker: Broker,
     frame: DataFrame,
-    act: Callable[[Home, Names], Mapping[str, int]],
+    act: Callable[[Queue, Home, Names], Mapping[str, int]],
     *,
-    most: int = 250,
     total: int = 0,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -184,23 +184,25 @@ def act_on(
     """Apply an operation to the jobs of a frame, chunk by chunk, until all are done or ``stop()`` returns True.
 
     Args:
-        act: the operation on jobs of one home; returns the number of jobs by outcome.
+        frame: with the columns :data:`NAMING`.
+        act: the operation on jobs of one home in its queue; returns the number of jobs by outcome.
         progress: called with the number of processed jobs and ``total``.
 
     Returns:
-        The number of jobs by outcome; *unreadable* are those without a readable key, which `delayq_fsck` can examine.
+        The number of jobs by outcome; *gone* are those of deleted queues, *unreadable* those without a readable key,
+            which `delayq_fsck` can examine.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     seen = 0
-    for home, names, unreadable in chunks(frame, most):
+    for home, names, unreadable in _chunks(frame):
         if stop():
             break
-        outcomes = dict(act(home, names)) if names else {}
+        if names:
+            queue = broker.known_queue(home[0])
+            counts.update({"gone": len(names)} if queue is None else act(queue, home, names))
         if unreadable:
-            outcomes["unreadable"] = outcomes.get("unreadable", 0) + unreadable
-        for outcome, n in outcomes.items():
-            counts[outcome] = counts.get(outcome, 0) + n
+            counts["unreadable"] += unreadable
         seen += len(names) + unreadable
         if progress:
             progress(seen, max(seen, total))
-    return counts
+    return dict(counts)
