@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -139,29 +138,14 @@ def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad)
     return results
 
 
-def conflict(value: object) -> str:
-    """Validate an ``on_conflict`` value."""
-    return check_choice("on_conflict", value, CONFLICTS)
-
-
-def priority(value: object) -> int:
-    """Validate a priority."""
-    return check_int("priority", value, 0, PRIORITIES - 1)
-
-
-def attempts(value: object) -> int | None:
-    """Validate a number of attempts."""
-    return check_int("max_attempts", value, 1, 1_000_000)
-
-
-def timeout(value: float | Decimal) -> float | int | None:
-    """Validate a timeout in seconds."""
-    return timeout_of(float(value))
-
-
-def ttr_ms(value: float | Decimal) -> int | None:
-    """Validate the length of a lease, given in seconds; return it in ms."""
-    return ttr_ms_of(float(value))
+#: column -> validator of its values; times are given in seconds
+CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "on_conflict": lambda value: check_choice("on_conflict", value, CONFLICTS),
+    "priority": lambda value: check_int("priority", value, 0, PRIORITIES - 1),
+    "max_attempts": lambda value: check_int("max_attempts", value, 1, 1_000_000),
+    "timeout": lambda value: timeout_of(float(value)),
+    "ttr": lambda value: ttr_ms_of(float(value)),
+}
 
 
 def canonical(value: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -23,7 +24,6 @@ from .tables import NO_DAY, Table
 from .transforms import HOURS, attempts, day_of, hours
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from .landing import Landed
@@ -109,8 +109,6 @@ class Computing:
         return parts(days, {day: int(count) for day, count in by_day.collect()}, len(days), METRICS_AT_ONCE)
 
     def _table(self, spark: SparkSession, days: Sequence[date]) -> pa.Table:
-        import pyarrow as pa
-
         table: Any = self._hours(spark, days).toArrow()
         moment = table.schema.get_field_index("hour")
         return table.set_column(moment, "hour", table.column("hour").cast(pa.timestamp("us", tz="UTC")))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core import events
@@ -73,8 +74,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Raises:
         Misconfigured: a column does not exist in events, or has another type.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     check_columns(schema, EVENTS, "an event")
     return to_arrow_schema(schema, timezone="UTC")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as F
+
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
 from ..core.row_templates import check_names_in, due_ms_of, id_parts, unsure, wrong_due
@@ -24,8 +26,6 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     Raises:
         Misconfigured: there is none; the message lists the existing columns.
     """
-    from pyspark.sql import functions as F
-
     if column_of(frame, name) is None:
         names = ", ".join(frame.columns[:30])
         raise Misconfigured(
@@ -45,8 +45,6 @@ def id_column(frame: DataFrame, template: str) -> Column:
     Raises:
         Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
     """
-    from pyspark.sql import functions as F
-
     check_names_in(template)
     parts: list[Column] = []
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
@@ -74,8 +72,6 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     Raises:
         Misconfigured: it is none of these.
     """
-    from pyspark.sql import functions as F
-
     if due is None:
         return None
     name = column_of(frame, due)
@@ -100,8 +96,6 @@ def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
     Raises:
         Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
     """
-    from pyspark.sql import functions as F
-
     mapped = [id_column(frame, options.id).alias("id")]
     due = due_column(frame, options.due, opened_ms)
     if due is not None:

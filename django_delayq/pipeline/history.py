@@ -34,8 +34,8 @@ from .landing import Landed, Landing, Source, acknowledge, events_source, read_o
 from .status import Status, status_of
 from .store import PendingDays, Store
 from .summary import Summary
-from .tables import ATTEMPTS, Step, no_step, read, tables_of
-from .upkeep import DaysDone, OnDays, Purge, ignore_days
+from .tables import ATTEMPTS, Step, ignore, read, tables_of
+from .upkeep import DaysDone, OnDays, Purge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,10 +58,6 @@ def _never() -> bool:
     return False
 
 
-def _ignore_hours(table: pa.Table, days: list[date]) -> None:
-    """Leave the metrics in the tables only."""
-
-
 class History:
     """History below one root, used by one process at a time; others wait, and log a warning if it takes long.
 
@@ -73,7 +69,7 @@ class History:
     """
 
     def __init__(
-        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = no_step
+        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = ignore
     ) -> None:
         self.options = options
         self.store = Store(options.root)
@@ -98,12 +94,13 @@ class History:
 
     # --- operations
 
-    def run(self, on_hours: OnHours = _ignore_hours, *, stop: Callable[[], bool] = _never) -> Summary:
+    def run(self, on_hours: OnHours = ignore, *, stop: Callable[[], bool] = _never) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
-            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days. An
-                exception in it is raised to the caller, and the next run publishes these days.
+            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days; by
+                default they stay in the tables only. An exception in it is raised to the caller, and the next run
+                publishes these days.
             stop: polled by a thread; the run ends within a second after it returns True.
 
         Raises:
@@ -134,10 +131,10 @@ class History:
     def stream(
         self,
         interval_s: float,
-        on_hours: OnHours = _ignore_hours,
+        on_hours: OnHours = ignore,
         stop: Callable[[], bool] = _never,
         *,
-        on_summary: Callable[[Summary], object] = lambda summary: None,
+        on_summary: Callable[[Summary], object] = ignore,
     ) -> int:
         """Run repeatedly until ``stop`` returns True, and return within a second after that.
 
@@ -163,10 +160,10 @@ class History:
         self,
         first: date,
         last: date,
-        on_hours: OnHours = _ignore_hours,
+        on_hours: OnHours = ignore,
         *,
         stop: Callable[[], bool] = _never,
-        on_days: OnDays = ignore_days,
+        on_days: OnDays = ignore,
     ) -> Summary:
         """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
 
@@ -195,7 +192,7 @@ class History:
                 on_days(DaysDone(len(published), len(days), sum(rows.get(day, 0) for day in published), of_rows))
         return self._summary(counted, published, began, stopping.is_set())
 
-    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore_days) -> tuple[date, ...]:
+    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore) -> tuple[date, ...]:
         """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
 
         Args:
@@ -220,7 +217,7 @@ class History:
         attempts_days: float | None = None,
         hours_days: float | None = None,
         *,
-        on_days: OnDays = ignore_days,
+        on_days: OnDays = ignore,
     ) -> Purge:
         """Delete days older than the given ages; None = as configured in the options.
 

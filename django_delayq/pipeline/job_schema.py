@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
 from ..core.operations.columns import Columns, Entries, Part, default_of
@@ -47,8 +48,6 @@ class ArrowRows:
     """Converter from records of the core to batches of the requested columns."""
 
     def __init__(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def of_entries(self, entries: Entries) -> pa.RecordBatch:

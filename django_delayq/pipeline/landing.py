@@ -20,8 +20,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from ..core.errors import DelayQError, QueueUnavailable
 from ..core.moments import datetime_of
-from . import quality
+from ..core.records.events import parts
+from . import events, quality
 from .errors import EventsLost, PipelineError
 from .history_options import HistoryOptions, source_options
 from .store import HISTORY_LOG, PendingDays, Store
@@ -200,14 +202,11 @@ def events_source(options: HistoryOptions) -> Source:
 
 def acknowledge(store: Store, options: HistoryOptions) -> None:
     """Store the read positions in Redis; Spark would do that only at the start of the next pipeline run."""
-    from ..core.errors import QueueUnavailable
-    from .events import commit
-
     offsets = read_offsets(store, options.consumer)
     if not offsets:
         return
     try:
-        commit(source_options(options), offsets)
+        events.commit(source_options(options), offsets)
     except QueueUnavailable as error:
         logging.getLogger(HISTORY_LOG).warning(
             "the read positions could not be stored in Redis; the next run stores them: %s", error
@@ -220,12 +219,8 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
     Raises:
         PipelineError: the earlier position cannot be read from Redis.
     """
-    from ..core.errors import DelayQError
-    from ..core.records.events import parts
-    from .events import read_before
-
     try:
-        position = read_before(source_options(options))
+        position = events.read_before(source_options(options))
     except DelayQError as error:
         raise PipelineError(f"{type(error).__name__}: {error}") from error
     if position is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from ..core.attempt_outcome import COUNTED, IN_MORGUE
@@ -63,8 +64,6 @@ def check(sample: DataFrame, expectations: Sequence[Expectation]) -> None:
     Raises:
         PipelineError: two expectations have the same name, or an expression is invalid.
     """
-    from pyspark.errors import PySparkException
-
     names = [each.name for each in expectations]
     for name in names:
         if names.count(name) > 1:

@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from ..core.bulk import act_in_shard
 from ..core.comparison import DEAD, FIRST, GRACE_MS, LIVE, day_before
@@ -76,8 +78,6 @@ class Reconciliation:
     @cached_property
     def queued(self) -> DataFrame:
         """Id and state of the jobs seen in the queue and in the outbox (``outbox`` or ``morgue``)."""
-        from pyspark.sql import functions as F
-
         _ = self.began_ms
         options, queue = self._options, self._options.jobs.queue
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
@@ -101,8 +101,6 @@ class Reconciliation:
             PipelineError: an option does not fit the table.
             QueueUnavailable: Redis cannot be reached.
         """
-        from pyspark.sql import functions as F
-
         queued = self.queued
         seen = Observation("rows")
         rows = self._rows(self._cutoff()).observe(seen, F.count(F.lit(1)).alias("n"))
@@ -165,8 +163,6 @@ class Reconciliation:
 
     def orphans(self) -> Selection:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
-        from pyspark.sql import functions as F
-
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), LIVE)
         ours = fixed(
@@ -218,8 +214,6 @@ class Reconciliation:
 
     def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
         """Return the rows that need a job, with its id and any fault; ``before`` None = young rows, too."""
-        from pyspark.sql import functions as F
-
         options, jobs = self._options, self._options.jobs
         filters = [*options.filters]
         if before is not None:
@@ -256,8 +250,6 @@ class Reconciliation:
         return self._spark.read.format("delayq.model").options(**options_of_format).load()
 
     def _count(self, seen: Observation) -> int:
-        from py4j.protocol import Py4JError
-
         try:
             return int(seen.get["n"])
         except Py4JError:  # Spark drops the observation when it finds that there is nothing to compare
@@ -266,8 +258,6 @@ class Reconciliation:
 
 def _fault_of(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
     """Return why a bulk load would reject a row, as far as that is cheap to compute; null if it may be valid."""
-    from pyspark.sql import functions as F
-
     size = F.octet_length(ident)
     rules = [
         (ident.isNull(), "id is null, because a part of it is"),

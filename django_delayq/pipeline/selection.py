@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +26,7 @@ NAMING: Final = ("queue", "shard", "state", "id", "key")
 _WORD: Final = re.compile(r"\w+")
 _LIVE: Final = ("waiting", "reserved", "gated")
 EVERY_STATE: Final = (*_LIVE, "morgue")
+_EXAMPLES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,12 @@ def select(
     queues: Sequence[str] = (),
     states: Sequence[str] = EVERY_STATE,
     besides: str = "true",
-    examples: int = 10,
 ) -> Selection:
     """Select the jobs for which a condition of Spark SQL is true. Times in it are UTC unless they say otherwise.
 
     Args:
         where: over the columns of :data:`~.job_schema.JOBS`.
         besides: an additional condition.
-        examples: number of example rows.
 
     Raises:
         PipelineError: the condition is invalid; the message says why.
@@ -116,31 +114,25 @@ def select(
             'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
         )
     columns = {*NAMING, "task", "due", "failures", *columns_in(where), *columns_in(besides)}
-    with clear_errors():
-        jobs = snapshot(spark, access, columns, queues=queues, states=states)
-        return chosen(fixed(jobs.where(where).where(besides)), examples)
-
-
-def chosen(frame: DataFrame, examples: int = 10) -> Selection:
-    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
-    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
-    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
-    shown = frame.drop("args").orderBy("queue", "id").limit(examples).toArrow().to_pylist() if groups else []
-    return Selection(frame.select(*NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Convert Spark's errors about a condition to one sentence."""
     try:
-        yield
+        jobs = snapshot(spark, access, columns, queues=queues, states=states)
+        return chosen(fixed(jobs.where(where).where(besides)))
     except (AnalysisException, ParseException) as error:
         raise PipelineError(
             f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
         ) from None
 
 
+def chosen(frame: DataFrame) -> Selection:
+    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
+    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
+    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
+    shown = frame.drop("args").orderBy("queue", "id").limit(_EXAMPLES).toArrow().to_pylist() if groups else []
+    return Selection(frame.select(*NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
+
+
 def _sentence(error: PySparkException) -> str:
+    """Return Spark's error about a condition as one sentence."""
     lines = [line.strip() for line in str(error).splitlines()]
     first = next((line for line in lines if line), type(error).__name__)
     return re.sub(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+;?)", "", first).rstrip(" .;")

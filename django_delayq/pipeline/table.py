@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core.errors import Misconfigured
@@ -197,7 +198,6 @@ class Table:
     def batches(self, among: Range, schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range as Arrow batches."""
         from django.db import connections
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         arrow = to_arrow_schema(schema, timezone="UTC")
         rows = self.rows(among).values_list(*[column.name for column in self.columns])

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
 from .errors import PipelineError
 from .store import Store
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, Schema
-    from deltalake.transaction import AddAction, RemoveAction
-
     from .day_hours import DayHours
 
 #: hours for which replaced files are kept for readers that still use them, and files of no version for their writer
@@ -84,8 +86,6 @@ class Versions:
 
     def latest(self) -> DeltaTable | None:
         """Return the latest version; None if there is no table yet."""
-        from deltalake import DeltaTable
-
         uri = self.store.uri(self.name)
         return DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
 
@@ -105,8 +105,6 @@ class Versions:
 
     def prepare(self, schema: Schema, by: Iterable[str]) -> DeltaTable:
         """Return the latest version, with at least the columns of ``schema``. The table is created if necessary."""
-        from deltalake import DeltaTable
-
         uri = self.store.uri(self.name)
         table = self.latest() or DeltaTable.create(uri, schema, "ignore", list(by), configuration=_CONFIGURATION)
         present = {field.name for field in table.schema().fields}
@@ -152,9 +150,6 @@ class Versions:
         return table
 
     def _commit(self, table: DeltaTable, actions: list[Any], transaction: str, number: int) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
-
         properties = CommitProperties(app_transactions=[Transaction(transaction, number)])
         by = table.metadata().partition_columns
         try:
@@ -196,8 +191,6 @@ def _number_in(table: DeltaTable, transaction: str) -> int:
 
 
 def _live(table: DeltaTable, selected: DayHours | None) -> Iterator[LiveFile]:
-    import pyarrow as pa
-
     columns = ["path", "size_bytes", "partition"]
     for row in pa.table(table.get_add_actions()).select(columns).to_pylist():
         file = LiveFile(row["path"], row["size_bytes"], row["partition"]["day"], row["partition"].get("hour"))
@@ -206,8 +199,6 @@ def _live(table: DeltaTable, selected: DayHours | None) -> Iterator[LiveFile]:
 
 
 def _removed(file: LiveFile, data_change: bool) -> RemoveAction:
-    from deltalake.transaction import RemoveAction
-
     return RemoveAction(file.path, data_change, int(time.time() * 1000), file.bytes, partition_values(file.path))
 
 
