@@ -74,6 +74,8 @@ def check(using: str | None) -> str:
 
 def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
+    if alias not in connections or connections[alias].vendor == "unknown":  # Django's dummy database
+        return False
     connection = connections[alias]
     name = (alias, str(connection.settings_dict["NAME"]))
     if name not in _tables_seen:

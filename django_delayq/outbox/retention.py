@@ -11,8 +11,8 @@ from django.db.models.functions import Coalesce
 
 from ..models import InboxEntry, OutboxJob
 from ..settings.conf import Conf
+from .durability import has_table
 from .rows import ahead, table
-from .stock import is_there
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 
@@ -55,7 +55,7 @@ class Retention:
 
 def forget_queue(aliases: Sequence[str], queue: str) -> int:
     """Delete the outbox rows of a queue that was deleted with all its jobs. Return their number."""
-    return sum(purge(table(alias).filter(queue=queue)) for alias in aliases if is_there(alias))
+    return sum(purge(table(alias).filter(queue=queue)) for alias in aliases if has_table(alias))
 
 
 def purge(rows: QuerySet[Any]) -> int:
