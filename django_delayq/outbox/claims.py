@@ -36,15 +36,12 @@ class ClaimedBatch(Claim):
     due_ms: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Outbox:
-    """Outbox of one database.
+    """Outbox of one database."""
 
-    Args:
-        alias: alias of the database.
-    """
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    #: alias of the database
+    alias: str
 
     @property
     def rows(self) -> QuerySet[OutboxJob]:

@@ -131,22 +131,12 @@ class Relay:
             emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(result.error))
         elif result.reply in GONE:
             not_sent[result.reply] += 1
-            logger.error(
-                "%s of queue %s was not scheduled: %s",
-                row.job_id,
-                row.queue,
-                GONE[ScheduleOutcome(result.reply)],
-                extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
-            )
+            reason = GONE[ScheduleOutcome(result.reply)]
+            extra = {"verb": "schedule", "job_id": row.job_id, "queue": row.queue}
+            logger.error("%s of queue %s was not scheduled: %s", row.job_id, row.queue, reason, extra=extra)
             if result.reply != ScheduleOutcome.IGNORED:
-                emit(
-                    job_not_sent,
-                    task,
-                    verb="schedule",
-                    id=row.job_id,
-                    queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[ScheduleOutcome(result.reply)]}"),
-                )
+                error = IdTaken(f"id {row.job_id!r}: {reason}")
+                emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=error)
         elif result.reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
         elif (
