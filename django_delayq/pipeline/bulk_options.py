@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..core.records.schedule_frames import CHUNK
 from ..core.row_templates import names_in
 from .inputs import PART_BYTES
-from .redis_options import DEFAULT_PREFIX
+from .redis_options import DEFAULT_PREFIX, address_of
 
 #: options that map the columns of a row to its job
 MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
@@ -67,8 +67,7 @@ class BulkOptions:
 
     def address(self) -> dict[str, str]:
         """Return the options that address Redis."""
-        options = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
-        return {name: value for name, value in options.items() if value}
+        return address_of(self.redis, self.redis_env, self.prefix)
 
     def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the format ``delayq``."""

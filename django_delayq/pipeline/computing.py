@@ -9,6 +9,7 @@ interrupted run is computed completely, whatever its present state.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,16 +33,13 @@ if TYPE_CHECKING:
 METRICS_AT_ONCE: Final = 50_000
 
 
+@dataclass(frozen=True, slots=True)
 class Computing:
-    """Computed tables of a history.
+    """Computed tables of a history."""
 
-    Args:
-        tables: all tables by name.
-    """
-
-    def __init__(self, tables: Mapping[str, Table], options: HistoryOptions) -> None:
-        self._tables = tables
-        self._options = options
+    #: all tables by name
+    tables: Mapping[str, Table]
+    options: HistoryOptions
 
     def hours_of(
         self, days: Iterable[date], touched: Mapping[date, Collection[int]], interrupted: Collection[date]
@@ -54,7 +52,7 @@ class Computing:
             interrupted: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *interrupted}
-        computed = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
+        computed = {*self.tables["hours"].days()} & {*self.tables["attempts"].days()} if days else set()
         return {
             day: frozenset(touched[day]) if day in touched and day in computed - whole_ones else None for day in days
         }
@@ -65,14 +63,14 @@ class Computing:
         Args:
             counted: receives the number of attempts.
         """
-        replaced = {name: table.replaced() for name, table in self._tables.items()}
+        replaced = {name: table.replaced() for name, table in self.tables.items()}
 
         def replace(name: str, rows: DataFrame | None, selected: DayHours) -> None:
-            table = self._tables[name]
+            table = self.tables[name]
             table.replace([] if rows is None else table.write(rows), selected, replaced[name])
 
-        expectations = self._options.expectations
-        attempts_of = attempts(self._tables["events"].read(spark, selected).select(*EVENTS.names), self._options.sla)
+        expectations = self.options.expectations
+        attempts_of = attempts(self.tables["events"].read(spark, selected).select(*EVENTS.names), self.options.sla)
         quality.refuse_broken(attempts_of, expectations)
         seen = Observation()
         judged = attempts_of.withColumn(quality.REASON, quality.reason_of(expectations))
@@ -87,7 +85,7 @@ class Computing:
 
     def _all_hours(self, spark: SparkSession, selected: DayHours) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
-        computed = hours(self._tables["attempts"].read(spark, selected))
+        computed = hours(self.tables["attempts"].read(spark, selected))
         partly = {day: some for day, some in selected.items() if some is not None}
         if not partly:
             return computed
@@ -95,7 +93,7 @@ class Computing:
         return computed.unionByName(others)
 
     def _hours(self, spark: SparkSession, days: Sequence[date]) -> DataFrame:
-        return self._tables["hours"].read(spark, whole(days)).select(*HOURS.names)
+        return self.tables["hours"].read(spark, whole(days)).select(*HOURS.names)
 
     def metrics(self, spark: SparkSession, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
         """Yield the metrics of some days in portions of whole days that fit the driver's memory."""

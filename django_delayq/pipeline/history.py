@@ -28,7 +28,7 @@ from . import quality, upkeep
 from .computing import Computing
 from .day_hours import DayHours, parts, whole
 from .errors import PipelineError
-from .history_guard import POLL_SECONDS, exclusive, stoppable
+from .history_guard import POLL_SECONDS, stoppable
 from .history_options import HistoryOptions
 from .landing import Landed, Landing, Source, acknowledge, events_source, read_offsets, warn_of_lost_root
 from .status import Status, status_of
@@ -113,7 +113,7 @@ class History:
         began, landed, published = time.monotonic(), Landed(), list[date]()
         with (
             stoppable(self.spark, stop) as stopping,
-            exclusive(self.store, self.options.wait_s, stopping.is_set, patient=patient),
+            self.store.alone(self.options.wait_s, stopping.is_set, patient=patient),
         ):
             interrupted = self._pending.see()
             landing = self._landing()
@@ -178,7 +178,7 @@ class History:
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
         began, counted, published = time.monotonic(), Landed(), list[date]()
-        with stoppable(self.spark, stop) as stopping, exclusive(self.store, self.options.wait_s, stopping.is_set):
+        with stoppable(self.spark, stop) as stopping, self.store.alone(self.options.wait_s, stopping.is_set):
             closed = self.store.closed_before()
             days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
             if not days:
@@ -201,7 +201,7 @@ class History:
         Returns:
             The days that had several files for an hour.
         """
-        with exclusive(self.store, self.options.wait_s):
+        with self.store.alone(self.options.wait_s):
             first = upkeep.horizon(datetime.now(UTC), older_than_days)
             days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
             self._vacuum()
@@ -233,7 +233,7 @@ class History:
             "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
             "hours": kept.keep_hours_days if hours_days is None else hours_days,
         }
-        with exclusive(self.store, self.options.wait_s):
+        with self.store.alone(self.options.wait_s):
             gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
             self._vacuum()
             return gone

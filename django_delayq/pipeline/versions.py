@@ -115,7 +115,9 @@ class Versions:
 
     def append(self, files: list[AddAction], source: str, number: int) -> None:
         """Add files, unless this number of the source is in already."""
-        table = self._existing()
+        table = self.latest()
+        if table is None:
+            raise PipelineError(f"The table {self.store.url(self.name)} is missing: run again")
         if files and _number_in(table, source) < number:
             self._commit(table, files, source, number)
 
@@ -142,12 +144,6 @@ class Versions:
         for file in files:
             file.data_change = data_change
         self._commit(table, [*(_removed(file, data_change) for file in old), *files], REPLACE, seen + 1)
-
-    def _existing(self) -> DeltaTable:
-        table = self.latest()
-        if table is None:
-            raise PipelineError(f"The table {self.store.url(self.name)} is missing: run again")
-        return table
 
     def _commit(self, table: DeltaTable, actions: list[Any], transaction: str, number: int) -> None:
         properties = CommitProperties(app_transactions=[Transaction(transaction, number)])
