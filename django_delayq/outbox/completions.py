@@ -41,7 +41,6 @@ class Marks:
 
     Args:
         outboxes: outboxes of all databases that have one; a mark does not name its database.
-        broker: broker with the marks.
         changes: names the shards with new marks.
     """
 

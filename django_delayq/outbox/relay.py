@@ -40,13 +40,7 @@ _TRIES: Final = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 
 class Relay:
-    """Duty that sends the rows of the outbox which their writer could not send.
-
-    Args:
-        settings: the project's settings.
-        outbox: outbox of one database.
-        broker: broker that receives the jobs.
-    """
+    """Duty that sends the rows of the outbox which their writer could not send."""
 
     def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker) -> None:
         self._batch = settings.outbox.batch

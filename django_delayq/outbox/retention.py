@@ -28,7 +28,6 @@ class Retention:
 
     Args:
         settings: the project's settings; ``outbox`` and ``inbox`` define the retention.
-        alias: alias of the database.
     """
 
     def __init__(self, settings: Conf, alias: str) -> None:

@@ -196,7 +196,6 @@ def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBro
     """Return the change to another due time: :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
     Args:
-        target: the job.
         verb: name of the operation for the log.
         when: the new due time of the rows; a delay counts from this call on.
         call: moves the job in Redis; returns False if it does not wait there.

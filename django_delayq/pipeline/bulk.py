@@ -75,7 +75,6 @@ def bulk(
 
     Args:
         source: files, a table, or a frame that returns the same rows each time it is computed.
-        options: see :class:`BulkOptions`.
         total: number of rows of the input, if known; files are counted.
         watch: progress callback, called twice a second by a thread.
 

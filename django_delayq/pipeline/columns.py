@@ -45,8 +45,6 @@ class Packer:
     """Builder of entries from the rows that go to one queue.
 
     Args:
-        options: the options of the write.
-        run: the bulk load that the jobs belong to.
         kind: kind of the queue: ``python`` or ``pull``.
     """
 

@@ -47,7 +47,6 @@ class Computing:
         """Return the days and hours to compute.
 
         Args:
-            days: days that have changed.
             touched: the hours of a day that changed; a missing day means all of its hours.
             interrupted: days that an earlier pipeline run left pending.
         """

@@ -78,10 +78,6 @@ class Landing:
     """Reading of the streams from the checkpoint of a consumer to their current end.
 
     Args:
-        spark: the session.
-        table: the table of events.
-        options: options of the history.
-        source: creates the stream of events.
         pending: gets the days of each batch before it is landed.
         step: called with the name of each completed step.
     """

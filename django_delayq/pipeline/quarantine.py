@@ -56,8 +56,6 @@ class Quarantine:
     """Writer for the faulty rows of one task.
 
     Args:
-        folder: a path or a URL.
-        run_id: id of the bulk load.
         part: index of the task within the write.
         attempt: a number unique among the attempts at the task.
     """

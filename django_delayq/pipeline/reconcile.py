@@ -55,7 +55,6 @@ class Reconciliation:
 
     Args:
         spark: a session with the formats registered, whose workers can import the project (:func:`.table.attach`).
-        options: the jobs to compare.
         now_ms: another clock, like the database's, Unix ms; the earlier one of it and Redis's is used.
     """
 

@@ -63,10 +63,6 @@ class Sender:
     """Sender of the rows of one task.
 
     Args:
-        broker: the target.
-        options: the options of the write.
-        source: description of the input.
-        run_id: id of the bulk load.
         part, attempt: index of the task, and number of the attempt at it.
     """
 

@@ -91,7 +91,6 @@ class Table(Versions):
     """Table of a history.
 
     Args:
-        store: root of the history.
         name: one of :data:`FORMS`.
         step: called with the name of each completed step.
     """

@@ -62,12 +62,7 @@ class LiveFile:
 
 
 class Versions:
-    """Delta table with a partition for each day, or for each day and hour.
-
-    Args:
-        store: root of the history.
-        name: name of the table.
-    """
+    """Delta table with a partition for each day, or for each day and hour."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -125,7 +120,6 @@ class Versions:
         """Replace the files of these days and hours, all at once.
 
         Args:
-            files: the new files.
             selected: the days and hours; those without a new file leave the table.
             seen: the result of :meth:`replaced` from before the new files were computed.
             data_change: False: the new files have the same rows as the old ones.

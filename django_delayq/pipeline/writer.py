@@ -21,6 +21,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,19 +45,15 @@ logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
 
 
+@dataclass(eq=False, repr=False)
 class _Writer:
-    """Writer of bulk loads.
+    """Writer of bulk loads."""
 
-    Args:
-        options: options as Spark passes them.
-        write_options: the same, parsed.
-        source: description of the input.
-    """
-
-    def __init__(self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str]) -> None:
-        self._options = options
-        self._write_options = write_options
-        self._source = source
+    #: options as Spark passes them; as they may hold a password, there is no repr
+    options: Mapping[str, str]
+    write_options: WriteOptions
+    #: description of the input
+    source: Mapping[str, str]
 
     def _write_part(self, run_id: str, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Write the rows of one task."""
@@ -64,8 +61,8 @@ class _Writer:
         part = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
         try:
-            with open_broker(self._options) as broker:
-                sender = Sender(broker, self._write_options, self._source, run_id, part, attempt)
+            with open_broker(self.options) as broker:
+                sender = Sender(broker, self.write_options, self.source, run_id, part, attempt)
                 return sender.send(map(_with_our_names, iterator))
         except Refused as error:
             return Sent(refused=str(error))
@@ -78,7 +75,7 @@ class _Writer:
         """Close bulk loads if ``close``; return the number of rows by outcome, as counted by Redis."""
         counts: Counter[str] = Counter()
         if run_ids:
-            with open_broker(self._options) as broker:
+            with open_broker(self.options) as broker:
                 for run_id in run_ids:
                     run = bulk_loads.read_load(broker, run_id)
                     if run is not None:
@@ -86,14 +83,11 @@ class _Writer:
         return dict(counts)
 
 
+@dataclass(eq=False, repr=False)
 class JobsWriter(_Writer, DataSourceArrowWriter):
     """Writer of one batch."""
 
-    def __init__(
-        self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str], run_id: str
-    ) -> None:
-        super().__init__(options, write_options, source)
-        self._run_id = run_id
+    run_id: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Write the rows of one task up to the first invalid one, which its message then names.
@@ -101,7 +95,7 @@ class JobsWriter(_Writer, DataSourceArrowWriter):
         Raises:
             PipelineError: Redis is unavailable, full or paused; the message says how to resume.
         """
-        return self._write_part(self._run_id, iterator)
+        return self._write_part(self.run_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the bulk load after all tasks, unless the option ``close`` announces more data.
@@ -110,13 +104,13 @@ class JobsWriter(_Writer, DataSourceArrowWriter):
             PipelineError: a row is invalid; the bulk load stays open.
         """
         with plain_errors():
-            fail_if_refused(messages, f"Bulk load {self._run_id} is open: {how_to_resume(self._run_id)}")
-            counts = self._close_all(_run_ids(messages), close=self._write_options.close)
-        logger.info("bulk load %s: %s", self._run_id, counts)
+            fail_if_refused(messages, f"Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}")
+            counts = self._close_all(_run_ids(messages), close=self.write_options.close)
+        logger.info("bulk load %s: %s", self.run_id, counts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of a task. Written chunks stay, and the bulk load stays open."""
-        logger.error("bulk load %s stopped before its end and is open: %s", self._run_id, how_to_resume(self._run_id))
+        logger.error("bulk load %s stopped before its end and is open: %s", self.run_id, how_to_resume(self.run_id))
 
 
 class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -150,7 +144,7 @@ class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
             self._close_all(run_ids, close=True)
         queries = {run_id.partition(":")[0] for run_id in run_ids}
         if queries:
-            with open_broker(self._options) as broker:
+            with open_broker(self.options) as broker:
                 for query in queries:
                     forget_before(query, batchId, broker)
 

@@ -20,7 +20,6 @@ class EntryReader:
     """Reader of the entries of one call.
 
     Args:
-        plan: plan of the call.
         options: options for all jobs; those of an entry override them.
 
     Attributes:
