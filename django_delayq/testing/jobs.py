@@ -18,7 +18,7 @@ from ..core.operations.views import JobView
 from ..core.records.reserve_frames import unpack_state
 from ..core.records.schedule_frames import digest
 from ..core.task import Task, registry
-from ..scheduling.verbs import find_task
+from ..scheduling.targets import find_task
 from .faults import reachable
 
 if TYPE_CHECKING:
