@@ -32,7 +32,6 @@ from .transforms import is_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -125,17 +124,13 @@ class Landing:
             .start()
         )
         try:
-            self._await(query, stop)
-        finally:
-            query.stop()
-
-    def _await(self, query: StreamingQuery, stop: Callable[[], bool]) -> None:
-        try:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # Spark accepts fractions
                 if stop():
                     return
         except StreamingQueryException as error:
             raise self._original_error(error) from error
+        finally:
+            query.stop()
 
     def _original_error(self, error: StreamingQueryException) -> BaseException:
         """Return the original error, which Spark wraps into a long text."""
