@@ -62,7 +62,7 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
         named = cells.named_structs(kwargs, bad).to_pylist()
     else:
         objects_read = objects(kwargs, "kwargs", bad)
-        named = [_named(row, value, bad) if value else "" for row, value in enumerate(objects_read)]
+        named = [cells.encoded(row, value, "kwargs", bad) if value else "" for row, value in enumerate(objects_read)]
     if args is None:
         return [f'{{"k":{value}}}'.encode() if value else b"" for value in named]
     places = _positional(args, bad).to_pylist()
@@ -72,14 +72,6 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
     ]
 
 
-def _named(row: int, value: dict[str, Any], bad: Bad) -> str:
-    try:
-        return codec.encode(value, limit=1 << 40, what="kwargs").decode()
-    except InvalidJob as error:
-        bad.setdefault(row, str(error))
-        return ""
-
-
 def _positional(array: pa.Array, bad: Bad) -> pa.Array:
     """Return JSON lists as texts; empty where there are no arguments."""
     if cells.is_list(array.type):
@@ -87,7 +79,7 @@ def _positional(array: pa.Array, bad: Bad) -> pa.Array:
     if pa.types.is_struct(array.type):
         return cells.structs(array, bad)
     if pa.types.is_null(array.type):
-        return pa.array([""] * len(array), pa.large_string())
+        return cells.nothing(array)
     texts = []
     for row, items in enumerate(cells.parsed(array, list, "args", bad)):
         try:

@@ -94,7 +94,7 @@ class History:
 
     # --- operations
 
-    def run(self, on_hours: OnHours = ignore, *, stop: Callable[[], bool] = _never) -> Summary:
+    def run(self, on_hours: OnHours = ignore, *, stop: Callable[[], bool] = _never, patient: bool = False) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
@@ -102,14 +102,12 @@ class History:
                 default they stay in the tables only. An exception in it is raised to the caller, and the next run
                 publishes these days.
             stop: polled by a thread; the run ends within a second after it returns True.
+            patient: wait for another process that is working on the history, however long it takes.
 
         Raises:
             EventsLost: events were trimmed before they were read.
             PipelineError: any other failure; the message says what to do.
         """
-        return self._run(on_hours, stop)
-
-    def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
         began, landed, published = time.monotonic(), Landed(), list[date]()
         with (
             stoppable(self.spark, stop) as stopping,
@@ -150,7 +148,7 @@ class History:
         runs = 0
         while not stop():
             began = time.monotonic()
-            on_summary(self._run(on_hours, stop, patient=True))
+            on_summary(self.run(on_hours, stop=stop, patient=True))
             runs += 1
             while not stop() and (left := began + interval_s - time.monotonic()) > 0:
                 time.sleep(min(POLL_SECONDS, left))
