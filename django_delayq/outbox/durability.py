@@ -80,9 +80,7 @@ def has_table(alias: str) -> bool:
     name = (alias, str(connection.settings_dict["NAME"]))
     if name not in _tables_seen:
         model = rows.table(alias).model
-        if connection.vendor == "unknown" or not router.allow_migrate_model(
-            alias, model
-        ):  # Django's dummy, or elsewhere
+        if connection.vendor == "unknown" or not router.allow_migrate_model(alias, model):
             return False
         if model._meta.db_table not in connection.introspection.table_names():
             return False
