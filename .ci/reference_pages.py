@@ -22,6 +22,7 @@ _DJANGO = {
     "force_color",
     "skip_checks",
 }
+_PLAIN = {"[": "&#91;", "<": "&lt;"}
 
 
 def pages() -> dict[str, str]:
@@ -123,4 +124,6 @@ def _help(action: Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+    """Return a text for a cell of a table; outside of code, brackets are no links and angles no tags."""
+    text = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    return re.sub(r"`[^`]*`|[\[<]", lambda found: _PLAIN.get(found[0], found[0]), text)
