@@ -57,7 +57,7 @@ SHORTENED = """return Array.from(document.querySelectorAll('.results .dq-name'))
     .filter(one => one.innerText.length <= 24 && one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
 #: relative times of tables that have no absolute time beside them
 WITHOUT_TIME = """return Array.from(document.querySelectorAll('.results td time.dq-when'))
-    .filter(one => !/\\d\\d:\\d\\d/.test(getComputedStyle(one, '::after').content.replace('attr(data-at)', one.dataset.at)))
+    .filter(one => !one.dataset.at || getComputedStyle(one, '::after').content === 'none')
     .map(one => one.innerText)"""
 #: labels of filters that stand in another line than their fields
 LOST_LABELS = """return Array.from(document.querySelectorAll('.dq-search label[for]')).filter(one => {
