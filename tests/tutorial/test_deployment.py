@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -104,7 +105,8 @@ def test_redis_takes_the_settings() -> None:
     assert command is not None
     of_compose = dict(zip(*[iter(command[1].split())] * 2, strict=True))
 
-    with RedisBox(**{name.replace("-", "_"): value for name, value in settings.items()}) as box:
+    options: dict[str, Any] = {name.replace("-", "_"): value for name, value in settings.items()}
+    with RedisBox(**options) as box:
         held = box.client().config_get("*")
         assert held["appendonly"] == "yes"
         assert held["maxmemory-policy"] == "noeviction"
