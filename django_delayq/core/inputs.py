@@ -25,17 +25,12 @@ _EXACT: Final = 1 << 53
 
 #: what other systems call options, and what they are called here
 _FOREIGN: Final = {
+    **dict.fromkeys(("eta", "run_at"), "at="),
+    **dict.fromkeys(("task_id", "job_id"), "id="),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout="),
+    **dict.fromkeys(("max_retries", "retries"), "max_attempts= (the first attempt counts)"),
     "countdown": "delay=",
-    "eta": "at=",
-    "run_at": "at=",
     "run_after": "delay= or at=",
-    "task_id": "id=",
-    "job_id": "id=",
-    "time_limit": "timeout=",
-    "soft_time_limit": "timeout=",
-    "job_timeout": "timeout=",
-    "max_retries": "max_attempts= (the first attempt counts)",
-    "retries": "max_attempts= (the first attempt counts)",
     "retry_backoff": 'retry_in="exponential"',
     "default_retry_delay": "retry_in=",
     "autoretry_for": "retry_for= (by default all exceptions)",
