@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.errors import InvalidJob
-from ..core.inputs import short
+from ..core.inputs import option_hint, short
 from ..core.job import NewJob
-from ..core.job_options import option_hint
 from .handle import COLLECTED, JobHandle
 from .middleware import Chain, Scheduling, chain
 from .plans import Plan
