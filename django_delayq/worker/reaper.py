@@ -46,9 +46,6 @@ class LeaseReaper:
     The shard poller has to be quick, so what somebody listens to is settled in the other thread.
     """
 
-    #: most of its turns ask nothing
-    silent = True
-
     def __init__(self, orphans: Orphans) -> None:
         self._orphans = orphans
         self._unknown: set[str] = set()
