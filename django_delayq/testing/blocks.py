@@ -98,6 +98,8 @@ class immediate(fake_queue):
         if own:
             super().__exit__(kind, error, trace)
         errors, fake.errors = fake.errors, []
+        if error is None:
+            fake.warn_of_commit("immediate() did not run every job")
         if error is None and errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
 
