@@ -32,3 +32,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     names = "|".join(map(re.escape, AT_THE_ROOT))
     depth = page.file.src_uri.count("/")
     return re.sub(rf"\]\((?:\.\./){{{depth + 1}}}({names})", rf"]({'../' * depth}\1", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return a page's HTML without the roles of docstrings (``:func:``), which Markdown does not know."""
+    return re.sub(r":(?:func|meth|class|mod|attr|data|exc):(<code>)~?\.*", r"\1", html)
