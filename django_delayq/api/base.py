@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from django.http import HttpResponse
 from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..access import problems
@@ -16,12 +18,7 @@ from ..core.queue import Queue
 from . import brokers, idempotency
 from .describe import ApiSchema
 from .parsing import LimitedJSONParser, check_head
-
-if TYPE_CHECKING:
-    from django.http import HttpResponse
-    from rest_framework.request import Request
-
-    from .serializers.base import Resource
+from .serializers.base import Resource
 
 
 class ApiView(GuardedView):

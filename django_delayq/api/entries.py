@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
@@ -34,10 +34,8 @@ from .entry_errors import (
     refuse_members,
     tasks_not_found,
 )
+from .idempotency import IdempotencyRecord
 from .parsing import LONGEST_WAIT
-
-if TYPE_CHECKING:
-    from .idempotency import IdempotencyRecord
 
 Entry = dict[str, Any]
 _PULL_MEMBERS: Final = RawJobBuilder.entry_keys - {"args", "kwargs"} | {*PULL_ONLY}

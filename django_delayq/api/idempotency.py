@@ -39,9 +39,11 @@ import json
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from ..access.permissions import identity_of
 from ..access.problems import Problem
@@ -50,10 +52,6 @@ from ..core.job import derived_key, id_from
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-    from rest_framework.response import Response
 
 #: seconds after which an unfinished request counts as dead
 UNDER_WAY: Final = 60

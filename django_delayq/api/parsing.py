@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
 
 from ..access.problems import Problem
 from ..core.inputs import short
 from ..settings.conf import conf
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 #: most seconds that a request waits for room in a full queue, well below the timeouts of clients
 LONGEST_WAIT: Final = 20

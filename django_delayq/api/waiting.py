@@ -17,11 +17,12 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..access import problems
@@ -33,9 +34,6 @@ from ..pull.search import Search
 from ..settings.conf import conf
 from .held_jobs import render_held_jobs
 from .idempotency import IdempotencyRecord
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 logger: Final = logging.getLogger("django_delayq.api")
 

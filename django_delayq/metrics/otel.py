@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 try:
     from opentelemetry import metrics
@@ -18,14 +18,13 @@ try:
 except ImportError as error:
     raise ImportError("the metrics for OpenTelemetry need its interface: pip install 'django-delayq[otel]'") from error
 
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+
 from .. import __version__
 from ..core.timings import Histogram
 from .measuring import Values, measure
 from .metric import Metric
 from .names import METRICS
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
 #: labels that have a name in OpenTelemetry's semantic conventions
 _ATTRIBUTES: Final = {"queue": "messaging.destination.name", "class": "error.type"}

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import Histogram, Meter
-    from opentelemetry.trace import Span
+from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 logger: Final = logging.getLogger("django_delayq.metrics.tracing")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ..core import flusher
 from ..core.codec import decode, decode_args
@@ -18,6 +18,8 @@ from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
+from ..core.queue import Queue
+from ..core.replies import Batch
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
@@ -26,10 +28,6 @@ from ..worker import decision, unbegun
 from ..worker.job_view import JobView
 from ..worker.policy import policy_of
 from . import ends, slots
-
-if TYPE_CHECKING:
-    from ..core.queue import Queue
-    from ..core.replies import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
 

@@ -8,19 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.matching import USUAL_TTR_MS
+from ..core.records.limit_frames import Allowance
 from ..core.redis.faults import Backoff
+from ..core.replies import Batch
 from . import slots
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
-
-if TYPE_CHECKING:
-    from ..core.records.limit_frames import Allowance
-    from ..core.replies import Batch
 
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100

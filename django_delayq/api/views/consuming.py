@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
@@ -32,9 +33,6 @@ from ..serializers.ends import (
     TouchSerializer,
 )
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases, reserved
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255

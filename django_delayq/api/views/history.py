@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...access.permissions import may_use
@@ -25,9 +26,6 @@ from ..serializers.forecast import ForecastSerializer
 from ..serializers.history import HoursPageSerializer, SummarySerializer
 from ..serializers.history_queries import HoursQuery, PeriodQuery, QueueQuery, RunsQuery
 from ..serializers.pipeline_runs import RunsPageSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 _CSV: Final = "text/csv"
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
@@ -30,9 +31,6 @@ from ..serializers.job_verbs import (
     ResultsSerializer,
     results_or_bulk,
 )
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class QueueVerb(ApiView):

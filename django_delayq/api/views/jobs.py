@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...access.problems import Problem, invalid, job_not_found
@@ -27,9 +28,6 @@ from ..serializers.job_verbs import DueSerializer, MovedSerializer, OutcomeSeria
 from ..serializers.jobs import JobSerializer, JobsPageSerializer, JobsQuery
 from ..serializers.produce import POSTPONED, PRODUCE, PRODUCED, ProducedSerializer
 from . import job_verbs
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Jobs(ApiView):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import brokers
@@ -13,9 +14,6 @@ from ..base import ApiView
 from ..describe import operation
 from ..serializers.base import with_example
 from ..serializers.queues import ProducersSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Producers(ApiView):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ... import connections
@@ -36,9 +37,6 @@ from ..serializers.queues import (
     QueuesSerializer,
     ReshardSerializer,
 )
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Queues(ApiView):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...access.permissions import may_use
@@ -21,9 +22,6 @@ from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.recurring import RecurringSerializer, RecurringTasksSerializer, RunOutcomeSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class RecurringTasks(ApiView):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ... import status
 from ...access.permissions import may_use
+from ...core.operations.counts import Counts
 from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.stats import StatsSerializer, StatusSerializer
 from ..visibility import VisibleQueues
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-
-    from ...core.operations.counts import Counts
 
 
 class Stats(ApiView):

@@ -7,13 +7,15 @@ Redis only where one worker is shown, since that costs another round trip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...access.problems import Problem, queue_not_found
+from ...core.broker import Broker
 from ...status import WorkerStatus
 from ...status.reading import worker_status
 from .. import brokers
@@ -28,11 +30,6 @@ from ..serializers.workers import (
     WorkersSerializer,
 )
 from ..visibility import VisibleQueues
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-
-    from ...core.broker import Broker
 
 _LATER: Final = (
     "The response does not wait for the worker, which reads the command with its next heartbeat, by default within "
