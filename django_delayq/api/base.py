@@ -10,12 +10,13 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from .. import connections
 from ..access import problems
 from ..access.permissions import may_use
 from ..access.views import GuardedView
 from ..core.inputs import short
 from ..core.queue import Queue
-from . import brokers, idempotency
+from . import idempotency
 from .describe import ApiSchema
 from .parsing import LimitedJSONParser, check_head
 from .serializers.base import Resource
@@ -83,7 +84,7 @@ class ApiView(GuardedView):
             Problem: there is no such queue.
         """
         # The registry counts its changes under the name "", so it must not be looked up as a queue.
-        queue = brokers.broker().existing(name) if name else None
+        queue = connections.hurried_broker().existing(name) if name else None
         if queue is None:
             raise problems.queue_not_found(name[:64])
         return queue

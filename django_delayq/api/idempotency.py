@@ -45,13 +45,13 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from .. import connections
 from ..access.permissions import identity_of
 from ..access.problems import Problem
 from ..core.errors import DelayQError
 from ..core.job import derived_key, id_from
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
-from . import brokers
 
 #: seconds after which an unfinished request counts as dead
 UNDER_WAY: Final = 60
@@ -96,7 +96,7 @@ class IdempotencyRecord:
             Problem: it is in progress (409), or the key was used for another request (422).
             QueueUnavailable: Redis is unavailable, so the request must not be executed.
         """
-        client = brokers.broker().client
+        client = connections.hurried_broker().client
         with clear_errors():
             # The key found by SET NX may expire before GET.
             for _ in range(3):
@@ -177,7 +177,7 @@ class IdempotencyRecord:
             QueueUnavailable: Redis is unavailable.
         """
         with clear_errors():
-            client = brokers.broker().client
+            client = connections.hurried_broker().client
             if client.get(self._name) != self._mark:
                 return  # the request took so long that it counted as dead, or this is a repeated call
             if answer is None:
@@ -206,7 +206,7 @@ def begin(request: Request) -> IdempotencyRecord | None:
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
     record = IdempotencyRecord(
-        f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
+        f"{connections.hurried_broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
         _digest(*words),
         conf().api.keep_answers,
     )

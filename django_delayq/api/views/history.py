@@ -12,13 +12,13 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import invalid
 from ...history import csvfile
 from ...history.forecast import forecast
 from ...history.rows import FIELDS, HOURS
 from ...history.series import summary
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..history_filters import hours_of, period_of, runs_of, series_of
@@ -133,7 +133,7 @@ class ForecastView(ApiView):
         project's own rule does not let the user see are left out.
         """
         only = self.read_query(request, QueueQuery)["queue"]
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [
             queue for queue in broker.queues() if only in ("", queue.name) and may_use(request, "view", queue.name)
         ]

@@ -17,7 +17,7 @@ from ...core import depths, rules
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
-from .. import brokers, policy
+from .. import policy
 from ..base import ApiView
 from ..describe import operation
 from ..policy import MOST_SHARDS_SHOWN, QueueView
@@ -60,7 +60,7 @@ class Queues(ApiView):
     def get(self, request: Request) -> Response:
         """Return the names only, or the queues with their counts."""
         query = self.read_query(request, QueuesQuery)
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         if query["names_only"]:
             return Response(QueueNamesSerializer.render({"names": [queue.name for queue in queues]}))
@@ -87,7 +87,7 @@ class Queues(ApiView):
         """Create the queue unless it exists."""
         properties = self.read(request, QueueSerializer)
         name = properties.pop("name")
-        queue, made = policy.make(brokers.broker(), name, properties)
+        queue, made = policy.make(connections.hurried_broker(), name, properties)
         return Response(QueueSerializer.render(QueueView(queue)), status=201 if made else 200)
 
 
@@ -121,7 +121,7 @@ class OneQueue(ApiView):
     def patch(self, request: Request, queue: str) -> Response:
         """Change the limits."""
         limits = self.read(request, LimitsSerializer)
-        broker, name = brokers.broker(), live(queue).name
+        broker, name = connections.hurried_broker(), live(queue).name
         if limits and connections.is_configured(name):
             raise Problem(
                 409,
@@ -147,7 +147,7 @@ class OneQueue(ApiView):
         """Delete the queue if it is empty or ``force`` is true."""
         force = self.read_query(request, DeleteQuery)["force"]
         name = live(queue).name
-        if not brokers.broker().delete_queue(name, force=force):
+        if not connections.hurried_broker().delete_queue(name, force=force):
             raise queue_not_found(name)
         if force:  # outbox rows would re-create it
             forget_queue(conf().outbox.databases, name)
@@ -171,7 +171,7 @@ class Depth(ApiView):
     def get(self, request: Request, queue: str) -> Response:
         """Return the points of the queue."""
         minutes = self.read_query(request, DepthQuery)["minutes"]
-        broker, name = brokers.broker(), live(queue).name
+        broker, name = connections.hurried_broker(), live(queue).name
         points = depths.read(broker, [name], broker.now_ms(), minutes)[name]
         return Response(DepthSerializer.render({"points": points}))
 
@@ -193,7 +193,7 @@ class Pause(ApiView):
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
         data, name = self.read(request, PauseSerializer), live(queue).name
-        brokers.broker().pause(name, data["direction"], seconds=data.get("seconds"))
+        connections.hurried_broker().pause(name, data["direction"], seconds=data.get("seconds"))
         return Response(QueueSerializer.render(QueueView(live(name))))
 
 
@@ -207,7 +207,7 @@ class Resume(ApiView):
     def post(self, request: Request, queue: str) -> Response:
         """Resume the queue."""
         direction, name = self.read(request, DirectionSerializer)["direction"], live(queue).name
-        brokers.broker().resume(name, direction)
+        connections.hurried_broker().resume(name, direction)
         return Response(QueueSerializer.render(QueueView(live(name))))
 
 
@@ -230,7 +230,7 @@ class Reshard(ApiView):
         """Change the number of shards and return the new layout."""
         shards = self.read(request, ReshardSerializer)["shards"]
         name = live(queue).name
-        brokers.broker().reshard(name, shards)
+        connections.hurried_broker().reshard(name, shards)
         return Response(QueueSerializer.render(QueueView(live(name))))
 
 
@@ -240,7 +240,7 @@ def live(name: str) -> Queue:
     Raises:
         Problem: there is no such queue.
     """
-    registered = brokers.broker().known_queue(name)
+    registered = connections.hurried_broker().known_queue(name)
     if registered is None:
         raise queue_not_found(name[:64])
     return registered

@@ -9,10 +9,9 @@ from django.urls import URLPattern, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import status
+from ... import connections, status
 from ...access.permissions import may_use
 from ...core.operations.counts import Counts
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.stats import StatsSerializer, StatusSerializer
@@ -34,7 +33,7 @@ class Stats(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return three numbers for each queue and in total."""
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         rows = broker.inspector.all_counts(queues=queues)
         by_queue = {counts.queue: lengths(counts) for counts in rows}
@@ -56,7 +55,8 @@ class Status(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return the whole snapshot."""
-        return Response(VisibleQueues(request).snapshot(status.take(brokers.broker(), recurring=True)).as_json())
+        snapshot = status.take(connections.hurried_broker(), recurring=True)
+        return Response(VisibleQueues(request).snapshot(snapshot).as_json())
 
 
 def lengths(*counts: Counts) -> dict[str, float]:
