@@ -161,7 +161,14 @@ class IdempotencyRecord:
     def _replace(self, answer: bytes | None) -> None:
         """Replace our mark by an answer (None = delete it). While Redis is unavailable the mark stays until it ends."""
         try:
-            self._put(answer)
+            with clear_errors():
+                client = connections.hurried_broker().client
+                if client.get(self._name) != self._mark:
+                    return  # the request took so long that it counted as dead, or this is a repeated call
+                if answer is None:
+                    client.delete(self._name)
+                else:
+                    client.set(self._name, answer, px=self._keep_ms)
         except DelayQError as error:
             logger.warning(
                 "the response of a request with an %s was not stored; its key is in progress for up to %s s: %s",
@@ -169,21 +176,6 @@ class IdempotencyRecord:
                 UNDER_WAY,
                 error,
             )
-
-    def _put(self, answer: bytes | None) -> None:
-        """Replace our mark by an answer (None = delete it), if it is still there.
-
-        Raises:
-            QueueUnavailable: Redis is unavailable.
-        """
-        with clear_errors():
-            client = connections.hurried_broker().client
-            if client.get(self._name) != self._mark:
-                return  # the request took so long that it counted as dead, or this is a repeated call
-            if answer is None:
-                client.delete(self._name)
-            else:
-                client.set(self._name, answer, px=self._keep_ms)
 
 
 def begin(request: Request) -> IdempotencyRecord | None:
@@ -194,20 +186,16 @@ def begin(request: Request) -> IdempotencyRecord | None:
         Problem: the key is malformed (400), is in progress (409), or was used for another request (422).
         QueueUnavailable: Redis is unavailable.
     """
-    if request.method != "POST":
-        return None
-    key = request.headers.get(HEADER)
+    key = request.headers.get(HEADER) if request.method == "POST" else None
     if key is None:
         return None
     if not _KEY.fullmatch(key):
         raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
     request.data  # noqa: B018 (reads the body; an invalid one is refused here)
     raw: bytes = getattr(request, "delayq_raw", b"")
-    path = request.get_full_path()
-    words = (request.method.encode(), path.encode(), raw)
     record = IdempotencyRecord(
         f"{connections.hurried_broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
-        _digest(*words),
+        _digest(b"POST", request.get_full_path().encode(), raw),
         conf().api.keep_answers,
     )
     record.begin()
