@@ -202,11 +202,6 @@ def begin(request: Request) -> IdempotencyRecord | None:
     return record
 
 
-def call_ids(record: IdempotencyRecord | None, number: int) -> list[bytes | None]:
-    """Return the request ids for ``number`` calls to Redis; for a request without a key None, which is a new id."""
-    return [None if record is None else record.call(place) for place in range(number)]
-
-
 def _is_incomplete(answer: Any) -> bool:
     """Return True if the answer is incomplete, so that the client has to send the request again."""
     return isinstance(answer, dict) and answer.get("complete") is False

@@ -8,7 +8,6 @@ from typing import Self, TypeVar
 
 from .consuming import ConsumerVerbs
 from .held import AsyncHeldJob, HeldJob
-from .looking import HistoryVerbs
 from .methods import Asynchronous, Blocking
 from .monitoring import MonitorVerbs
 from .operating import OperatorVerbs
@@ -19,7 +18,7 @@ from .wire import Steps
 T = TypeVar("T")
 
 
-class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Blocking):
+class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs, Blocking):
     """Client of the HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
 
     It is thread-safe: each thread has its own connection, which is kept alive. Every method raises :class:`ApiError`,
@@ -47,7 +46,7 @@ class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs,
         self.close()
 
 
-class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Asynchronous):
+class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, MonitorVerbs, Asynchronous):
     """Client of the HTTP API for asyncio, with the methods and arguments of :class:`Client`.
 
     Its methods are awaited; lists are iterated with ``async for``. Any number of tasks may share it. Each event loop

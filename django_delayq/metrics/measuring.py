@@ -24,9 +24,6 @@ Value: TypeAlias = float | Histogram
 #: label values, in the order of the metric's labels → value
 Values: TypeAlias = dict[tuple[str, ...], Value]
 _Sample: TypeAlias = tuple[Metric, tuple[str, ...], Value]
-#: seconds to wait for one reply from Redis. A stalled Redis would block the thread for minutes, and a scraper with a
-#: shorter timeout would not see that it is down
-PATIENCE: Final = 3.0
 _STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
@@ -34,7 +31,8 @@ def measure() -> dict[Metric, Values]:
     """Return every metric that has values, in at most 6 round trips. While Redis is down: only ``delayq_up``, 0."""
     began = time.time()
     try:
-        snapshot = take(connections.hurried_broker(PATIENCE))
+        # A stalled Redis would block the thread for minutes, and a scraper with a shorter timeout would not see it.
+        snapshot = take(connections.hurried_broker())
     except (DelayQError, *REDIS_ERRORS) as error:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {names.UP: {(): 0.0}}

@@ -23,9 +23,8 @@ from ..base import ApiView
 from ..describe import operation
 from ..history_filters import hours_of, period_of, runs_of, series_of
 from ..serializers.forecast import ForecastSerializer
-from ..serializers.history import HoursPageSerializer, SummarySerializer
-from ..serializers.history_queries import HoursQuery, PeriodQuery, QueueQuery, RunsQuery
-from ..serializers.pipeline_runs import RunsPageSerializer
+from ..serializers.history import HoursPageSerializer, HoursQuery, PeriodQuery, QueueQuery, SummarySerializer
+from ..serializers.pipeline_runs import RunsPageSerializer, RunsQuery
 
 _CSV: Final = "text/csv"
 
