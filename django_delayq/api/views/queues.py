@@ -20,7 +20,7 @@ from ...settings.conf import conf
 from .. import policy
 from ..base import ApiView
 from ..describe import operation
-from ..policy import MOST_SHARDS_SHOWN, QueueView
+from ..policy import MOST_SHARDS_SHOWN, queue_view
 from ..serializers.base import one_of, with_example
 from ..serializers.problems import ProblemSerializer
 from ..serializers.queues import (
@@ -65,7 +65,7 @@ class Queues(ApiView):
         if query["names_only"]:
             return Response(QueueNamesSerializer.render({"names": [queue.name for queue in queues]}))
         counts = broker.inspector.all_counts(queues=queues)
-        return Response(QueuesSerializer.render({"queues": list(map(QueueView, queues, counts))}))
+        return Response(QueuesSerializer.render({"queues": list(map(queue_view, queues, counts))}))
 
     @operation(
         "create_queue",
@@ -88,7 +88,7 @@ class Queues(ApiView):
         properties = self.read(request, QueueSerializer)
         name = properties.pop("name")
         queue, made = policy.make(connections.hurried_broker(), name, properties)
-        return Response(QueueSerializer.render(QueueView(queue)), status=201 if made else 200)
+        return Response(QueueSerializer.render(queue_view(queue)), status=201 if made else 200)
 
 
 class OneQueue(ApiView):
@@ -108,7 +108,7 @@ class OneQueue(ApiView):
         """Return the queue with all details."""
         opened = live(queue)
         (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True)
-        return Response(QueueDetailSerializer.render(QueueView(opened, counts)))
+        return Response(QueueDetailSerializer.render(queue_view(opened, counts)))
 
     @operation(
         "limit_queue",
@@ -130,7 +130,7 @@ class OneQueue(ApiView):
                 "project's settings; change them there",
             )
         broker.limit(name, **rules.limit_arguments(limits))
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
     @operation(
         "delete_queue",
@@ -194,7 +194,7 @@ class Pause(ApiView):
         """Pause the queue."""
         data, name = self.read(request, PauseSerializer), live(queue).name
         connections.hurried_broker().pause(name, data["direction"], seconds=data.get("seconds"))
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 class Resume(ApiView):
@@ -208,7 +208,7 @@ class Resume(ApiView):
         """Resume the queue."""
         direction, name = self.read(request, DirectionSerializer)["direction"], live(queue).name
         connections.hurried_broker().resume(name, direction)
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 class Reshard(ApiView):
@@ -231,7 +231,7 @@ class Reshard(ApiView):
         shards = self.read(request, ReshardSerializer)["shards"]
         name = live(queue).name
         connections.hurried_broker().reshard(name, shards)
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 def live(name: str) -> Queue:
