@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from .answers import Bulk, Job, Queue, job_of, made, moment
 from .base import AT_ONCE, Base, Seconds, all_items, chunks, members, plain
 from .conditions import Listing, Where
-from .errors import ApiError, JobNotFound
+from .errors import JobNotFound
 from .methods import Pages, listing, verb
 from .wire import Steps
 
@@ -227,19 +227,9 @@ class OperatorVerbs(Base):
         if ids is None:
             body = {**_conditions(where), **members(all=all or None, **options)}
             return (yield from self._whole(queue, action, body))
-        counts: Counter[str] = Counter()
-        results: list[tuple[str, str]] = []
-        for chunk in chunks(ids, AT_ONCE):
-            try:
-                answer = yield from self._post(
-                    "queues", queue, action, body={**_selection(chunk), **members(**options)}
-                )
-            except ApiError as error:
-                error.done = results
-                raise
-            counts.update(answer["counts"])
-            results += [(one["id"], one["outcome"]) for one in answer["results"]]
-        return Bulk(counts=dict(counts), results=results, seen=len(ids), total=len(ids))
+        bodies = ({**_selection(chunk), **members(**options)} for chunk in chunks(ids, AT_ONCE))
+        results, counts = yield from self._post_each(("queues", queue, action), bodies)
+        return Bulk(counts=counts, results=results, seen=len(ids), total=len(ids))
 
     def _whole(self, queue: str, action: str, body: Mapping[str, Any]) -> Steps[Bulk]:
         """Repeat an action for all jobs until it is complete, because one request may stop before the end."""

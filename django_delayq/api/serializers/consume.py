@@ -31,6 +31,7 @@ from .fields import (
     ObjectField,
     PlainObjectField,
     TimeField,
+    checked,
 )
 from .where import MatchSerializer, PositionField
 
@@ -42,24 +43,20 @@ NAME_CHARS: Final = 200
 HELD_UNTIL: Final = "2026-11-21T11:24:45.500Z"
 
 
-@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
-class TtrField(CheckedField):
-    """Length of a lease in seconds; its value is in milliseconds."""
-
-    def check(self, data: Any) -> int:
-        """Return the milliseconds."""
-        return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
+def _ttr_ms(data: object) -> int:
+    return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
 
 
-@extend_schema_field({"type": "string", "maxLength": NAME_CHARS})
-class _HolderField(CheckedField):
-    """Name of a holder; "" = the user's name."""
+def _holder(data: object) -> str:
+    if isinstance(data, str) and len(data) > NAME_CHARS:
+        raise InvalidJob(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
+    return "" if data == "" else check_holder(data)
 
-    def check(self, data: Any) -> str:
-        """Return the name."""
-        if isinstance(data, str) and len(data) > NAME_CHARS:
-            raise InvalidJob(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
-        return "" if data == "" else check_holder(data)
+
+#: length of a lease in seconds; its value is in milliseconds
+TtrField: Final = checked(_ttr_ms, type="number", minimum=1, maximum=LONGEST_TTR)
+#: name of a holder; "" = the user's name
+_HolderField: Final = checked(_holder, type="string", maxLength=NAME_CHARS)
 
 
 @extend_schema_field(

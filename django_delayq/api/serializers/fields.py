@@ -77,11 +77,17 @@ def _cursor(text: str) -> str:
     return text
 
 
+def _delay_ms(data: Any) -> int:
+    return delay_ms_of(data, allow_far=conf().allow_far)
+
+
 IdField: Final = checked(check_id, type="string", minLength=1, maxLength=255)
 QueueNameField: Final = checked(check_queue_name, type="string", pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
 FlagField: Final = checked(partial(check_flag, "this"), type="boolean")
 CursorField: Final = checked(_cursor, type="string", maxLength=2000)
 QueryMomentField: Final = checked(_moment_of_query, type="string")
+#: delay in seconds, below 0 = now; its value is in milliseconds
+DelayField: Final = checked(_delay_ms, type="number")
 #: a moment as ``schedule(at=…)`` accepts it
 MomentField: Final = checked(
     _moment, oneOf=[{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]
@@ -95,15 +101,6 @@ class SecondsField(CheckedField):
     def check(self, data: Any) -> int:
         """Return the span in milliseconds."""
         return span_ms_of(self.field_name or "this", data, allow_far=conf().allow_far)
-
-
-@extend_schema_field({"type": "number"})
-class DelayField(CheckedField):
-    """Delay in seconds, below 0 = now; its value is in milliseconds."""
-
-    def check(self, data: Any) -> int:
-        """Return the delay in milliseconds."""
-        return delay_ms_of(data, allow_far=conf().allow_far)
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]{32}$"})
