@@ -16,14 +16,8 @@ from ..settings.loading import load_function
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-ACTIONS: Final = ("view", "produce", "consume", "operate", "admin")
 #: results of calls that have not run yet; they are truthy, so they would count as a yes
 _NOT_RUN: Final = (Awaitable, AsyncIterator, Iterator)
-
-
-def permission(action: str) -> str:
-    """Return the name of the permission that an action requires."""
-    return f"django_delayq.api_{action}"
 
 
 def allows() -> Callable[..., bool] | None:
@@ -53,7 +47,7 @@ class MayDo(BasePermission):
         action = view.action_of(request)
         if action is None:
             return True  # unsupported method: the response is 405, not 403
-        if not user.has_perm(permission(action)):
+        if not user.has_perm(f"django_delayq.api_{action}"):
             return False
         if view.names_queues:
             return True  # they are checked one by one; see ApiView.named_queues()

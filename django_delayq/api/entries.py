@@ -92,8 +92,9 @@ class Reader:
             raise invalid_entries([(error.member, str(error))]) from None
         except TaskNotFound as error:
             raise tasks_not_found([("/task", str(error))]) from None
-        # A middleware may return a handle without passing the job on.
-        return answer if isinstance(answer, JobHandle) else built[-1] if built else _skipped(self._queue)
+        if isinstance(answer, JobHandle):  # a middleware may return one without passing the job on
+            return answer
+        return built[-1] if built else JobHandle("", self._queue, "skipped", 0)
 
     def many(self, entries: list[Any]) -> list[Prepared | None]:
         """Return all jobs in request order; None for each job that a schedule middleware did not pass on.
@@ -278,7 +279,3 @@ def _decoded(encoded: object) -> bytes:
         except binascii.Error:
             pass
     raise InvalidEntry("/body_base64", f"{short(encoded)} is no base64 (A-Z a-z 0-9 + / and = at the end)")
-
-
-def _skipped(queue: str) -> JobHandle:
-    return JobHandle("", queue, "skipped", 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final, NoReturn
 
@@ -203,8 +204,7 @@ def _fraction(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ParseError(f"the name {short(twice)} occurs twice in an object; send it once")
     return made
 

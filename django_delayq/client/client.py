@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from types import TracebackType
 from typing import Self, TypeVar
 
 from .consuming import ConsumerVerbs
@@ -40,9 +39,7 @@ class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs,
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -68,7 +65,5 @@ class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, Mon
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

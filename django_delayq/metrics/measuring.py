@@ -96,13 +96,10 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
     yield from _of_figures(snapshot.figures)
     kept = snapshot.outbox
     if kept is not None:
-        for state, rows in (
-            ("waiting", kept["waiting"]),
-            ("sent", kept["sent"]),
-            ("buried", kept["buried"]),
-            ("refused", kept["refused"]),
-        ):
-            yield names.OUTBOX, (state,), rows
+        yield names.OUTBOX, ("waiting",), kept["waiting"]
+        yield names.OUTBOX, ("sent",), kept["sent"]
+        yield names.OUTBOX, ("buried",), kept["buried"]
+        yield names.OUTBOX, ("refused",), kept["refused"]
         yield names.OUTBOX_AGE, (), kept["oldest_waiting_seconds"] or 0.0
 
 
