@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from .. import connections
+from .. import __version__, connections
 from ..core.errors import DelayQError
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.timings import Figures, Histogram
@@ -84,8 +84,6 @@ def _merged(metric: Metric, one: Value, other: Value) -> Value:
 
 
 def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
-    from .. import __version__
-
     yield names.UP, (), 1.0
     yield names.INFO, (__version__,), 1.0
     yield names.PRODUCERS_PAUSED, (), float(snapshot.producers_paused_ms is not None)

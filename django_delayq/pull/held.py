@@ -124,7 +124,7 @@ class HeldJob(JobView):
     @property
     def seconds_left(self) -> float:
         """Seconds until the lease ends, counted from its request; 0 = it may have ended, or the job has ended."""
-        return 0.0 if self._ended or self.lost else max(0.0, self._ends_at - time.monotonic())
+        return max(0.0, self._ends_at - time.monotonic()) if self.in_hand else 0.0
 
     @property
     def in_hand(self) -> bool:
@@ -184,7 +184,7 @@ class HeldJob(JobView):
         """
         ttr_ms = self._ttr_ms if ttr is None else ttr_ms_of(ttr)
         with self._ending:
-            return not (self._ended or self.lost) and self._touch(ttr_ms)
+            return self.in_hand and self._touch(ttr_ms)
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
@@ -235,7 +235,7 @@ class HeldJob(JobView):
     def _prepare_release(self) -> Settlement | None:
         """Mark the job as ended and return the settlement that releases it uncounted; None if it is no longer held."""
         with self._ending:
-            if self._ended or self.lost:
+            if not self.in_hand:
                 return None
             self._ended = True
         return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
@@ -245,7 +245,7 @@ class HeldJob(JobView):
 
     def _end(self, settlement: Settlement, error: BaseException | None = None) -> bool:
         with self._ending:
-            if self._ended or self.lost:
+            if not self.in_hand:
                 return False
             if ends.has_listeners(settlement):
                 if not self._touch(self._ttr_ms):

@@ -1,8 +1,4 @@
-"""Requests for due jobs, and the jobs that are reserved.
-
-Reserved jobs are rendered by :mod:`..held_jobs`, because every request of a busy consumer takes that path.
-``tests/api/test_serializers.py`` compares it with :class:`HeldJobSerializer`.
-"""
+"""Requests for due jobs, and the jobs that are reserved, which :mod:`..held_jobs` renders."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ...core.operations.paging import unpack_cursor
 from ...core.times import delay_ms_of, span_ms_of
 from ...settings.conf import conf, mask
 from ..parsing import too_many
-from ..values import masked_text, number_of, plain
+from ..values import count_of, masked_text, number_of, plain
 
 _KEY_DIGITS: Final = 32
 
@@ -156,9 +156,10 @@ class LimitField(CheckedField):
 
     def check(self, data: Any) -> int:
         """Return the value if it is a number of the field's range; raise InvalidJob if not."""
-        if not (data.isascii() and data.isdigit() and len(data) < 10):
+        limit = count_of(data)
+        if limit is None:
             raise InvalidJob(f"limit must be 1 to {self._most}, got {short(data)}")
-        return check_int("limit", int(data), 1, self._most)
+        return check_int("limit", limit, 1, self._most)
 
 
 class TextQueryField(serializers.CharField):

@@ -13,6 +13,7 @@ from ...core.job import MAX_ID_BYTES
 from ...core.matching import Position, check_match
 from ...core.moments import ms_of
 from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
+from ..values import count_of
 from .base import Resource
 from .fields import FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField, checked
 
@@ -101,9 +102,10 @@ class WhereSerializer(Resource):
 
 
 def _failures_of_query(text: str) -> int | None:
-    if text == "" or (text.isascii() and text.isdigit() and len(text) < 10):
-        return int(text) if text else None
-    raise InvalidJob(f"failures is a number of failed attempts, not {short(text)}")
+    failures = count_of(text)
+    if failures is None and text:
+        raise InvalidJob(f"failures is a number of failed attempts, not {short(text)}")
+    return failures
 
 
 _FailuresQueryField: Final = checked(_failures_of_query, type="integer", minimum=0, maximum=MOST_FAILURES)
