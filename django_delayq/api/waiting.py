@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -56,9 +56,9 @@ def answer(search: Search, *, deadline_soon: bool = False) -> Response:
     return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
-def reserved(jobs: Iterable[HeldJob | None], **more: str) -> Response:
-    """Return a response with jobs that were reserved one by one."""
-    return Response({**_rendered([job for job in jobs if job is not None]), **more})
+def reserved(job: HeldJob | None, **more: str) -> Response:
+    """Return a response with the job, if one was reserved."""
+    return Response({**_rendered([] if job is None else [job]), **more})
 
 
 def _rendered(jobs: list[HeldJob]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from .answers import Producers, RecurringTask, Stats, Worker, made, stats_of
+from .answers import Producers, RecurringTask, Stats, Worker, made
 from .base import Base, members
 from .errors import Unavailable
 from .methods import Pages, listing, verb
@@ -141,7 +141,7 @@ class MonitorVerbs(Base):
     @verb
     def stats(self) -> Steps[Stats]:
         """Return length, morgue length and lag of all queues."""
-        return stats_of((yield from self._get("stats")))
+        return made(Stats, (yield from self._get("stats")))
 
     @verb
     def status(self) -> Steps[dict[str, Any]]:

@@ -25,7 +25,6 @@ from .fields import (
     ListField,
     NumberField,
     ObjectField,
-    PlainObjectField,
     TimeField,
     checked,
 )
@@ -209,7 +208,7 @@ class HeldJobSerializer(Resource):
     noe = serializers.IntegerField(help_text="how often it was reserved before, counted or not")
     releases = serializers.IntegerField(help_text="how often it was put back uncounted")
     lives = serializers.IntegerField(help_text="remaining attempts, this one included")
-    context = PlainObjectField()  # type: ignore[assignment]
+    context = ObjectField()  # type: ignore[assignment]
     lease_ends = TimeField(source="deadline", allow_null=True)
     example: ClassVar = {
         "queue": "images",

@@ -248,14 +248,6 @@ class ListField(serializers.JSONField):
         return data
 
 
-class PlainObjectField(ObjectField):
-    """Object with any members, in a response as plain JSON."""
-
-    def to_representation(self, value: Any) -> Any:
-        """Return the object as plain JSON."""
-        return plain(value)
-
-
 class MaskedObjectField(ObjectField):
     """Object with any members, in a response with its secrets masked."""
 

@@ -76,11 +76,11 @@ class _Reserving(ApiView):
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""
         if "id" in options:
-            return reserved([one_job.reserve_id(queue, options["id"], holder)])
+            return reserved(one_job.reserve_id(queue, options["id"], holder))
         held, position = one_job.reserve_match(
             queue, options["where"], holder, options.get("cursor"), seconds=LONGEST_MATCH
         )
-        return reserved([held], **({} if position is None else {"cursor": str(position)}))
+        return reserved(held, **({} if position is None else {"cursor": str(position)}))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
