@@ -48,6 +48,8 @@ class Base:
         ValueError: the address or the token is invalid.
     """
 
+    _transport_class: type[Any]
+
     def __init__(
         self,
         url: str,
@@ -76,15 +78,11 @@ class Base:
         if context is None:
             # Loading certificates takes time, and plain HTTP needs none.
             context = ssl.create_default_context() if self._wire.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._connect(context)
+        self._transport = self._transport_class(context)
         self._worker_name = worker
         #: reserved jobs whose objects exist
         self._held: WeakSet[Any] = WeakSet()
         self._held_guard = threading.Lock()
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        """Create the transport."""
-        raise NotImplementedError
 
     @property
     def _worker(self) -> str:

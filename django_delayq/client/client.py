@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Self, TypeVar
 
 from .consuming import ConsumerVerbs
@@ -25,9 +24,8 @@ class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs,
     """
 
     _held_class = HeldJob
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        self._transport = Transport(context)
+    _transport_class = Transport
+    _transport: Transport
 
     def _run(self, steps: Steps[T]) -> T:
         return self._transport.run(steps)
@@ -51,9 +49,8 @@ class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, Mon
     """
 
     _held_class = AsyncHeldJob
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        self._transport = AsyncTransport(context)
+    _transport_class = AsyncTransport
+    _transport: AsyncTransport
 
     async def _run(self, steps: Steps[T]) -> T:
         return await self._transport.run(steps)
