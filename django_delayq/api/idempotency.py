@@ -7,29 +7,19 @@ longer than their leases. Answers that change with time (5xx and 429), answers t
 (``"complete": false``), and answers larger than 1 MiB are not stored. They are sent with ``Idempotent-Answer:
 not-kept``, and the same key is a new request afterwards.
 
-Guarantees:
+A process may die after executing a request and before storing the answer, or Redis may be unavailable then. The key is
+"in progress" until 60 seconds after the request began, and the next request with it is executed again. A request that
+takes longer than those 60 seconds is treated like a dead one. What is executed again is recognised, because these are
+derived from the user, the key, the request and the position in it:
 
-* A stored answer is sent again without executing anything, as long as it is stored and Redis has it.
-* A request that is refused at its beginning because Redis is unavailable is not executed. Its mark may reach Redis
-  later and then holds the key for 10 seconds (60, if Redis stalled between storing the mark and extending it).
-* A process may die after executing a request and before storing the answer, or Redis may be unavailable then. The key
-  is "in progress" until 60 seconds after the request began, and the next request with it is executed again. A request
-  that takes longer than those 60 seconds is treated like a dead one.
-* The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id are
-  derived from the user, the key, the request and the position in it. So a request that is executed again, after a 503
-  or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or 100,000
-  calls of a shard, whichever ends first, and not if Redis loses its data. If a call stores none of its jobs because the
-  queue is full or paused, they are tried again. If it stores some of them, its refusals are part of its first reply: a
-  new request is needed for the refused jobs. Settlements are recognised if all of them had the same outcome.
-* The ids of produced jobs without an id, and the keys of their generations, are derived in the same way. So after those
-  two minutes a job that still waits is replaced by an equal one. A job that has run, or is running, is stored and runs
-  again under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one
-  is live.
-* Rows of durable jobs are written once for each request, even if Redis fails: an entry in the inbox records the request
-  for ``INBOX["keep_days"]`` days. They are also cancelled or moved once for each request: while durable jobs are in
-  use, each id of the request has an entry in the inbox.
-* A reserve request that is executed again reserves other jobs; the first ones return to the queue when their leases
-  end.
+* The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id. Each
+  call gets its first reply and changes nothing.
+* The ids of produced jobs without an id, and the keys of their generations. When the request ids are forgotten, a job
+  that still waits is replaced by an equal one. A job that has run, or is running, is stored and runs again under the
+  same key, so that ``@exactly_once`` skips it.
+* The entries in the inbox by which rows of durable jobs are written, cancelled or moved once for each request.
+
+How long each of them lasts, and what is not recognised, is in ``docs/http.md`` ("What is recognised").
 """
 
 from __future__ import annotations
