@@ -13,8 +13,8 @@ from django_delayq.api import listing
 from django_delayq.api.views import job_verbs
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import pages
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import bury, carry, collect, fail, greet, ids, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"
