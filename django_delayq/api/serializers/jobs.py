@@ -183,22 +183,18 @@ class JobsPageSerializer(Resource):
     example: ClassVar = {"cursor": None, "examined": 1}
 
 
-class _BuriedJobSerializer(JobSerializer):
-    example: ClassVar = {
-        "state": "morgue",
-        "failures": 3,
-        "reserves": 3,
-        "buried": _DUE,
-        "reason": "exhausted",
-        "outcome": "exhausted",
-        "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
-    }
-
-
+_BURIED: Final = {
+    **JobSerializer.example,
+    "state": "morgue",
+    "failures": 3,
+    "reserves": 3,
+    "buried": _DUE,
+    "reason": "exhausted",
+    "outcome": "exhausted",
+    "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
+}
 #: example of a page of the morgue
-BURIED: Final = OpenApiExample(
-    "example", {"jobs": [_BuriedJobSerializer.example], "cursor": None, "examined": 1}, response_only=True
-)
+BURIED: Final = OpenApiExample("example", {"jobs": [_BURIED], "cursor": None, "examined": 1}, response_only=True)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------

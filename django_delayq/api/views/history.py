@@ -29,11 +29,15 @@ from ..serializers.pipeline_runs import RunsPageSerializer, RunsQuery
 _CSV: Final = "text/csv"
 
 
-class Hours(ApiView):
-    """Route ``history/hours``: the hours of the history, page by page."""
+class _History(ApiView):
+    """Base of the views of the history."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+
+class Hours(_History):
+    """Route ``history/hours``: the hours of the history, page by page."""
 
     @operation("list_hours", "Attempts by hour", returns=HoursPageSerializer, query=HoursQuery)
     def get(self, request: Request) -> Response:
@@ -49,11 +53,8 @@ class Hours(ApiView):
         return Response(HoursPageSerializer.render({"hours": page.rows, "cursor": page.after or None}))
 
 
-class HistoryView(ApiView):
+class HistoryView(_History):
     """Route ``history/summary``: the history of a period, added up."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation(
         "get_history", "A period of the history as its charts show it", returns=SummarySerializer, query=PeriodQuery
@@ -75,11 +76,9 @@ class CsvRenderer(JSONRenderer):
     format = "csv"
 
 
-class HoursFile(ApiView):
+class HoursFile(_History):
     """Route ``history/hours.csv``: the hours as a CSV download."""
 
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
     renderer_classes = (CsvRenderer,)
 
     @operation(
@@ -98,11 +97,8 @@ class HoursFile(ApiView):
         return csvfile.response(request._request, hours_of(request, query))
 
 
-class Runs(ApiView):
+class Runs(_History):
     """Route ``history/runs``: the pipeline runs."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation("list_runs", "Pipeline runs", returns=RunsPageSerializer, query=RunsQuery)
     def get(self, request: Request) -> Response:
@@ -118,11 +114,8 @@ class Runs(ApiView):
         return Response(RunsPageSerializer.render({"runs": runs[:limit], "cursor": cursor}))
 
 
-class ForecastView(ApiView):
+class ForecastView(_History):
     """Route ``history/forecast``: what falls due in the next hours, and the expected backlog."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation("get_forecast", "What falls due in the next 24 hours", returns=ForecastSerializer, query=QueueQuery)
     def get(self, request: Request) -> Response:
