@@ -90,7 +90,7 @@ class HeldJob(JobView):
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         if self._job.merged:
             return [{self.id: list(self.payloads)}], {}
-        return ([], {}) if self.task == RAW or not self._job.args else decode_args(self._job.args)
+        return ([], {}) if self.task == RAW else decode_args(self._job.args)
 
     @property
     def args(self) -> Sequence[Any]:
