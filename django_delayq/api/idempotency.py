@@ -24,7 +24,6 @@ How long each of them lasts, and what is not recognised, is in ``docs/http.md`` 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -41,6 +40,7 @@ from ..access.problems import Problem
 from ..core.errors import DelayQError
 from ..core.job import derived_key, id_from
 from ..core.redis.scripts import clear_errors
+from ..core.requests import digest_of
 from ..settings.conf import conf
 
 #: seconds after which an unfinished request counts as dead
@@ -58,7 +58,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _HEADERS: Final = ("Content-Type", "Location", "Retry-After")
 _RUNNING: Final = b"r"
 _ANSWERED: Final = b"a"
-_DIGEST: Final = 32
+_DIGEST: Final = 16
 
 
 class Replayed(Exception):
@@ -116,14 +116,14 @@ class IdempotencyRecord:
 
     def job_key(self, place: int, ident: str) -> bytes:
         """Return the key of a job's generation."""
-        return derived_key(self._derived("key", place, ident)[:16])
+        return derived_key(self._derived("key", place, ident))
 
     def call(self, place: int = 0) -> bytes:
         """Return the request id for a call to Redis."""
-        return self._derived("call", place)[:16]
+        return self._derived("call", place)
 
     def _derived(self, *words: object) -> bytes:
-        return _digest(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
+        return digest_of(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
 
     def keep(self, response: Response) -> None:
         """Store the answer as soon as it is rendered, or drop the key if such an answer is not stored."""
@@ -183,9 +183,10 @@ def begin(request: Request) -> IdempotencyRecord | None:
         raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
     request.data  # noqa: B018 (reads the body; an invalid one is refused here)
     raw: bytes = getattr(request, "delayq_raw", b"")
+    place = digest_of(identity_of(request.user), key.encode()).hex()
     record = IdempotencyRecord(
-        f"{connections.hurried_broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
-        _digest(b"POST", request.get_full_path().encode(), raw),
+        f"{connections.hurried_broker().prefix}:answer:{place}",
+        digest_of(b"POST", request.get_full_path().encode(), raw),
         conf().api.keep_answers,
     )
     record.begin()
@@ -195,14 +196,6 @@ def begin(request: Request) -> IdempotencyRecord | None:
 def _is_incomplete(answer: Any) -> bool:
     """Return True if the answer is incomplete, so that the client has to send the request again."""
     return isinstance(answer, dict) and answer.get("complete") is False
-
-
-def _digest(*words: bytes) -> bytes:
-    digest = hashlib.sha256()
-    for word in words:
-        digest.update(b"%d:" % len(word))
-        digest.update(word)
-    return digest.digest()
 
 
 def _in_progress(seconds: float) -> Problem:
