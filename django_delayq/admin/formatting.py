@@ -15,28 +15,6 @@ from django.utils.translation import gettext as _
 
 from ..core.moments import datetime_of
 
-__all__ = [
-    "NOTHING",
-    "When",
-    "ago",
-    "badge",
-    "clock",
-    "duration",
-    "exact",
-    "from_ms",
-    "grouped",
-    "local_text",
-    "millis",
-    "moment",
-    "named",
-    "percent",
-    "progress_bar",
-    "rate",
-    "size",
-    "until",
-    "wall_seconds",
-]
-
 #: text of a missing value
 NOTHING: Final = "–"
 

@@ -15,8 +15,6 @@ from .charts import Chart, Row, number
 from .formatting import NOTHING, duration, grouped, local_text, millis, percent
 from .history_query import HistoryQuery
 
-__all__ = ["failing", "forecast_panel", "rates", "rows_of", "tiles"]
-
 #: maximum number of tasks in a table
 MOST_TASKS: Final = 10
 #: minimum number of attempts for a task's failure rate to be meaningful

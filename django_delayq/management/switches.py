@@ -54,7 +54,7 @@ def add_length(parser: ArgumentParser) -> None:
         type=span,
         dest="seconds",
         metavar="TIME",
-        help="end the pause by itself after this time: 90, 90s, 10m, 2h or 1d",
+        help="end the pause by itself after this time: 90, 90s, 10m, 2h30m or 1d",
     )
 
 

@@ -129,7 +129,7 @@ class Mirror:
             rows = table(place).order_by().values_list("queue", "shard").annotate(n=Count("pk"))
             counted |= {(queue, shard, place.name): n for queue, shard, n in rows}
         for queue, number in dict.fromkeys(name[:2] for name in self._mirrors):
-            answer = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
+            (answer,) = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
             for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
                 name = (queue, number, place.name)
                 if entries or name in counted:

@@ -224,11 +224,10 @@ def test_pages_have_no_inline_script_or_style(delayq: Broker, manager: Client) -
 def test_a_site_of_ones_own_has_the_pages_too(delayq: Broker, admin_user: Any, rf: Any) -> None:
     from django.contrib.admin import AdminSite
 
-    from django_delayq.admin import live
+    from django_delayq.admin import register
     from django_delayq.models import LiveJob, QueueEntry
 
     site = AdminSite(name="backstage")
-    live.register(site)
-    queues.register(site)
+    register(site)
     assert site.get_model_admin(LiveJob).url_name("changelist") == "django_delayq_livejob_changelist"
     assert {str(one.name) for one in site.get_model_admin(QueueEntry).get_urls()} >= {"django_delayq_queueentry_purge"}
