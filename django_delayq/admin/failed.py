@@ -27,6 +27,7 @@ class FailedJobAdmin(MirroredAdmin):
 
     keyset = "failed_at"
     list_subtitle = _("Waiting for retry")
+    live_place = "failed"
     ordering = ("-failed_at",)
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (

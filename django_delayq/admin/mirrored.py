@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -11,6 +12,7 @@ from django.contrib.admin.utils import unquote
 from django.db import connections
 from django.db.models import BinaryField, Case, F, Q, QuerySet, When
 from django.db.models.functions import Length, Substr
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -44,6 +46,8 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
     list_display_links = ("job",)
+    #: tab of the list of live jobs that has the same jobs
+    live_place: ClassVar[str]
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without columns that may be long."""
@@ -70,6 +74,16 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Apply :meth:`search_lookups`."""
         return rows.filter(**self.search_lookups(term))
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; its search leads to that in arguments and errors, which needs what Redis has."""
+        listed = super().get_changelist_instance(request)
+        if request.user.has_perm("django_delayq.view_livejob"):
+            url = reverse(f"{self.admin_site.name}:django_delayq_livejob_changelist")
+            query = urlencode({"place": self.live_place, "text": listed.query})
+            link = format_html('<a href="{}?{}">{}</a>', url, query, _("search in arguments and errors"))
+            listed.search_help_text = format_html("{}; {}", self.search_help_text, link)
+        return listed
 
     # -- columns -----------------------------------------------------------------------------------------------------
 

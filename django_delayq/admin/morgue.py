@@ -36,6 +36,7 @@ class MorgueJobAdmin(MirroredAdmin):
 
     keyset = "buried_at"
     list_subtitle = _("Dead jobs, kept for a decision")
+    live_place = "morgue"
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
     list_display = ("job", "queue", "task_and_error", "attempts", "when")

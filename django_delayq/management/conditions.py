@@ -28,7 +28,12 @@ def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
     """
     group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
     if text:
-        group.add_argument("--text", help="text in the id, the task name, the arguments, payloads, context or error")
+        group.add_argument(
+            "--text",
+            "--match",
+            metavar="TEXT",
+            help="text in the id, the task name, the arguments, payloads, context or error",
+        )
     group.add_argument("--task", default="", metavar="NAME", help="name of the task")
     group.add_argument("--prefix", default="", metavar="TEXT", help="beginning of the id")
     group.add_argument("--id-from", default="", metavar="ID", help="ids from this one on")

@@ -25,7 +25,7 @@ class Caller:
         self.response: Any = None
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        sent = {"content_type": "application/json"}
+        sent: dict[str, Any] = {"content_type": "application/json"}
         if body is not None:
             sent["data"] = body if isinstance(body, (bytes, str)) else json.dumps(body)
         if self.token:

@@ -165,9 +165,7 @@ def _reconcile_options(options: Mapping[str, Any]) -> ReconcileOptions:
             outbox=tuple(settings.outbox.databases),
         )
         # Checked here, because a Spark worker takes twenty seconds and a long message to report it.
-        Table.of(
-            TableOptions(checked.model, tuple(checked.filters), (*checked.columns, checked.created), checked.using)
-        )
+        Table.of(TableOptions(checked.model, tuple(checked.filters), (*jobs.columns, checked.created), checked.using))
         return replace(checked, written=options["using"] or router.db_for_write(apps.get_model(checked.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error
