@@ -46,9 +46,6 @@ class Mirror:
         queues: returns the queues of this process, as currently registered.
     """
 
-    #: most turns do not query Redis
-    silent = True
-
     def __init__(self, settings: Conf, broker: Broker, changes: Changes, queues: Callable[[], Sequence[Queue]]) -> None:
         self._settings = settings.mirror
         self._broker = broker

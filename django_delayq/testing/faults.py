@@ -35,7 +35,8 @@ class Faults:
         errors = self._errors.get(attempt.task.name) if attempt.task is not None else None
         if errors:
             error = errors.popleft()
-            raise error if isinstance(error, BaseException) else error()
+            # An object that is raised again would keep the traceback of its earlier attempts, too.
+            raise error.with_traceback(None) if isinstance(error, BaseException) else error()
 
 
 @contextmanager

@@ -31,6 +31,11 @@ def row_keys() -> list[tuple[str, str]]:
 # --- back-pressure ---
 
 
+def test_a_body_in_a_queue_of_tasks_is_refused_with_the_way_out(api: Caller, delayq: Broker) -> None:
+    status, answer = api.post(JOBS, {"body": "x"})
+    assert status == 400 and "a body goes into a queue of kind pull" in answer["detail"]
+
+
 def test_a_full_queue_answers_429_and_when_to_come_again(api: Caller, delayq: Broker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"errands": {"max_length": 2}}}
     many = {"jobs": [{"task": "errands.carry", "delay": 60}] * 3}

@@ -83,6 +83,8 @@ class Command(PipelineCommand):
                     f"`manage.py delayq_pipeline doctor` tests both."
                 ) from error
             except Exception as error:
+                if self.stop_request():
+                    raise CommandError(self.stop_request.message, returncode=STOPPED) from error
                 if is_spark_error(error):
                     raise CommandError(f"{spark_message(error)}\n--traceback shows Spark's full error.") from error
                 raise

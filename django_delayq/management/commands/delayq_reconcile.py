@@ -109,7 +109,8 @@ class Command(DelayQCommand):
         if options["json"]:
             self.print_json(result)
         else:
-            self.stdout.write(f"{result['state']}: {count_text(result['outcomes'])}")
+            counts = {"missing": result["missing"]} if options["dry_run"] else result["outcomes"]
+            self.stdout.write(f"{result['state']}: {count_text(counts)}")
 
     # --- the outbox
 

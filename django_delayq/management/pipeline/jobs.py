@@ -62,14 +62,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
-    from ...pipeline.maintain import FOR, carry_out
+    from ...pipeline.maintain import FOR, carry_out, choose
 
     action = _maintain_options(options)
     if not options["dry_run"]:
         command.check_confirmable(yes=options["yes"])
     run_id, began = history_runs.new_run_id("jobs"), time.monotonic()
     with common.session(command, options, f"delayq jobs {run_id}") as spark:
-        selection = select(command, spark, action)
+        selection = choose(spark, action)
         preview(command, selection, options)
         result: dict[str, Any] = {"run_id": run_id, "verb": action.verb, "selected": selection.total}
         if options["dry_run"] or not selection.total:
@@ -105,21 +105,6 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     command.print_result(
         {**result, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
     )
-
-
-def select(command: common.PipelineCommand, spark: Any, action: MaintainOptions) -> Selection:
-    """Return the selected jobs.
-
-    Raises:
-        Stopped: a stop was requested during the selection.
-    """
-    from ...pipeline.maintain import choose
-
-    try:
-        return choose(spark, action)
-    except Exception:
-        command.stop_request.check()
-        raise
 
 
 def preview(command: common.PipelineCommand, selection: Selection, options: Mapping[str, Any]) -> None:
