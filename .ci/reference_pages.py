@@ -1,4 +1,4 @@
-"""Reference pages of the documentation site that are generated: routes of the HTTP API, options of the commands."""
+"""Reference pages of the documentation site that are generated: routes of the HTTP API, options, metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import django
@@ -22,6 +23,8 @@ _DJANGO = {
     "force_color",
     "skip_checks",
 }
+_DOCS = Path(__file__).resolve().parent.parent / "docs"
+_PLAIN = {"[": "&#91;", "<": "&lt;"}
 
 
 def pages() -> dict[str, str]:
@@ -30,7 +33,18 @@ def pages() -> dict[str, str]:
     django.setup()
     from django_delayq.api.openapi import document
 
-    return {"reference/http.md": _routes(document("/")), "reference/options.md": "\n".join(_commands())}
+    return {
+        "reference/http.md": _routes(document("/")),
+        "reference/options.md": "\n".join(_commands()),
+        "reference/metrics.md": _metrics(),
+    }
+
+
+def _metrics() -> str:
+    """Return the table of the guide to metrics, which a test compares with the code."""
+    table = re.search(r"^\| name \|.*?(?=^<!--)", (_DOCS / "metrics.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    return f"# Metrics\n\n[How to export and read them](../metrics.md).\n\n{table[0]}"
 
 
 def _routes(document: Mapping[str, Any]) -> str:
@@ -123,4 +137,6 @@ def _help(action: Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+    """Return a text for a cell of a table; outside of code, brackets are no links and angles no tags."""
+    text = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    return re.sub(r"`[^`]*`|[\[<]", lambda found: _PLAIN.get(found[0], found[0]), text)

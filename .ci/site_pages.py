@@ -27,6 +27,11 @@ def on_files(files: Files, *, config: Any) -> Files:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Return a page without the roles of docstrings: ``:func:`` and others."""
+    return re.sub(r":(?:func|meth|class|attr|mod|data):<code>~?", "<code>", html)
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return a page's text; links to the root's pages lead to their copies in the site."""
     names = "|".join(map(re.escape, AT_THE_ROOT))

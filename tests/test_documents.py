@@ -185,3 +185,20 @@ def test_every_picture_is_shown_and_every_picture_that_is_shown_exists() -> None
 
     assert shown == set(pictures.glob("*.png"))
     assert sum(one.stat().st_size for one in shown) < 2_000_000
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    listed = set(re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+
+    assert sorted(pages - listed) == []
+
+
+def test_the_extras_of_the_readme_are_those_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = section(ROOT / "README.md", "Extras")
+    listed = set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"(?:^|\| )((?:`[\w-]+`(?:, )?)+) \|", table))))
+    in_all = set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(","))  # type: ignore[index]
+
+    assert listed == set(extras) - {"demo", "test", "docs", "dev"}
+    assert in_all == listed - {"embedded", "tasks", "all", "spark", "spark-java"}

@@ -17,8 +17,6 @@ from ..settings.conf import conf
 from .formatting import NOTHING, When, millis, moment
 from .redis_pages import RedisPages
 
-__all__ = ["AttemptPages", "AttemptViewModel"]
-
 #: rows of a list
 MOST: Final = 200
 #: outcomes that can be chosen

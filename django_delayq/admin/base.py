@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import django
@@ -27,12 +27,22 @@ if TYPE_CHECKING:
 else:
     Base = admin.ModelAdmin
 
-__all__ = ["AdminPages", "ReadOnlyAdmin", "fields_of"]
 
+def column(field: str, show: Callable[[Any], object], description: Any, *, ordering: str | None = None) -> Any:
+    """Return a column of a list, or a line of a row's page, that shows one field of the row.
 
-def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
-    """Return the names of all fields in the fieldsets, for ``readonly_fields``."""
-    return tuple(name for _title, fieldset in fieldsets for name in fieldset["fields"])
+    Args:
+        field: name of the field.
+        show: function that formats its value.
+        description: heading.
+        ordering: field by which the list can be sorted.
+    """
+
+    @admin.display(description=description, ordering=ordering)
+    def display(self: Any, row: Any) -> object:
+        return show(getattr(row, field))
+
+    return display
 
 
 class AdminPages(Base):
@@ -132,7 +142,6 @@ class ReadOnlyAdmin(AdminPages):
     list_max_show_all = 0
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
-    actions_selection_counter = True
 
     def __init__(self, model: Any, admin_site: Any) -> None:
         super().__init__(model, admin_site)
@@ -164,6 +173,17 @@ class ReadOnlyAdmin(AdminPages):
         """Render the list with our plural name and explanation."""
         context = {"module_name": str(self.many), "subtitle": self.list_subtitle}
         return super().changelist_view(request, {**(extra_context or {}), **context})
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Return the rows that :meth:`searched` finds; all without a search."""
+        term = search_term.strip()
+        return (self.searched(queryset, term) if term else queryset), False
+
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """Return the rows that a search finds, by look-ups in an index; all rows where there is no search box."""
+        return rows
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows with only the columns that a list reads."""

@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.views import JobView
 
-__all__ = [
-    "LATEST_FIRST",
-    "LIMITS",
-    "PLACES",
-    "SEARCH_SECONDS",
-    "USUAL_LIMIT",
-    "BrowseQuery",
-    "Listing",
-    "browse",
-    "count_at",
-    "search",
-    "whole_number",
-]
-
 #: places that can be listed → their orders, default first
 PLACES: Final[dict[str, tuple[str, ...]]] = {
     "waiting": tuple(INDEXES["waiting"]),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE
-from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import path
@@ -18,17 +17,17 @@ from django.views.decorators.http import require_POST
 
 from .. import repair
 from ..models import BulkAction, FailedJob, MorgueJob
-from . import content, formatting
-from .base import ReadOnlyAdmin
+from ..settings.conf import mask
+from . import formatting
+from .base import column
 from .filters import StateFilter
-from .job_actions import phrases
+from .outcomes import phrases
+from .progress import ProgressAdmin
 
 if TYPE_CHECKING:
     from django.db.models import Model
     from django.http import HttpRequest
     from django.utils.safestring import SafeString
-
-__all__ = ["BulkActionAdmin"]
 
 _KINDS: Final = {"done": "good", "failed": "bad", "stopped": "late"}
 _NAMES: Final = {model.__name__: model._meta.verbose_name_plural for model in (FailedJob, MorgueJob)}
@@ -41,12 +40,12 @@ _SIGNS: Final = {"": "=", "exact": "=", "gte": "≥", "lte": "≤", "gt": ">", "
 _VERB_NAMES: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
 
 
-class BulkActionAdmin(ReadOnlyAdmin):
+class BulkActionAdmin(ProgressAdmin):
     """Bulk actions. Users may view and stop their own; for others permissions are required."""
 
     keyset = "created_at"
     ordering = ("-created_at",)
-    change_form_template = "django_delayq/admin/progress_page.html"
+    progress_template = "bulk_progress"
     list_display = ("what", "status", "progress", "ordered_by", "ordered")
     list_display_links = ("what",)
     list_filter = (StateFilter,)
@@ -54,10 +53,6 @@ class BulkActionAdmin(ReadOnlyAdmin):
     fieldsets: ClassVar = [
         (None, {"fields": ("what", "which", "delay", "ordered_by", "ordered")}),
     ]
-    readonly_fields = ("what", "which", "delay", "ordered_by", "ordered")
-
-    class Media:
-        js: ClassVar = ("django_delayq/live.js",)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return True with ``view_bulkaction``, or for one's own action."""
@@ -71,36 +66,11 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return isinstance(obj, BulkAction) and bool(obj.ordered_by_pk) and obj.ordered_by_pk == str(request.user.pk)
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs, with those of the progress fragment and the stop button."""
-        view = self.admin_site.admin_view
-        return [
-            path("<path:object_id>/progress/", view(self.progress_view), name=self.url_name("progress")),
-            path("<path:object_id>/stop/", view(require_POST(self.stop_view)), name=self.url_name("stop")),
-            *super().get_urls(),
-        ]
+        """Return the URLs, with that of the stop button."""
+        view = self.admin_site.admin_view(require_POST(self.stop_view))
+        return [path("<path:object_id>/stop/", view, name=self.url_name("stop")), *super().get_urls()]
 
     # -- pages -------------------------------------------------------------------------------------------------------
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Render the action with its progress."""
-        order = self.get_object(request, unquote(object_id))
-        extra = extra_context or {}
-        if order is not None and self.has_view_permission(request, order):
-            title = self.what(order)
-            extra |= {"title": title, "subtitle": None, "progress_template": "django_delayq/admin/bulk_progress.html"}
-            extra |= {**self.page_context([(title, "")]), **self._progress_of(request, order)}
-        return super().change_view(request, object_id, form_url, extra)
-
-    def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the progress fragment, which the page's script polls."""
-        order = self.object_or_404(request, object_id)
-        if not self.has_view_permission(request, order):
-            raise PermissionDenied
-        response = self.render(request, "bulk_progress", "", self._progress_of(request, order))
-        response["Cache-Control"] = "no-store"
-        return response
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the action before its next chunk; completed chunks stay."""
@@ -114,20 +84,24 @@ class BulkActionAdmin(ReadOnlyAdmin):
             self.message_user(request, gettext("It had already ended."), messages.WARNING)
         return HttpResponseRedirect(self.url("change", order.pk))
 
-    def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
-        ended = order.state in (order.State.DONE, order.State.STOPPED, order.State.FAILED)
+    def title_of(self, row: BulkAction) -> str:
+        """Return the verb and the number of jobs."""
+        return self.what(row)
+
+    def progress_of(self, request: HttpRequest, row: BulkAction) -> dict[str, Any]:
+        """Return the variables of the progress template."""
+        ended = row.state in (row.State.DONE, row.State.STOPPED, row.State.FAILED)
         return {
-            "order": order,
+            "order": row,
             "ended": ended,
-            "ended_ago": formatting.ago(order.ended_at),
-            "status": self.status(order),
-            "bar": self.progress(order),
-            "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
-            "number_done": formatting.grouped(order.done),
-            "number_total": formatting.grouped(order.total),
-            "may_stop": not ended and self.has_stop_permission(request, order),
-            "stop_url": self.url("stop", order.pk),
-            "progress_url": self.url("progress", order.pk),
+            "ended_ago": formatting.ago(row.ended_at),
+            "status": self.status(row),
+            "bar": self.progress(row),
+            "outcomes": phrases(row.counts if isinstance(row.counts, dict) else {}),
+            "number_done": formatting.grouped(row.done),
+            "number_total": formatting.grouped(row.total),
+            "may_stop": not ended and self.has_stop_permission(request, row),
+            "stop_url": self.url("stop", row.pk),
         }
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -153,7 +127,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """Return the target and its filters."""
         text = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
-        lines = [_condition(row.target, name, value) for name, value in content.mask().value(filters).items()]
+        lines = [_condition(row.target, name, value) for name, value in mask().value(filters).items()]
         return format_html("{}{}", text, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))
@@ -162,10 +136,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         seconds = row.options.get("delay") if isinstance(row.options, dict) else None
         return formatting.duration(seconds) if isinstance(seconds, (int, float)) else formatting.NOTHING
 
-    @admin.display(description=_("ordered"), ordering="created_at")
-    def ordered(self, row: BulkAction) -> SafeString | str:
-        """Return the time since it was ordered."""
-        return formatting.ago(row.created_at)
+    ordered = column("created_at", formatting.ago, _("ordered"), ordering="created_at")
 
 
 def _condition(target: str, name: str, value: Any) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LEVELS", "Chart", "HeatMap", "Row", "level", "number"]
-
 #: colours of a heat map, besides that of zero
 LEVELS: Final = 8
 

@@ -18,28 +18,8 @@ from django.utils.translation import ngettext
 
 from ..core.job import Payload
 from ..settings.conf import mask
-from ..status.job_content import argument_names, call_rows, loaded, split_call
+from ..status.job_content import call_rows, loaded
 from .formatting import NOTHING
-
-__all__ = [
-    "argument_names",
-    "brief",
-    "call_rows",
-    "call_table",
-    "error_line",
-    "json_pre",
-    "json_text",
-    "loaded",
-    "mapping_table",
-    "mask",
-    "payload_table",
-    "pre",
-    "pretty",
-    "project_frame",
-    "raw",
-    "split_call",
-    "traceback_html",
-]
 
 #: characters after which a displayed value is cut
 LONGEST: Final = 20_000
@@ -138,6 +118,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> Safe
 
 
 # --- errors
+
+
+def message_pre(text: str) -> SafeString | str:
+    """Return the whole message of an error, masked, in a preformatted box."""
+    return pre(mask().text(text)) if text else NOTHING
 
 
 def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:

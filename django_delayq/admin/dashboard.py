@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.contrib.admin.sites import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
@@ -13,7 +12,6 @@ from redis.exceptions import RedisError
 
 from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
-from ..models import Dashboard
 from .charts import LEVELS
 from .dashboard_query import DashboardQuery
 from .dashboard_rates import HEADER, change_since
@@ -21,8 +19,6 @@ from .dashboard_snapshots import SNAPSHOTS
 from .dashboard_urls import DashboardUrls
 from .dashboard_view import DashboardView, tiles
 from .redis_pages import RedisPages
-
-__all__ = ["DashboardAdmin", "register"]
 
 PARTS: Final = "django_delayq/admin/dashboard_parts.html"
 
@@ -72,8 +68,3 @@ class DashboardAdmin(RedisPages):
         if error:
             response["Retry-After"] = "5"
         return response
-
-
-def register(site: AdminSite) -> None:
-    """Register this page with a site."""
-    site.register(Dashboard, DashboardAdmin)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..status import Rates
     from .depth_chart import Cells
 
-__all__ = ["DashboardCharts", "lateness_of"]
-
 #: intervals without a response after which a line has a gap
 MISSING_RESPONSES: Final = 3
 

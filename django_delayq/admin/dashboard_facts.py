@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ..status import RedisStatus, Snapshot, WorkerStatus
 
-__all__ = ["Facts", "outbox_facts", "redis_facts", "warnings_of", "worker_facts"]
-
 #: names that are listed; further ones are only counted
 _MOST_NAMES: Final = 4
 #: fraction of maxmemory above which a warning is shown

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext_lazy
 
+from ..status.snapshot import PLACES
 from .dashboard_snapshots import SPANS
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from ..status import QueueStatus
     from .dashboard_snapshots import DashboardSnapshot
 
-__all__ = ["COLUMNS", "HEATS", "PLACES", "SPAN_NAMES", "DashboardQuery"]
-
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 HEATS: Final[Mapping[str, Any]] = {
     "ready": gettext_lazy("ready"),
     "delayed": gettext_lazy("delayed"),

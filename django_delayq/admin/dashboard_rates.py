@@ -17,8 +17,6 @@ from ..status.change import united
 if TYPE_CHECKING:
     from ..status import QueueStatus, Snapshot
 
-__all__ = ["HEADER", "change_since", "counters_of"]
-
 #: request header with the counters of an earlier response
 HEADER: Final = "X-Delayq-Since"
 #: largest number that is accepted

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..core.operations.counts import Counts
     from ..status import QueueStatus
 
-__all__ = ["ShardMap"]
-
 #: maximum number of rows, and of shards in a row
 MOST_ROWS: Final = 30
 MOST_SHARDS: Final = 64

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.depths import DepthPoint
 
-__all__ = ["SNAPSHOTS", "SPANS", "DashboardSnapshot", "SnapshotCache", "running"]
-
 #: seconds for which a snapshot, or a failure of Redis, is shared
 SHARED: Final = 0.9
 #: factor between the cost of a snapshot and the polling interval: snapshots take less than 1 % of Redis's time

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .redis_pages import RedisPages
 
-__all__ = ["DashboardUrls"]
-
 
 class DashboardUrls:
     """URLs of the queue pages and the job pages.

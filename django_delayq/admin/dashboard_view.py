@@ -11,10 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..settings.conf import conf
+from ..status.snapshot import PLACES
 from .charts import number
 from .dashboard_charts import DashboardCharts, lateness_of
 from .dashboard_facts import Facts, outbox_facts, redis_facts, warnings_of, worker_facts
-from .dashboard_query import PLACES, DashboardQuery
+from .dashboard_query import DashboardQuery
 from .dashboard_rates import counters_of
 from .dashboard_shards import ShardMap
 from .dashboard_snapshots import DashboardSnapshot, running
@@ -25,8 +26,6 @@ from .queue_view_model import PAUSED_NAMES
 if TYPE_CHECKING:
     from ..status import Change, QueueStatus, RunningJob, WorkerStatus
     from .dashboard_urls import DashboardUrls
-
-__all__ = ["MOST_QUEUES", "DashboardView", "tiles"]
 
 #: maximum number of queues and workers on a page
 MOST_QUEUES: Final = 100

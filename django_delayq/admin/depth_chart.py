@@ -11,8 +11,6 @@ from ..core.depths import DepthPoint
 from .charts import Chart, Row, number
 from .formatting import clock, grouped, wall_seconds
 
-__all__ = ["HISTORY_SECONDS", "PLACES_DRAWN", "SPAN_MINUTES", "depth_chart", "rows_of"]
-
 #: span of a chart → (minutes, minutes between two rows)
 SPAN_MINUTES: Final = {"hour": (60, 1), "day": (1440, 10)}
 #: seconds that the charts of the dashboard show

@@ -20,15 +20,16 @@ from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
-from . import content, formatting
+from ..settings.conf import mask
+from ..status.job_content import argument_names, loaded, split_call
+from . import formatting
 from .forms import CallForm, EditForm, PayloadsForm
-from .job_actions import JobActionsMixin, result_message
+from .job_actions import JobActionsMixin
+from .outcomes import result_message
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
-
-__all__ = ["EditMixin"]
 
 #: maximum size of content that can be edited in a form
 _MOST_BYTES: Final = 200_000
@@ -83,7 +84,7 @@ class EditMixin(JobActionsMixin):
                 args, kwargs = _value(data["args"]), _value(data["kwargs"])
                 outcome = repair.retry_edited(row, args=args, kwargs=kwargs, delay=data["seconds"] or None)
         except (InvalidJob, Undecodable, TypeError, ValueError) as error:
-            form.add_error(None, ValidationError(content.mask().text(str(error))))
+            form.add_error(None, ValidationError(mask().text(str(error))))
             return None
         except DelayQError as error:
             form.add_error(None, ValidationError(_("The action failed: %(error)s") % {"error": error}))
@@ -123,9 +124,9 @@ def _refusal(state: RedisState) -> str:
     try:
         if state.view.job.merged:
             for payload in state.payloads:
-                content.loaded(payload.data)
+                loaded(payload.data)
         else:
-            content.split_call(state.view.job.args)
+            split_call(state.view.job.args)
     except ValueError:
         return _(
             "The stored content is not JSON, so it cannot be edited. Retry the job unchanged, or schedule a new one."
@@ -136,10 +137,10 @@ def _refusal(state: RedisState) -> str:
 def _form(view: JobView, payloads: Sequence[Payload], task: str, posted: Any) -> EditForm:
     version = _version(view.job.args, payloads)
     if view.job.merged:
-        entries = [{"score": _score(payload), "payload": content.loaded(payload.data)} for payload in payloads]
-        return PayloadsForm(posted, payloads=entries, mask=content.mask(), version=version)
-    call = content.split_call(view.job.args)
-    return CallForm(posted, call=call, names=content.argument_names(task), mask=content.mask(), version=version)
+        entries = [{"score": _score(payload), "payload": loaded(payload.data)} for payload in payloads]
+        return PayloadsForm(posted, payloads=entries, mask=mask(), version=version)
+    call = split_call(view.job.args)
+    return CallForm(posted, call=call, names=argument_names(task), mask=mask(), version=version)
 
 
 def _score(payload: Payload) -> Any:

@@ -10,19 +10,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ..settings.conf import conf
 from . import formatting
-from .base import fields_of
+from .base import column
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .mirrored import MirroredAdmin
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
     from ..models import FailedJob
-
-__all__ = ["FailedJobAdmin"]
 
 
 class FailedJobAdmin(MirroredAdmin):
@@ -30,6 +27,7 @@ class FailedJobAdmin(MirroredAdmin):
 
     keyset = "failed_at"
     list_subtitle = _("Waiting for retry")
+    live_place = "failed"
     ordering = ("-failed_at",)
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_filter = (
@@ -40,25 +38,21 @@ class FailedJobAdmin(MirroredAdmin):
         AgeFilter.of("failed_at"),
     )
     sortable_by = ("when",)
-    actions = ("retry_now", "retry_in", "bury", "discard")
     job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
+    actions = tuple(action.as_function() for action in job_actions)
     fieldsets: ClassVar[Any] = (
         (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
         (_("Times"), {"fields": ("failed", "next_attempt", "attempts")}),
         (_("Error"), {"fields": ("error_class", "message", "traceback")}),
         (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     @admin.display(description=_("failed, next attempt"), ordering="failed_at")
     def when(self, row: FailedJob) -> SafeString:
         """Return the time since the failure, and below it the next due time."""
         return format_html("<div>{}</div> {}", self.failed(row), self.next_attempt(row))
 
-    @admin.display(description=_("failed"))
-    def failed(self, row: FailedJob) -> SafeString | str:
-        """Return the time since the failure."""
-        return formatting.ago(row.failed_at)
+    failed = column("failed_at", formatting.ago, _("failed"))
 
     @admin.display(description=_("next attempt"))
     def next_attempt(self, row: FailedJob) -> SafeString | str:
@@ -68,8 +62,3 @@ class FailedJobAdmin(MirroredAdmin):
     def has_bury_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``bury_failedjob``."""
         return self.may(request, "bury")
-
-    @admin.action(permissions=["bury"], description=BURY.title)
-    def bury(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Bury the jobs in the morgue."""
-        return self.perform(request, rows, BURY)

@@ -13,13 +13,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from . import content
+from ..settings.conf import mask
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.http import HttpRequest
-
-__all__ = ["AgeFilter", "AttemptFilter", "StateFilter", "ValueFilter", "distinct_values", "lookups_of", "value_filter"]
 
 #: maximum number of choices of a filter; other values can be given in the URL
 MOST: Final = 50
@@ -75,7 +73,7 @@ class ValueFilter(_Filter):
         """Return the first values; the empty one gets a label."""
         values = distinct_values(model_admin.model._default_manager.all(), self.field)
         # A reason is free text: values that would be masked are not offered.
-        return [(value, value or self.nothing) for value in values if content.mask().text(value) == value]
+        return [(value, value or self.nothing) for value in values if mask().text(value) == value]
 
     def has_output(self) -> bool:
         """Return True even for a single value, which is informative, or a current value not among the first."""
@@ -163,21 +161,25 @@ class AttemptFilter(_Filter):
         return {"failures__gte": low} if high is None else {"failures__gte": low, "failures__lte": high}
 
 
-class StateFilter(_Filter):
-    """Filter by the state of a row, for models with a ``State``."""
+class ChoiceFilter(_Filter):
+    """Filter by a field with choices, named ``parameter_name``."""
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
+        """Return the choices of the field."""
+        field: Any = model_admin.model._meta.get_field(self.parameter_name)
+        return list(field.choices)
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the lookup of the choice."""
+        value = self.value()
+        return {str(self.parameter_name): value} if value in dict(self.lookup_choices) else {}
+
+
+class StateFilter(ChoiceFilter):
+    """Filter by the state of a row."""
 
     title = _("state")
     parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """Return the model's states."""
-        model: Any = model_admin.model
-        return list(model.State.choices)
-
-    def chosen(self) -> dict[str, Any]:
-        """Return the lookup of the state."""
-        value = self.value()
-        return {"state": value} if value in {state for state, _label in self.lookup_choices} else {}
 
 
 def lookups_of(changelist: ChangeList) -> dict[str, Any]:

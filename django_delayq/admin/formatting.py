@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Final
 
 from django.conf import settings
@@ -14,28 +14,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..core.moments import datetime_of
-
-__all__ = [
-    "NOTHING",
-    "When",
-    "ago",
-    "badge",
-    "clock",
-    "duration",
-    "exact",
-    "from_ms",
-    "grouped",
-    "local_text",
-    "millis",
-    "moment",
-    "named",
-    "percent",
-    "progress_bar",
-    "rate",
-    "size",
-    "until",
-    "wall_seconds",
-]
 
 #: text of a missing value
 NOTHING: Final = "–"
@@ -105,15 +83,17 @@ class When:
     relative: str
     #: date and time in the current time zone
     full: str
+    #: the same for lists: the time of day, of another day ``24 Nov 03:00``, of another year the date
+    brief: str
     iso: str
     #: True if it lies in the past
     over: bool
 
     @property
     def html(self) -> SafeString:
-        """Element with the relative text, and date and time as its title."""
-        tag = '<time class="dq-when" datetime="{}" title="{}" data-ms="{}">{}</time>'
-        return format_html(tag, self.iso, self.full, str(self.ms), self.relative)
+        """Element with the relative text; the style sheet puts the absolute one behind it."""
+        tag = '<time class="dq-when" datetime="{}" title="{}" data-at="{}" data-ms="{}">{}</time>'
+        return format_html(tag, self.iso, self.full, self.brief, str(self.ms), self.relative)
 
 
 def moment(ms: float | None, now_ms: float) -> When | None:
@@ -125,8 +105,16 @@ def moment(ms: float | None, now_ms: float) -> When | None:
     try:
         there = datetime_of(ms)
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
-        return When(int(ms), relative, f"{ms:.0f} ms", "", away <= 0)
-    return When(int(ms), relative, exact(there), there.isoformat(), away <= 0)
+        return When(int(ms), relative, f"{ms:.0f} ms", f"{ms:.0f} ms", "", away <= 0)
+    brief = local_text(there, _brief_format(timezone.localdate(there), timezone.localdate(datetime_of(now_ms))))
+    return When(int(ms), relative, exact(there), brief, there.isoformat(), away <= 0)
+
+
+def _brief_format(day: date, today: date) -> str:
+    """Return the format of a moment that leaves out what it shares with the present one; without places to break."""
+    if day == today:
+        return "H:i:s"
+    return "j\xa0M\xa0H:i" if day.year == today.year else "j\xa0M\xa0Y"
 
 
 def from_ms(ms: float | None) -> datetime | None:

@@ -12,8 +12,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ..masking import HIDDEN, Mask, MaskError
 
-__all__ = ["CallForm", "DelayForm", "PayloadsForm", "RescheduleForm"]
-
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
 _UNIT_NAMES: Final = (("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days")))
 _LONGEST: Final = 10 * 365 * 86_400

@@ -24,8 +24,6 @@ from .history_query import HistoryQuery
 from .history_view import failing, forecast_panel, rates, rows_of, tiles
 from .redis_pages import RedisPages
 
-__all__ = ["HourlyStatAdmin"]
-
 #: hours per page of the table
 LIMIT: Final = 50
 PERIODS: Final = {

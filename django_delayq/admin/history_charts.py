@@ -14,8 +14,6 @@ from ..history.series import Summary
 from .charts import Chart, HeatMap, Row, level, number
 from .formatting import grouped, local_text, millis
 
-__all__ = ["charts", "heat_map"]
-
 #: minimum number of rows in the lateness map; each covers two histogram buckets
 LEAST_ROWS: Final = 6
 #: maximum number of labels below the lateness map

@@ -15,8 +15,6 @@ from django.utils.translation import gettext as _
 from ..history.periods import NAMED, USUAL, Period, SeriesQuery, named
 from ..models.history import NAME_LENGTH
 
-__all__ = ["HistoryQuery"]
-
 _LONGEST: Final = 40
 _DAY: Final = timedelta(days=1)
 

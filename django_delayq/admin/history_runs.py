@@ -5,25 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
-from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
-from django.urls import path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..history.records import DIED, SILENT, state_of
+from ..history.records import DIED, SILENT, seconds_of, state_of
 from ..models.history import PipelineRun
+from ..settings.conf import mask
 from . import content, formatting
-from .base import ReadOnlyAdmin, fields_of
-from .filters import StateFilter
+from .base import column
+from .filters import ChoiceFilter, StateFilter
+from .progress import ProgressAdmin
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
     from django.utils.safestring import SafeString
-
-__all__ = ["PipelineRunAdmin"]
 
 _KINDS: Final = {"finished": "good", "failed": "bad", DIED: "bad", "stopped": "late"}
 _DIED: Final = _("died")
@@ -47,28 +44,19 @@ class RunStateFilter(StateFilter):
         return super().chosen()
 
 
-class KindFilter(StateFilter):
+class KindFilter(ChoiceFilter):
     """Filter by kind."""
 
     title = _("kind")
     parameter_name = "kind"
 
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """Return the model's kinds."""
-        return list(PipelineRun.Kind.choices)
 
-    def chosen(self) -> dict[str, Any]:
-        """Return the lookup of the kind."""
-        value = self.value()
-        return {"kind": value} if value in PipelineRun.Kind.values else {}
-
-
-class PipelineRunAdmin(ReadOnlyAdmin):
+class PipelineRunAdmin(ProgressAdmin):
     """Read-only list of pipeline runs; they are started by ``manage.py delayq_pipeline``."""
 
     keyset = "started_at"
     ordering = ("-started_at",)
-    change_form_template = "django_delayq/admin/progress_page.html"
+    progress_template = "run_progress"
     list_display = (
         "named_run",
         "status",
@@ -90,76 +78,41 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         (_("Rows"), {"fields": ("rows_total", "rows_done", "rows_created", "already_existed", "refused")}),
         (_("Details"), {"fields": ("whole_error", "details")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     class Media:
         css: ClassVar = {"all": ("django_delayq/history.css",)}
-        js: ClassVar = ("django_delayq/live.js",)
-
-    def get_urls(self) -> list[Any]:
-        """Return the URLs, with that of the progress fragment."""
-        name = self.url_name("progress")
-        return [
-            path("<path:object_id>/progress/", self.admin_site.admin_view(self.progress_view), name=name),
-            *super().get_urls(),
-        ]
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without columns that only the page of a run shows."""
         return rows.defer("detail")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the rows with an exact id."""
-        term = search_term.strip()
-        return (queryset.filter(run_id=term) if term else queryset), False
+        return rows.filter(run_id=term)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Render the run with its progress."""
-        run = self.get_object(request, unquote(object_id))
-        extra = extra_context or {}
-        if run is not None and self.has_view_permission(request, run):
-            title = self.what(run)
-            extra |= {"title": title, "subtitle": None, "progress_template": "django_delayq/admin/run_progress.html"}
-            extra |= {**self.page_context([(title, "")]), **self._progress_of(run)}
-        return super().change_view(request, object_id, form_url, extra)
+    def title_of(self, row: PipelineRun) -> str:
+        """Return kind and id."""
+        return f"{row.get_kind_display()} {row.run_id}".strip()
 
-    def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the progress fragment, which the page's script polls."""
-        run = self.object_or_404(request, object_id)
-        if not self.has_view_permission(request, run):
-            raise PermissionDenied
-        response = self.render(request, "run_progress", "", self._progress_of(run))
-        response["Cache-Control"] = "no-store"
-        return response
-
-    def _progress_of(self, run: PipelineRun) -> dict[str, Any]:
-        share = _share(run)
+    def progress_of(self, request: HttpRequest, row: PipelineRun) -> dict[str, Any]:
+        """Return the variables of the progress template."""
+        share = _share(row)
         return {
-            "run": run,
-            "ended": state_of(run) != _RUNNING,
-            "status": self.status(run),
+            "run": row,
+            "ended": state_of(row) != _RUNNING,
+            "status": self.status(row),
             "bar": None if share is None else formatting.progress_bar(share),
-            "number_done": formatting.grouped(run.rows),
-            "number_total": self.rows_total(run),
-            "run_time": self.run_time(run),
-            "error": content.mask().text(run.error),
-            "died": state_of(run) == DIED,
-            "last_heartbeat": self.last_heartbeat(run),
-            "progress_url": self.url("progress", run.pk),
+            "number_done": formatting.grouped(row.rows),
+            "number_total": self.rows_total(row),
+            "run_time": self.run_time(row),
+            "error": mask().text(row.error),
+            "died": state_of(row) == DIED,
+            "last_heartbeat": self.last_heartbeat(row),
         }
 
     # -- columns -----------------------------------------------------------------------------------------------------
-
-    @admin.display(description=_("pipeline run"))
-    def what(self, row: PipelineRun) -> str:
-        """Return kind and id."""
-        return f"{row.get_kind_display()} {row.run_id}".strip()
 
     @admin.display(description=_("pipeline run"))
     def named_run(self, row: PipelineRun) -> SafeString:
@@ -185,61 +138,31 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         """Return the total number of rows, if known."""
         return formatting.NOTHING if row.total is None else formatting.grouped(row.total)
 
-    @admin.display(description=_("rows done"))
-    def rows_done(self, row: PipelineRun) -> str:
-        """Return the number of rows done."""
-        return formatting.grouped(row.rows)
-
-    @admin.display(description=_("created"))
-    def rows_created(self, row: PipelineRun) -> str:
-        """Return the number of created entries."""
-        return formatting.grouped(row.created)
-
-    @admin.display(description=_("already existed"))
-    def already_existed(self, row: PipelineRun) -> str:
-        """Return the number of entries that existed already."""
-        return formatting.grouped(row.known)
-
-    @admin.display(description=_("refused"))
-    def refused(self, row: PipelineRun) -> str:
-        """Return the number of rejected entries, which are in the quarantine."""
-        return formatting.grouped(row.bad)
+    rows_done = column("rows", formatting.grouped, _("rows done"))
+    rows_created = column("created", formatting.grouped, _("created"))
+    already_existed = column("known", formatting.grouped, _("already existed"))
+    refused = column("bad", formatting.grouped, _("refused"))
 
     @admin.display(description=_("duration"))
     def run_time(self, row: PipelineRun) -> str:
         """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
-        end = row.ended_at or (timezone.now() if state_of(row) == _RUNNING else row.seen_at)
-        return formatting.duration(max(0.0, (end - row.started_at).total_seconds()))
+        return formatting.duration(seconds_of(row))
 
-    @admin.display(description=_("started"), ordering="started_at")
-    def started(self, row: PipelineRun) -> SafeString | str:
-        """Return the time since the start."""
-        return formatting.ago(row.started_at)
-
-    @admin.display(description=_("ended"))
-    def ended(self, row: PipelineRun) -> SafeString | str:
-        """Return the time since the end."""
-        return formatting.ago(row.ended_at)
-
-    @admin.display(description=_("last heartbeat"))
-    def last_heartbeat(self, row: PipelineRun) -> SafeString | str:
-        """Return the time since the last heartbeat."""
-        return formatting.ago(row.seen_at)
+    started = column("started_at", formatting.ago, _("started"), ordering="started_at")
+    ended = column("ended_at", formatting.ago, _("ended"))
+    last_heartbeat = column("seen_at", formatting.ago, _("last heartbeat"))
 
     @admin.display(description=_("error"))
     def error_summary(self, row: PipelineRun) -> SafeString | str:
         """Return the first line of the error."""
         return content.error_line("", row.error)
 
-    @admin.display(description=_("error"))
-    def whole_error(self, row: PipelineRun) -> SafeString | str:
-        """Return the whole error."""
-        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
+    whole_error = column("error", content.message_pre, _("error"))
 
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
         """Return options and position of the run, secrets masked."""
-        detail = content.mask().value(row.detail)
+        detail = mask().value(row.detail)
         if isinstance(detail, dict) and detail:
             return content.mapping_table(detail)
         return content.pre(content.pretty(detail)) if detail else formatting.NOTHING

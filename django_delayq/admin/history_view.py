@@ -15,8 +15,6 @@ from .charts import Chart, Row, number
 from .formatting import NOTHING, duration, grouped, local_text, millis, percent
 from .history_query import HistoryQuery
 
-__all__ = ["failing", "forecast_panel", "rates", "rows_of", "tiles"]
-
 #: maximum number of tasks in a table
 MOST_TASKS: Final = 10
 #: minimum number of attempts for a task's failure rate to be meaningful
@@ -102,7 +100,7 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
 def forecast_panel(forecast: Forecast) -> dict[str, Any]:
     """Return the values of the panel that shows how many jobs fall due in each of the next hours."""
     total = forecast.total
-    summary = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
+    summary = _("Jobs due now: %(due)s. Due within 24 hours: %(soon)s.") % {
         "due": grouped(total.due),
         "soon": grouped(sum(total.hours)),
     }

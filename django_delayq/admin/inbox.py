@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from . import formatting
-from .base import ReadOnlyAdmin
+from .base import ReadOnlyAdmin, column
 from .filters import AgeFilter
 from .outbox import as_uuid
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
-    from django.utils.safestring import SafeString
-
-    from ..models import InboxEntry
-
-__all__ = ["InboxEntryAdmin"]
 
 
 class InboxEntryAdmin(ReadOnlyAdmin):
@@ -34,28 +27,12 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     search_fields = ("key",)
     search_help_text = _("The key of a job")
     fieldsets: ClassVar = [(None, {"fields": ("key", "queue", "job_id", "task", "done")})]
-    readonly_fields = ("key", "queue", "job_id", "task", "done")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the entry with this key."""
-        if not search_term.strip():
-            return queryset, False
-        key = as_uuid(search_term)
-        return (queryset.none() if key is None else queryset.filter(key=key)), False
+        key = as_uuid(term)
+        return rows.none() if key is None else rows.filter(key=key)
 
-    @admin.display(description=_("id"))
-    def job(self, row: InboxEntry) -> SafeString | str:
-        """Return the job's id."""
-        return formatting.named(row.job_id)
-
-    @admin.display(description=_("task"))
-    def task_name(self, row: InboxEntry) -> SafeString | str:
-        """Return the task."""
-        return formatting.named(row.task)
-
-    @admin.display(description=_("done"), ordering="created_at")
-    def done(self, row: InboxEntry) -> SafeString | str:
-        """Return the time since the entry was written."""
-        return formatting.ago(row.created_at)
+    job = column("job_id", formatting.named, _("id"))
+    task_name = column("task", formatting.named, _("task"))
+    done = column("created_at", formatting.ago, _("done"), ordering="created_at")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import QuerySet
@@ -18,31 +18,19 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from .. import repair
 from ..core.errors import DelayQError
 from ..settings.conf import conf
 from .base import ReadOnlyAdmin
 from .filters import lookups_of
-from .formatting import grouped
 from .forms import DelayForm
+from .outcomes import result_message
 from .paging import CappedCount
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
-
-__all__ = [
-    "BURY",
-    "DISCARD",
-    "LONG_COLUMNS",
-    "RETRY_IN",
-    "RETRY_NOW",
-    "JobAction",
-    "JobActionsMixin",
-    "phrases",
-    "result_message",
-]
 
 #: long columns that are not needed to identify a row
 LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
@@ -73,6 +61,16 @@ class JobAction:
     delayed: bool = False
     harmful: bool = False
     flag: int = CHANGE
+
+    def as_function(self) -> Callable[[JobActionsMixin, HttpRequest, QuerySet[Any]], HttpResponse]:
+        """Return the function that Django's admin calls for this action."""
+
+        @admin.action(permissions=[self.verb], description=self.title)
+        def function(page: JobActionsMixin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+            return page.perform(request, rows, self)
+
+        function.__name__ = self.name
+        return function
 
 
 RETRY_NOW: Final = JobAction(
@@ -193,7 +191,7 @@ class JobActionsMixin(ReadOnlyAdmin):
     def _carry_out(self, request: HttpRequest, target: Target, action: JobAction, seconds: float) -> Counter[str]:
         rows = list(target.rows.defer(*LONG_COLUMNS))
         try:
-            outcomes = _VERBS[action.verb](rows, seconds)
+            outcomes = repair.VERBS[action.verb](rows, seconds or None)
         except DelayQError:
             self.note(
                 request,
@@ -220,13 +218,6 @@ class JobActionsMixin(ReadOnlyAdmin):
         return reverse("admin:django_delayq_bulkaction_change", args=[order.pk], current_app=self.admin_site.name)
 
 
-_VERBS: Final[Mapping[str, Callable[[list[Any], float], Counter[str]]]] = {
-    "retry": lambda rows, seconds: repair.retry(rows, delay=seconds or None),
-    "discard": lambda rows, seconds: repair.discard(rows),
-    "bury": lambda rows, seconds: repair.bury(rows),
-}
-
-
 def _moment(text: str | None) -> datetime | None:
     """Return a moment posted by our form; None if it is invalid. It can only narrow the target."""
     try:
@@ -236,56 +227,6 @@ def _moment(text: str | None) -> datetime | None:
     if moment is None or timezone.is_aware(moment) is not settings.USE_TZ:
         return None
     return min(moment, timezone.now())
-
-
-# --- results
-
-
-def _phrase(outcome: str, n: int) -> str:
-    match outcome:
-        case "retried":
-            return ngettext("%(n)s job will be retried.", "%(n)s jobs will be retried.", n) % {"n": grouped(n)}
-        case "discarded":
-            return ngettext("%(n)s job was discarded.", "%(n)s jobs were discarded.", n) % {"n": grouped(n)}
-        case "buried":
-            return ngettext("%(n)s job was buried.", "%(n)s jobs were buried.", n) % {"n": grouped(n)}
-        case "live":
-            return ngettext(
-                "%(n)s job was not changed, because another job with its id is live.",
-                "%(n)s jobs were not changed, because other jobs with their ids are live.",
-                n,
-            ) % {"n": grouped(n)}
-        case "running":
-            return ngettext(
-                "%(n)s job was not changed, because it is running.",
-                "%(n)s jobs were not changed, because they are running.",
-                n,
-            ) % {"n": grouped(n)}
-        case "gone":
-            return ngettext(
-                "%(n)s job no longer existed: it was run, changed or removed in the meantime.",
-                "%(n)s jobs no longer existed: they were run, changed or removed in the meantime.",
-                n,
-            ) % {"n": grouped(n)}
-    return f"{outcome}: {n}"
-
-
-_DONE: Final = ("retried", "discarded", "buried")
-_NOT_DONE: Final = ("live", "running", "gone")
-
-
-def phrases(outcomes: Mapping[str, int]) -> list[str]:
-    """Return one sentence for each outcome."""
-    usual = (*_DONE, *_NOT_DONE)
-    ordered = [*usual, *sorted(set(outcomes) - set(usual))]
-    return [_phrase(outcome, outcomes[outcome]) for outcome in ordered if outcomes.get(outcome)]
-
-
-def result_message(outcomes: Mapping[str, int]) -> tuple[int, str]:
-    """Return level and text of the result message."""
-    sentences = phrases(outcomes)
-    done = sentences and not any(number for outcome, number in outcomes.items() if outcome not in _DONE)
-    return messages.SUCCESS if done else messages.WARNING, " ".join(sentences) or _("Nothing was done.")
 
 
 def _summary(outcomes: Mapping[str, int]) -> str:

@@ -10,15 +10,14 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
+from ..core.job import POSTPONED, STARTED, STOPPING, Job
 from ..core.operations.views import JobView
 from ..core.task import registry
-from ..settings.conf import conf
+from ..settings.conf import conf, mask
+from ..status.job_content import call_rows
 from . import content, formatting
 from .browse import MOST_BYTES
 from .formatting import When, duration, moment
-
-__all__ = ["Argument", "Content", "JobViewModel", "PayloadViewModel", "payload_view_model", "state_word"]
 
 #: characters of the arguments that a list shows
 _LINE: Final = 100
@@ -51,14 +50,6 @@ class Content:
     context: list[Argument] = field(default_factory=list)
     #: why the stored bytes cannot be decoded; then they are the only argument
     damage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadViewModel:
-    """Payload of a merged job."""
-
-    score: str
-    text: str
 
 
 class JobViewModel:
@@ -131,7 +122,7 @@ class JobViewModel:
     @property
     def postponed_for(self) -> str:
         """Reason why the attempt cannot start."""
-        return content.mask().text(self.job.postponed_for)
+        return mask().text(self.job.postponed_for)
 
     @property
     def quarantine(self) -> str:
@@ -176,7 +167,7 @@ class JobViewModel:
     @property
     def reason(self) -> str:
         """Reason for the burial."""
-        return content.mask().text(self.view.reason)
+        return mask().text(self.view.reason)
 
     @property
     def failed(self) -> When | None:
@@ -203,7 +194,7 @@ class JobViewModel:
     @property
     def error_message(self) -> str:
         """Message of the last error."""
-        return content.mask().text(str(self.view.error.get("message") or ""))
+        return mask().text(str(self.view.error.get("message") or ""))
 
     @property
     def error_line(self) -> str:
@@ -214,7 +205,7 @@ class JobViewModel:
     @property
     def traceback(self) -> str:
         """Traceback of the last error."""
-        return content.mask().traceback(str(self.view.error.get("traceback") or ""))
+        return mask().traceback(str(self.view.error.get("traceback") or ""))
 
     @property
     def error_rest(self) -> list[Argument]:
@@ -248,7 +239,7 @@ class JobViewModel:
         if job.merged:
             return [], ""
         try:
-            rows = content.call_rows(job.task, job.args)
+            rows = call_rows(job.task, job.args)
         except ValueError:
             text = _("This content does not have the format of task arguments, so it is shown as stored.")
             return [Argument("", content.json_text(job.args))], text
@@ -269,18 +260,11 @@ class JobViewModel:
             return formatting.size(self.view.size)
         stored = self.job.args
         try:
-            text = ", ".join(
-                f"{name}={content.brief(value)}" for name, value in content.call_rows(self.job.task, stored)
-            )
+            text = ", ".join(f"{name}={content.brief(value)}" for name, value in call_rows(self.job.task, stored))
         except ValueError:
             text = " ".join(content.json_text(stored).split())
         return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:
-    return [Argument(name, content.pretty(value)) for name, value in content.mask().value(values).items()]
-
-
-def payload_view_model(payload: Payload) -> PayloadViewModel:
-    """Return the view model of a payload with its score."""
-    return PayloadViewModel(payload.score, content.json_text(payload.data))
+    return [Argument(name, content.pretty(value)) for name, value in mask().value(values).items()]

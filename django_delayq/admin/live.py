@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
@@ -17,18 +16,15 @@ import django_delayq
 from .. import connections
 from ..core.inputs import short
 from ..core.operations.views import JobView
-from ..models import LiveJob
 from .attempts import AttemptPages
 from .browse import (
     BrowseQuery,
     whole_number,
 )
+from .content import json_text
 from .formatting import moment
 from .forms import RescheduleForm
-from .job_view_model import payload_view_model
 from .live_bulk import LiveBulkPages
-
-__all__ = ["LiveJobAdmin", "register"]
 
 PAYLOADS: Final = 50
 MOST_BURIED: Final = 20
@@ -71,7 +67,7 @@ class LiveJobAdmin(LiveBulkPages, AttemptPages):
         context = {
             "item": item,
             "now": moment(now_ms, now_ms),
-            "payloads": [payload_view_model(one) for one in page_of],
+            "payloads": [(one.score, json_text(one.data)) for one in page_of],
             "payloads_begin": begin,
             "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
             "payloads_before": page - 1,
@@ -199,8 +195,3 @@ def can_move(view: JobView) -> bool:
 def place_of(view: JobView) -> str:
     """Return the place in whose list the job appears."""
     return {"reserved": "reserved", "morgue": "morgue"}.get(view.state, "waiting")
-
-
-def register(site: AdminSite) -> None:
-    """Register these pages with a site."""
-    site.register(LiveJob, LiveJobAdmin)

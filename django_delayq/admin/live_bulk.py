@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
@@ -13,24 +14,24 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from .. import connections
 from ..core.filtered_bulk import CANCEL, DISCARD, RUN_NOW, Verb, change_matching, kick
 from ..core.job import Generation
 from .browse import BrowseQuery
-from .formatting import grouped
 from .live_list import LiveListPages
+from .outcomes import result_message
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
-
-__all__ = ["LONGEST", "LiveBulkPages"]
 
 #: maximum seconds of a request that changes all jobs that match
 LONGEST: Final = 10.0
 MOST_SELECTED: Final = 250
 _KEY_DIGITS: Final = 32
+#: outcomes of the engine whose messages have another name
+_OUTCOMES: Final = {"kicked": "retried", "gone": "unchanged"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,10 @@ class LiveBulkPages(LiveListPages):
 
     def bulk_pages(self) -> list[URLPattern]:
         """Return the URL of each action."""
-        return [self.page(f"bulk/{name}/", self._view_of(name), f"bulk_{name}", methods="POST") for name in ACTIONS]
+        return [
+            self.page(f"bulk/{name}/", partial(self.bulk_view, action=action), f"bulk_{name}", methods="POST")
+            for name, action in ACTIONS.items()
+        ]
 
     def bulk_actions(self, request: HttpRequest, place: str) -> list[Any]:
         """Return the actions on jobs of a place that the user may use, with their URLs."""
@@ -101,12 +105,6 @@ class LiveBulkPages(LiveListPages):
             for action in ACTIONS.values()
             if place in action.places and _may(request, action)
         ]
-
-    def _view_of(self, name: str) -> Callable[..., HttpResponse]:
-        def view(request: HttpRequest) -> HttpResponse:
-            return self.bulk_view(request, ACTIONS[name])
-
-        return view
 
     def bulk_view(self, request: HttpRequest, action: BulkAction) -> HttpResponse:
         """Render the confirmation page, or carry the action out.
@@ -219,26 +217,6 @@ def _selected_of(text: str) -> tuple[str, str, bytes]:
 
 def _report(request: HttpRequest, counts: Mapping[str, int]) -> None:
     """Show the numbers of jobs by outcome."""
-    sentences = [_sentence(outcome, number) for outcome, number in sorted(counts.items()) if number]
-    done = bool(sentences) and not counts.get("gone") and not counts.get("live")
-    (messages.success if done else messages.warning)(request, " ".join(sentences) or _("No job matched."))
-
-
-def _sentence(outcome: str, n: int) -> str:
-    texts = {
-        "cancelled": ngettext("%(n)s job was cancelled.", "%(n)s jobs were cancelled.", n),
-        "moved": ngettext("%(n)s job is due now.", "%(n)s jobs are due now.", n),
-        "kicked": ngettext("%(n)s job will be retried.", "%(n)s jobs will be retried.", n),
-        "discarded": ngettext("%(n)s job was discarded.", "%(n)s jobs were discarded.", n),
-        "live": ngettext(
-            "%(n)s job was not changed, because another job with its id is live.",
-            "%(n)s jobs were not changed, because other jobs with their ids are live.",
-            n,
-        ),
-        "gone": ngettext(
-            "%(n)s job was not changed: it was run, changed or removed in the meantime.",
-            "%(n)s jobs were not changed: they were run, changed or removed in the meantime.",
-            n,
-        ),
-    }
-    return texts.get(outcome, f"{outcome}: %(n)s") % {"n": grouped(n)}
+    outcomes = {_OUTCOMES.get(word, word): number for word, number in counts.items()}
+    level, text = result_message(outcomes, _("No job matched."))
+    messages.add_message(request, level, text)

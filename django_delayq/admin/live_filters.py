@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -15,14 +15,11 @@ from ..core.operations.job_filter import JobFilter
 if TYPE_CHECKING:
     from django.http import QueryDict
 
-__all__ = ["FILTERS", "filter_of", "given_filters"]
-
-#: parameters of the address
-FILTERS: Final = (
-    *("text", "task", "prefix", "id_from", "id_to", "failures", "failures_to", "never_started"),
-    *("due_from", "due_before", "buried_from", "buried_before"),
-)
+_TEXTS: Final = ("text", "task", "prefix", "id_from", "id_to")
+_NUMBERS: Final = ("failures", "failures_to")
 _MOMENTS: Final = ("due_from", "due_before", "buried_from", "buried_before")
+#: parameters of the address
+FILTERS: Final = (*_TEXTS, *_NUMBERS, *_MOMENTS, "never_started")
 _MOST_CHARS: Final = 255
 
 
@@ -43,26 +40,16 @@ def filter_of(given: Mapping[str, str]) -> JobFilter:
     Raises:
         InvalidJob: a value that no job can have.
     """
-    return JobFilter(
-        text=given.get("text", ""),
-        task=given.get("task", ""),
-        prefix=given.get("prefix", ""),
-        id_from=given.get("id_from", ""),
-        id_to=given.get("id_to", ""),
-        due_from_ms=_ms_of(given.get("due_from", "")),
-        due_before_ms=_ms_of(given.get("due_before", "")),
-        failures=int(given.get("failures", 0)),
-        failures_to=int(given["failures_to"]) if "failures_to" in given else None,
-        never_started="never_started" in given,
-        buried_from_ms=_ms_of(given.get("buried_from", "")),
-        buried_before_ms=_ms_of(given.get("buried_before", "")),
-    )
+    values: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
+    values |= {name: int(given[name]) for name in _NUMBERS if name in given}
+    values |= {f"{name}_ms": _ms_of(given[name]) for name in _MOMENTS if name in given}
+    return JobFilter(**values, never_started="never_started" in given)
 
 
 def _is_valid(name: str, value: str) -> bool:
     if name in _MOMENTS:
         return _ms_of(value) is not None
-    if name in ("failures", "failures_to"):
+    if name in _NUMBERS:
         return value.isascii() and value.isdigit() and len(value) < 7
     return name != "never_started" or value == "1"
 

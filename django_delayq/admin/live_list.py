@@ -19,8 +19,6 @@ from .job_view_model import JobViewModel
 from .places import ORDER_NAMES, PLACE_MEANINGS, PLACE_NAMES
 from .redis_pages import RedisPages
 
-__all__ = ["LiveListPages"]
-
 
 class LiveListPages(RedisPages):
     """List of live jobs and of the morgue, as they are in Redis."""

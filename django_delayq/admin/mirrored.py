@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -11,14 +12,17 @@ from django.contrib.admin.utils import unquote
 from django.db import connections
 from django.db.models import BinaryField, Case, F, Q, QuerySet, When
 from django.db.models.functions import Length, Substr
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
+from ..settings.conf import mask
 from . import content, formatting
+from .base import column
 from .edit import EditMixin
-from .job_actions import DISCARD, LONG_COLUMNS, RETRY_IN, RETRY_NOW, JobAction, JobActionsMixin
+from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
 from .redis_state import RedisState, read_state
 
 if TYPE_CHECKING:
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from ..models import MirroredJob
-
-__all__ = ["MirroredAdmin"]
 
 #: characters of an error's message that a list reads
 _MESSAGE_START: Final = 300
@@ -38,12 +40,14 @@ _SMALL_OPTIONS: Final = 4096
 class MirroredAdmin(EditMixin, JobActionsMixin):
     """Mirrored jobs with search, details and repair actions."""
 
-    #: buttons on the page of one job
+    #: actions of the list, and buttons on the page of one job
     job_actions: ClassVar[tuple[JobAction, ...]] = ()
     change_form_template = "django_delayq/admin/mirrored.html"
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
     list_display_links = ("job",)
+    #: tab of the list of live jobs that has the same jobs
+    live_place: ClassVar[str]
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without columns that may be long."""
@@ -67,18 +71,23 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             return {"job_id__gte": query, "job_id__lt": f"{query}\U0010ffff"}
         return {"job_id__startswith": query}
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Apply :meth:`search_lookups`."""
-        return queryset.filter(**self.search_lookups(search_term)), False
+        return rows.filter(**self.search_lookups(term))
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; its search leads to that in arguments and errors, which needs what Redis has."""
+        listed = super().get_changelist_instance(request)
+        if request.user.has_perm("django_delayq.view_livejob"):
+            url = reverse(f"{self.admin_site.name}:django_delayq_livejob_changelist")
+            query = urlencode({"place": self.live_place, "text": listed.query})
+            link = format_html('<a href="{}?{}">{}</a>', url, query, _("search in arguments and errors"))
+            listed.search_help_text = format_html("{}; {}", self.search_help_text, link)
+        return listed
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
-    @admin.display(description=_("id"))
-    def job(self, row: MirroredJob) -> SafeString | str:
-        """Return the job's id."""
-        return formatting.named(row.job_id)
+    job = column("job_id", formatting.named, _("id"))
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: MirroredJob) -> SafeString:
@@ -140,25 +149,6 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Return True with the permission ``discard_<model>``."""
         return self.may(request, "discard")
 
-    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
-    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due at once."""
-        return self.perform(request, rows, self._action(RETRY_NOW.name))
-
-    @admin.action(permissions=["retry"], description=RETRY_IN.title)
-    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Make the jobs due after a delay."""
-        return self.perform(request, rows, self._action(RETRY_IN.name))
-
-    @admin.action(permissions=["discard"], description=DISCARD.title)
-    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Delete the jobs."""
-        return self.perform(request, rows, DISCARD)
-
-    def _action(self, name: str) -> JobAction:
-        """Return the action of this page, whose effect is described for its jobs."""
-        return next(action for action in self.job_actions if action.name == name)
-
     # -- the fields of one job ---------------------------------------------------------------------------------------
 
     @admin.display(description=_("queue"))
@@ -173,20 +163,9 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Return plain or merged."""
         return gettext("merged: one attempt handles all its payloads") if row.merged else gettext("plain")
 
-    @admin.display(description=_("key"))
-    def generation(self, row: MirroredJob) -> str:
-        """Return the key."""
-        return str(row.key)
-
-    @admin.display(description=_("message"))
-    def message(self, row: MirroredJob) -> SafeString:
-        """Return the whole message."""
-        return content.pre(content.mask().text(row.error_message) or formatting.NOTHING)
-
-    @admin.display(description=_("traceback"))
-    def traceback(self, row: MirroredJob) -> SafeString | str:
-        """Return the traceback."""
-        return content.traceback_html(row.error_traceback)
+    generation = column("key", str, _("key"))
+    message = column("error_message", content.message_pre, _("message"))
+    traceback = column("error_traceback", content.traceback_html, _("traceback"))
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: MirroredJob) -> SafeString | str:
@@ -219,7 +198,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         context = options.get("context")
         if not isinstance(context, dict) or not context:
             return formatting.NOTHING
-        return content.mapping_table(content.mask().value(context))
+        return content.mapping_table(mask().value(context))
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
@@ -233,7 +212,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         if moment is not None:
             del rest["expires_ms"]
             rest["expires"] = formatting.exact(moment)
-        return content.mapping_table(content.mask().value(rest)) if rest else formatting.NOTHING
+        return content.mapping_table(mask().value(rest)) if rest else formatting.NOTHING
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:

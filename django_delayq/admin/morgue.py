@@ -9,8 +9,9 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from . import content, formatting
-from .base import fields_of
+from ..settings.conf import mask
+from . import formatting
+from .base import column
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import DISCARD
 from .job_actions import RETRY_IN as LATER
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from ..models import MorgueJob
-
-__all__ = ["MorgueJobAdmin"]
 
 RETRY_NOW: Final = replace(
     NOW, effect=_("They leave the morgue, and the next free worker runs them. Their failures are reset.")
@@ -37,6 +36,7 @@ class MorgueJobAdmin(MirroredAdmin):
 
     keyset = "buried_at"
     list_subtitle = _("Dead jobs, kept for a decision")
+    live_place = "morgue"
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
     list_display = ("job", "queue", "task_and_error", "attempts", "when")
@@ -49,33 +49,25 @@ class MorgueJobAdmin(MirroredAdmin):
         AgeFilter.of("buried_at"),
     )
     sortable_by = ("when",)
-    actions = ("retry_now", "retry_in", "discard")
     job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
+    actions = tuple(action.as_function() for action in job_actions)
     fieldsets: ClassVar[Any] = (
         (_("Job"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
         (_("Times"), {"fields": ("buried", "was_due", "attempts")}),
         (_("Error"), {"fields": ("why", "outcome", "error_class", "message", "traceback")}),
         (_("Content"), {"fields": ("arguments", "payloads", "context", "own_options")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     @admin.display(description=_("buried"), ordering="buried_at")
     def when(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial, and the time since."""
         return format_html("<div>{}</div> {}", self.why(row), self.buried(row))
 
-    @admin.display(description=_("buried"))
-    def buried(self, row: MorgueJob) -> SafeString | str:
-        """Return the time since the burial."""
-        return formatting.ago(row.buried_at)
-
-    @admin.display(description=_("was due"))
-    def was_due(self, row: MorgueJob) -> SafeString | str:
-        """Return the time since the job was due."""
-        return formatting.ago(row.due_at)
+    buried = column("buried_at", formatting.ago, _("buried"))
+    was_due = column("due_at", formatting.ago, _("was due"))
 
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial."""
-        reason = content.mask().text(row.reason) or row.outcome or formatting.NOTHING
+        reason = mask().text(row.reason) or row.outcome or formatting.NOTHING
         return formatting.badge(reason, "bad" if row.reason == "poison" else "")

@@ -12,17 +12,14 @@ from django.utils.translation import gettext_lazy as _
 from ..core.records import packed
 from ..settings.conf import conf
 from . import content, formatting
-from .base import ReadOnlyAdmin, fields_of
+from .base import ReadOnlyAdmin, column
 from .filters import StateFilter, distinct_values
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
     from ..models import OutboxJob
-
-__all__ = ["OutboxJobAdmin", "as_uuid"]
 
 #: maximum number of queues named in a search, to use the index that begins with the queue
 _MOST_QUEUES: Final = 900
@@ -54,34 +51,25 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         (_("State"), {"fields": ("status", "tries", "whole_error")}),
         (_("Content"), {"fields": ("content", "context")}),
     )
-    readonly_fields = fields_of(fieldsets)
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows without the packed jobs."""
         return rows.defer("record")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the rows with an exact id or key.
 
         The index begins with the queue, so a search by id names all queues in the query.
         """
-        term = search_term.strip()
-        if not term:
-            return queryset, False
         key = as_uuid(term)
         if key is not None:
-            return queryset.filter(key=key), False
-        queues = distinct_values(queryset, "queue", _MOST_QUEUES)
+            return rows.filter(key=key)
+        queues = distinct_values(rows, "queue", _MOST_QUEUES)
         if len(queues) == _MOST_QUEUES:  # there may be more queues than these
-            return queryset.filter(job_id=term), False
-        return queryset.filter(queue__in=queues, job_id=term), False
+            return rows.filter(job_id=term)
+        return rows.filter(queue__in=queues, job_id=term)
 
-    @admin.display(description=_("id"))
-    def job(self, row: OutboxJob) -> SafeString | str:
-        """Return the job's id."""
-        return formatting.named(row.job_id)
+    job = column("job_id", formatting.named, _("id"))
 
     @admin.display(description=_("task and error"))
     def task_and_error(self, row: OutboxJob) -> SafeString:
@@ -100,25 +88,10 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         late_after = conf().admin.late_after if row.state in row.WAITING else None
         return formatting.until(formatting.from_ms(row.expected_ms), late_after=late_after)
 
-    @admin.display(description=_("written"))
-    def written(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the row was written."""
-        return formatting.ago(row.created_at)
-
-    @admin.display(description=_("sent"))
-    def sent(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the job was sent."""
-        return formatting.ago(row.sent_at)
-
-    @admin.display(description=_("last seen in Redis"))
-    def checked(self, row: OutboxJob) -> SafeString | str:
-        """Return the time since the job was last found in Redis."""
-        return formatting.ago(row.checked_at)
-
-    @admin.display(description=_("error"))
-    def whole_error(self, row: OutboxJob) -> SafeString | str:
-        """Return Redis's last error."""
-        return content.pre(content.mask().text(row.error)) if row.error else formatting.NOTHING
+    written = column("created_at", formatting.ago, _("written"))
+    sent = column("sent_at", formatting.ago, _("sent"))
+    checked = column("checked_at", formatting.ago, _("last seen in Redis"))
+    whole_error = column("error", content.message_pre, _("error"))
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:

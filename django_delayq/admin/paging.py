@@ -16,8 +16,6 @@ from .formatting import grouped
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-__all__ = ["AFTER", "BEFORE", "CappedCount", "KeysetChangeList", "capped_count"]
-
 #: query parameters: the page that follows this row, or precedes it
 AFTER: Final = "after"
 BEFORE: Final = "before"

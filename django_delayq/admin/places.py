@@ -6,8 +6,6 @@ from typing import Final
 
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["ORDER_NAMES", "PLACE_MEANINGS", "PLACE_NAMES"]
-
 #: places that the job browser lists
 PLACE_NAMES: Final = {
     "waiting": _("Waiting"),

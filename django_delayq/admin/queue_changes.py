@@ -22,8 +22,6 @@ from .queue_forms import CreateForm, DeleteForm, LimitsForm, ReshardForm
 from .queue_view_model import QueueViewModel
 from .redis_pages import RedisPages
 
-__all__ = ["QueueChanges", "queue_or_404"]
-
 #: verb that changes a queue → label of its button
 CHANGES: Final = {
     "limit": gettext_lazy("Change limits…"),
@@ -128,7 +126,7 @@ class QueueChanges(RedisPages):
 
     def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
-        item = QueueViewModel(queue, queue.broker.inspector.counts(queue.name))
+        item = QueueViewModel.of(queue, queue.broker.inspector.counts(queue.name))
         context = {"item": item, "back": self.url("change", queue.name), **more}
         trail = [(queue.name, context["back"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)

@@ -15,8 +15,6 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.rules import LIMITS
 from ..settings.conf import conf
 
-__all__ = ["LIMITS", "CreateForm", "DeleteForm", "LimitsForm", "PurgeForm", "ReshardForm"]
-
 _MOST: Final = 1 << 40
 
 

@@ -19,8 +19,6 @@ from .queue_changes import queue_or_404
 from .queue_view_model import workers_of
 from .redis_pages import RedisPages
 
-__all__ = ["QueueSwitches"]
-
 #: lengths of a pause that the page offers, s
 PAUSES: Final = {"10m": 600, "1h": 3_600, "1d": 86_400}
 

@@ -10,17 +10,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..core.moments import datetime_of
-from ..core.rules import queue_policy
 from ..settings.conf import conf
-from ..status import LOST_AFTER
-from .formatting import NOTHING, When, duration, exact, grouped, moment
+from ..status.reading import queue_status, worker_status
+from ..status.snapshot import PLACES
+from .formatting import When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.inspector import Counts
     from ..core.queue import Queue
-
-__all__ = ["QueueViewModel", "WorkerViewModel", "workers_of"]
+    from ..status import QueueStatus, WorkerStatus
 
 COUNTER_NAMES: Final = {
     "scheduled": gettext_lazy("scheduled"),
@@ -29,8 +28,6 @@ COUNTER_NAMES: Final = {
     "buried": gettext_lazy("buried"),
     "cancelled": gettext_lazy("cancelled"),
 }
-#: where a job may be, in the order of the columns
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
@@ -49,63 +46,47 @@ LIMIT_NAMES: Final = {
 class QueueViewModel:
     """View model of one queue for the templates."""
 
-    queue: Queue
-    counts: Counts
+    status: QueueStatus
+    #: (epoch, shards) of former epochs that are still draining
+    draining: Sequence[tuple[int, int]]
 
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self.queue.name
-
-    @property
-    def paused(self) -> str:
-        """Paused direction: in, out, both or ""."""
-        direction: str = queue_policy(self.queue.layout)["paused"]
-        return direction
+    @classmethod
+    def of(cls, queue: Queue, counts: Counts) -> QueueViewModel:
+        """Return the view model of a queue with these counts."""
+        return cls(queue_status(queue, counts), queue.epochs[:-1])
 
     @property
     def paused_name(self) -> str:
         """Display name of the paused direction."""
-        orders = queue_policy(self.queue.layout)
-        name = str(PAUSED_NAMES.get(orders["paused"], ""))
-        ends = [datetime_of(end) for end in orders["until"].values()]
+        name = str(PAUSED_NAMES.get(self.status.paused, ""))
+        ends = [datetime_of(end) for end in self.status.paused_until.values()]
         return _("%(name)s, ends at %(ends)s") % {"name": name, "ends": " / ".join(map(exact, ends))} if ends else name
 
     @property
     def lag(self) -> str:
         """Overdue time of the longest waiting ready job; "" below a second."""
-        return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
+        return duration(self.status.lag_seconds) if self.status.lag_seconds >= 1 else ""
 
     @property
     def lags(self) -> list[tuple[int, str, bool]]:
         """(priority, overdue time, is late) of each priority, if the queue has used several."""
-        lags, limit = self.counts.lag_by_priority, conf().admin.late_after
+        lags, limit = self.status.counts.lag_by_priority, conf().admin.late_after
         return [(one, duration(lag), lag > limit) for one, lag in lags.items()] if len(lags) > 1 else []
 
     @property
     def is_late(self) -> bool:
         """True if the lag exceeds ``ADMIN["late_after"]``."""
-        return self.counts.lag_seconds > conf().admin.late_after
-
-    @property
-    def epoch(self) -> int:
-        """Number of the current epoch, which counts changes of the number of shards."""
-        return int(self.queue.layout["epoch"])
-
-    @property
-    def draining(self) -> list[tuple[int, int]]:
-        """(epoch, shards) of former epochs that are still draining."""
-        return list(self.queue.epochs[:-1])
+        return self.status.lag_seconds > conf().admin.late_after
 
     @property
     def places(self) -> list[str]:
         """Numbers of jobs in each of :data:`PLACES`."""
-        return [grouped(getattr(self.counts, place)) for place in PLACES]
+        return [grouped(getattr(self.status.counts, place)) for place in PLACES]
 
     @property
     def counters(self) -> list[tuple[str, str, int, str]]:
         """(word, name, number, its display text) of events since the queue was created."""
-        numbers = ((word, str(name), self.counts.counter(word)) for word, name in COUNTER_NAMES.items())
+        numbers = ((word, str(name), self.status.counts.counter(word)) for word, name in COUNTER_NAMES.items())
         return [(word, name, number, grouped(number)) for word, name, number in numbers]
 
     @property
@@ -116,34 +97,26 @@ class QueueViewModel:
     @property
     def limits(self) -> list[tuple[str, str]]:
         """(name, value) of the limits in force."""
-        limits: dict[str, Any] = queue_policy(self.queue.layout)["limits"]
-        return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in limits.items()]
+        return [(str(LIMIT_NAMES[name]), limit_text(name, value)) for name, value in self.status.limits.items()]
 
     @property
     def waiting(self) -> int:
         """Number of delayed and ready jobs."""
-        return self.counts.delayed + self.counts.ready
+        return self.status.counts.delayed + self.status.counts.ready
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerViewModel:
     """View model of one worker process for the templates."""
 
-    name: str
-    host: str
-    running: object
-    threads: object
-    dispatcher: bool
-    quarantine: bool
-    stopping: bool
+    status: WorkerStatus
     seen: When | None
-    lost: bool
     #: (label, URL) of the commands that the user may send to it
     commands: Sequence[tuple[str, str]] = ()
 
 
 def limit_text(name: str, value: Any) -> str:
-    """Return the display text of one of a queue's limits, as :func:`queue_policy` names them."""
+    """Return the display text of one of a queue's limits, as :class:`QueueStatus` names them."""
     if name == "weighted":
         return _("weighted")
     return duration(value / 1000) if name.endswith("_ms") else grouped(value)
@@ -158,21 +131,7 @@ def _serves(info: Mapping[str, Any], queue: str) -> bool:
 
 def workers_of(broker: Broker, now_ms: float, queue: str = "", *, others: bool = False) -> list[WorkerViewModel]:
     """Return the registered worker processes (that serve ``queue``; with ``others`` the rest), lost ones last."""
-    items = []
-    for info in broker.workers():
-        if queue and _serves(info, queue) == others:
-            continue
-        items.append(
-            WorkerViewModel(
-                name=str(info["name"]),
-                host=str(info.get("host", "")),
-                running=info.get("running", NOTHING),
-                threads=info.get("threads", NOTHING),
-                dispatcher=bool(info.get("dispatcher")),
-                quarantine=bool(info.get("quarantine")),
-                stopping=bool(info.get("stopping")),
-                seen=moment(info["seen_ms"], now_ms),
-                lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
-            )
-        )
-    return sorted(items, key=lambda one: (one.lost, one.name))
+    chosen = [info for info in broker.workers() if not queue or _serves(info, queue) != others]
+    statuses = [worker_status(info, now_ms) for info in chosen]
+    items = [WorkerViewModel(one, moment(one.seen_ms, now_ms)) for one in statuses]
+    return sorted(items, key=lambda one: (one.status.lost, one.status.name))

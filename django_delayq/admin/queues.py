@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin.sites import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -15,19 +15,18 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
 from ..core import bulk, depths
+from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
-from ..models import QueueEntry
 from ..repair.sweeping import Sweep
+from ..status.snapshot import PLACES
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
 from .formatting import grouped, moment
 from .queue_changes import QueueChanges, queue_or_404
 from .queue_forms import PurgeForm
 from .queue_switches import QueueSwitches
-from .queue_view_model import PLACES, QueueViewModel, workers_of
+from .queue_view_model import QueueViewModel, workers_of
 from .recurring import RecurringPages
 from .worker_commands import WorkerCommands
-
-__all__ = ["QueueEntryAdmin", "register"]
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
@@ -61,7 +60,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         broker = connections.broker()
         queues = {queue.name: queue for queue in broker.queues()}
         counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
-        items = [QueueViewModel(queues[one.queue], one) for one in counts]
+        items = [QueueViewModel.of(queues[one.queue], one) for one in counts]
         now_ms = broker.now_ms()
         context = {
             "items": items,
@@ -81,7 +80,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         """Render one queue."""
         queue = queue_or_404(object_id)
         broker, inspector = queue.broker, queue.broker.inspector
-        item = QueueViewModel(queue, inspector.counts(queue.name))
+        item = QueueViewModel.of(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]
         span = "day" if request.GET.get("span") == "day" else "hour"
@@ -101,12 +100,12 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             "jobs": [
                 (name, grouped(number), self.jobs_url(queue.name, place))
                 for name, number, place in (
-                    (_("delayed"), item.counts.delayed, "waiting"),
-                    (_("ready"), item.counts.ready, "waiting"),
-                    (_("reserved"), item.counts.reserved, "reserved"),
-                    (_("gated"), item.counts.gated, "gated"),
-                    (_("failed"), item.counts.failed, "failed"),
-                    (_("in the morgue"), item.counts.morgue, "morgue"),
+                    (_("delayed"), item.status.counts.delayed, "waiting"),
+                    (_("ready"), item.status.counts.ready, "waiting"),
+                    (_("reserved"), item.status.counts.reserved, "reserved"),
+                    (_("gated"), item.status.counts.gated, "gated"),
+                    (_("failed"), item.status.counts.failed, "failed"),
+                    (_("in the morgue"), item.status.counts.morgue, "morgue"),
                 )
             ],
             **self.switches(queue, now_ms),
@@ -130,15 +129,8 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         queue = queue_or_404(object_id)
         if request.method != "POST":
             return self.confirm(request, "queue_run", _("Run all now"), queue, yes=_("Run all now"))
-        sweep = Sweep(LONGEST_SWEEP)
-        counts: dict[str, int] = {}
-        try:
-            counts |= sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
-        finally:  # also if Redis became unavailable midway
-            self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
-        if sweep.over:
-            self.warn_unfinished(request, sweep)
-        else:
+        counts = self.sweep(request, queue, "run all now", bulk.run_all_now)
+        if counts is not None:
             moved = counts.get("moved", 0)
             messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
         return self.back(self.url("change", queue.name))
@@ -151,40 +143,36 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             return self.confirm(
                 request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
             )
-        sweep = Sweep(LONGEST_SWEEP)
-        counts: dict[str, int] = {}
-        try:
-            counts |= sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
-            if form.cleaned_data["morgue"]:
-                counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
-        finally:  # also if Redis became unavailable midway
-            self.note(request, queue.name, f"purge: {counts or sweep.seen}")
-        cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
-        if sweep.over:
-            self.warn_unfinished(request, sweep)
-        else:
+        verbs = (bulk.cancel_all, bulk.discard_all) if form.cleaned_data["morgue"] else (bulk.cancel_all,)
+        counts = self.sweep(request, queue, "purge", *verbs)
+        if counts is not None:
+            cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
             text = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
             if form.cleaned_data["morgue"]:
-                text += (
-                    " "
-                    + ngettext(
-                        "%d job in the morgue was discarded.", "%d jobs in the morgue were discarded.", discarded
-                    )
-                    % discarded
+                also = ngettext(
+                    "%d job in the morgue was discarded.", "%d jobs in the morgue were discarded.", discarded
                 )
+                text = f"{text} {also % discarded}"
             messages.success(request, text)
         return self.back(self.url("change", queue.name))
 
-    def warn_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
-        """Warn the user that the sweep hit its time limit."""
+    def sweep(
+        self, request: HttpRequest, queue: Queue, name: str, *verbs: Callable[..., dict[str, int]]
+    ) -> dict[str, int] | None:
+        """Run verbs on all jobs of a queue. Return the counts; None if the time limit was hit, with a warning."""
+        sweep = Sweep(LONGEST_SWEEP)
+        counts: dict[str, int] = {}
+        try:
+            for verb in verbs:
+                counts |= sweep.run(lambda progress, verb=verb: verb(queue, progress=progress))  # type: ignore[misc]
+        finally:  # also if Redis became unavailable midway
+            self.note(request, queue.name, f"{name}: {counts or sweep.seen}")
+        if not sweep.over:
+            return counts
         numbers = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
         messages.warning(
             request,
             _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
             % numbers,
         )
-
-
-def register(site: AdminSite) -> None:
-    """Register these pages with a site."""
-    site.register(QueueEntry, QueueEntryAdmin)
+        return None

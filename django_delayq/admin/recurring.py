@@ -20,8 +20,6 @@ from ..worker.recurring import resume, run_now, work_of
 from .formatting import moment
 from .redis_pages import RedisPages
 
-__all__ = ["RecurringPages"]
-
 #: verb → the permission that it needs
 VERBS: Final = {"pause": "pause", "resume": "pause", "run": "run"}
 

@@ -23,8 +23,6 @@ from redis.exceptions import RedisError
 from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
 from .base import AdminPages
 
-__all__ = ["RedisPages"]
-
 View = Callable[..., HttpResponse]
 
 

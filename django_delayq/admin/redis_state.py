@@ -18,8 +18,6 @@ from . import content, formatting
 if TYPE_CHECKING:
     from ..models import FailedJob, MirroredJob
 
-__all__ = ["RedisState", "read_state"]
-
 
 @dataclass(slots=True)
 class RedisState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from django.contrib import messages
@@ -18,8 +19,6 @@ from ..core.inputs import short
 from .formatting import moment
 from .queue_view_model import WorkerViewModel
 from .redis_pages import RedisPages
-
-__all__ = ["WORKER_LABELS", "WORKER_VERBS", "WorkerCommands"]
 
 #: command → permission that it needs
 WORKER_VERBS: Final = {"stop": "stop", "drain": "stop", "dump": "dump"}
@@ -53,7 +52,7 @@ class WorkerCommands(RedisPages):
 
     def worker_pages(self) -> list[URLPattern]:
         """Return the URLs of these pages."""
-        views = {"stop": self.stop_view, "drain": self.drain_view, "dump": self.dump_view}
+        views = {word: partial(self.command_view, word=word) for word in _TEXTS} | {"dump": self.dump_view}
         return [
             self.page(f"workers/<path:worker>/{word}/", view, word, verb=WORKER_VERBS[word], methods="GET HEAD POST")
             for word, view in views.items()
@@ -63,17 +62,9 @@ class WorkerCommands(RedisPages):
         """Return the view models with the commands that the user may send, as (label, URL)."""
         may = [word for word, verb in WORKER_VERBS.items() if self.may(request, verb)]
         return [
-            replace(one, commands=[(str(WORKER_LABELS[word]), self.url(word, one.name)) for word in may])
+            replace(one, commands=[(str(WORKER_LABELS[word]), self.url(word, one.status.name)) for word in may])
             for one in workers
         ]
-
-    def stop_view(self, request: HttpRequest, worker: str) -> HttpResponse:
-        """Stop a worker."""
-        return self._command(request, unquote(worker), "stop")
-
-    def drain_view(self, request: HttpRequest, worker: str) -> HttpResponse:
-        """Let a worker finish its jobs and reserve no more."""
-        return self._command(request, unquote(worker), "drain")
 
     def dump_view(self, request: HttpRequest, worker: str) -> HttpResponse:
         """Show the stacks of a worker's threads; a POST requests new ones."""
@@ -93,8 +84,9 @@ class WorkerCommands(RedisPages):
             trail=[(name, ""), (title, "")],
         )
 
-    def _command(self, request: HttpRequest, worker: str, word: str) -> HttpResponse:
-        name = _known(worker)
+    def command_view(self, request: HttpRequest, worker: str, word: str) -> HttpResponse:
+        """Render the confirmation page of a command, or send it."""
+        name = _known(unquote(worker))
         if request.method == "POST":
             self._send(request, name, word)
             return self.back(self.url("changelist"))

@@ -165,6 +165,8 @@ class Reader:
         return jobs, tuple(args) if args else (), kwargs or {}, options
 
     def _find_task(self, name: object) -> Task:
+        if name is None:
+            raise InvalidEntry("/task", "a call of a task needs its name; a body goes into a queue of kind pull")
         if type(name) is not str:
             raise InvalidEntry("/task", f"task is the name of a task, not {short(name)}")
         task = registry.get(name)

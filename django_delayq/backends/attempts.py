@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -211,12 +212,9 @@ def _retry_until(call: Callable[[], T], job: Job, deadline: float) -> T | None:
     while True:
         try:
             return call()
-        except QueueUnavailable as error:
-            wait = pause.next(classify(error))
+        except DelayQError as error:
+            wait = pause.next(classify(error)) if isinstance(error, QueueUnavailable) else math.inf
             if time.monotonic() + wait > until:
                 logger.error("%s: the result of task %s could not be stored: %s", job.id, job.task, error)
                 return None
             time.sleep(wait)
-        except DelayQError as error:
-            logger.error("%s: the result of task %s could not be stored: %s", job.id, job.task, error)
-            return None

@@ -90,7 +90,7 @@ class DelayQBackend(BaseTaskBackend):
             InvalidTaskBackend: they are invalid.
         """
         try:
-            return options.load(self.options, f"TASKS[{self.alias!r}]['OPTIONS']")
+            return options.BackendOptions.read(f"TASKS[{self.alias!r}]['OPTIONS']", self.options)
         except Misconfigured as error:
             raise InvalidTaskBackend(str(error)) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
@@ -127,28 +128,22 @@ def _of_row(ident: str, row: OutboxJob, known: Record | None) -> AnyResult:
 
 def _of_view(ident: str, head: Head, known: Record | None, view: JobView | None) -> AnyResult:
     record = known or Record()
+    result = partial(result_of, ident, head, record)
     if view is None:
         if record.final:
-            return result_of(ident, head, record, status=record.state, finished_at=_ended(record))
-        return result_of(ident, head, record, status=FAILED, finished_at=_ended(record), errors=read_errors([_GONE]))
+            return result(status=record.state, finished_at=_ended(record))
+        return result(status=FAILED, finished_at=_ended(record), errors=read_errors([_GONE]))
     if view.state == "morgue":
         if record.state == FAILED:
-            return result_of(ident, head, record, status=FAILED, finished_at=_ended(record))
+            return result(status=FAILED, finished_at=_ended(record))
         last = core_error(view.job)
-        return result_of(
-            ident,
-            head,
-            record,
-            status=FAILED,
-            finished_at=_moment(view.buried_ms),
-            errors=[last] if last is not None else [],
-        )
+        return result(status=FAILED, finished_at=_moment(view.buried_ms), errors=[last] if last is not None else [])
     is_started = known is None or record.token == view.job.token
     if view.state == "reserved" and is_started:
         # Its end may be stored already, shortly before the job is deleted.
         state = record.state if known is not None else RUNNING
-        return result_of(ident, head, record, status=state, finished_at=_ended(record) if record.final else None)
-    return result_of(ident, head, record, status=READY, errors=_lost_attempt_errors(record, view))
+        return result(status=state, finished_at=_ended(record) if record.final else None)
+    return result(status=READY, errors=_lost_attempt_errors(record, view))
 
 
 def _lost_attempt_errors(record: Record, view: JobView) -> list[TaskError]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import connections as databases
@@ -19,6 +19,7 @@ from ..core.inputs import (
     suggest,
 )
 from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
+from ..settings.section import Section, key
 
 #: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1
@@ -49,20 +50,53 @@ UNAVAILABLE: Final = {
 TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in UNAVAILABLE))
 
 
+_EXAMPLE: Final = '{"max_attempts": 5}'
+
+
+def _ttl(name: str, value: object) -> float:
+    seconds = seconds_of(name, value)
+    if not 60 <= seconds <= 3650 * DAY:
+        raise InvalidJob(f"{name}: results are kept for 60 seconds to ten years, not {seconds:g} s")
+    return seconds
+
+
+def _using_db(name: str, value: object) -> str:
+    if value in list(databases):
+        return str(value)
+    raise InvalidJob(f"{name} is {short(value)}, which is not an alias in DATABASES.{suggest(str(value), databases)}")
+
+
+def _defaults(name: str, value: object) -> Mapping[str, Any]:
+    options = check_mapping(name, value, _EXAMPLE)
+    for own in ("name", *OWN):
+        if own in options and own not in UNAVAILABLE:
+            raise InvalidJob(f"{name}: {own!r} belongs to one task; put it into OPTIONS['tasks']")
+    build(options, name)
+    return options
+
+
+def _tasks(name: str, value: object) -> Mapping[str, Any]:
+    tasks = check_mapping(name, value, f'{{"shop.send_receipt": {_EXAMPLE}}}')
+    for task, options in tasks.items():
+        where = f"{name}[{task!r}]"
+        build(check_mapping(where, options, _EXAMPLE), where)
+    return tasks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendOptions:
+class BackendOptions(Section):
     """Validated ``TASKS[alias]["OPTIONS"]``."""
 
     #: seconds that a result is kept after its end (a ``timedelta`` or a number)
-    result_ttl: float = 7 * DAY
+    result_ttl: float = key(7 * DAY, _ttl)
     #: largest encoded return value, in bytes
-    max_result_bytes: int = 1024 * 1024
+    max_result_bytes: int = key(1024 * 1024, check_int, 1, 64 * 1024 * 1024)
     #: alias of the database whose transactions ``enqueue()`` waits for; None = the default one
-    using_db: str | None = None
+    using_db: str | None = key(None, _using_db)
     #: options of every task of this backend
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = key({}, _defaults)
     #: options of single tasks, by registered name ("app_label.function") or by module path
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = key({}, _tasks)
 
     def of(self, *names: str) -> dict[str, Any]:
         """Return the options of the task that has any of these names: its own override the defaults."""
@@ -70,80 +104,14 @@ class BackendOptions:
         return {**self.defaults, **own}
 
 
-def load(raw: Any, where: str) -> BackendOptions:
-    """Return the validated options of a backend.
-
-    Raises:
-        Misconfigured: an unknown or invalid option; the message begins with ``where``.
-    """
-    for problem in problems(raw, where):
-        raise Misconfigured(problem)
-    options = dict(raw)
-    if "result_ttl" in options:
-        options["result_ttl"] = _ttl(where, options["result_ttl"])
-    return BackendOptions(**options)
-
-
 def problems(raw: object, where: str) -> Iterator[str]:
     """Yield a message about each error in these options."""
-    if not isinstance(raw, Mapping):
-        yield f"{where} must be a dict, got {short(raw)}"
-        return
-    for name, value in raw.items():
+    entries = [{name: value} for name, value in raw.items()] if isinstance(raw, Mapping) else [raw]
+    for entry in entries:
         try:
-            check_known([name], _CHECKS)
-        except InvalidJob as error:
-            yield f"{where}: {error}"
-            continue
-        try:
-            _CHECKS[name](f"{where}[{name!r}]", value)
-        except (InvalidJob, Misconfigured) as error:
+            BackendOptions.read(where, entry)
+        except Misconfigured as error:
             yield str(error)
-
-
-def _ttl(name: str, value: object) -> float:
-    try:
-        seconds = seconds_of("result_ttl", value)
-    except InvalidJob as error:
-        raise InvalidJob(f"{name}: {error}") from None
-    if not 60 <= seconds <= 3650 * DAY:
-        raise InvalidJob(f"{name}: results are kept for 60 seconds to ten years, not {seconds:g} s")
-    return seconds
-
-
-def _max_result_bytes(name: str, value: object) -> None:
-    check_int(name, value, 1, 64 * 1024 * 1024)
-
-
-def _using_db(name: str, value: object) -> None:
-    if value is not None and value not in list(databases):
-        raise InvalidJob(
-            f"{name} is {short(value)}, which is not an alias in DATABASES.{suggest(str(value), databases)}"
-        )
-
-
-def _defaults(name: str, value: object) -> None:
-    options = check_mapping(name, value, _EXAMPLE)
-    for own in ("name", *OWN):
-        if own in options and own not in UNAVAILABLE:
-            raise InvalidJob(f"{name}: {own!r} belongs to one task; put it into OPTIONS['tasks']")
-    build(options, name)
-
-
-def _tasks(name: str, value: object) -> None:
-    for task, options in check_mapping(name, value, f'{{"shop.send_receipt": {_EXAMPLE}}}').items():
-        where = f"{name}[{task!r}]"
-        build(check_mapping(where, options, _EXAMPLE), where)
-
-
-_EXAMPLE: Final = '{"max_attempts": 5}'
-_CHECKS: Final = {
-    "result_ttl": _ttl,
-    "max_result_bytes": _max_result_bytes,
-    "using_db": _using_db,
-    "defaults": _defaults,
-    "tasks": _tasks,
-}
 
 
 def build(given: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:

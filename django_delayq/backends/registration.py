@@ -57,7 +57,6 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
     It is created if there is none, or if the options of its own backend have changed.
 
     Args:
-        task: the Task.
         options_of: returns the options in the settings for the task of these names.
 
     Returns:
@@ -110,7 +109,6 @@ def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., 
     ``using(backend=…)`` may send any Task of these modules here, and then a worker needs it.
 
     Args:
-        modules: names of the imported task modules.
         options_of: returns, for a Task, the function that gives its options in the settings.
     """
     while _deferred:

@@ -217,10 +217,6 @@ def result_of(
     """Return a TaskResult.
 
     Args:
-        ident: id of the result.
-        head: its constant part.
-        record: its stored record.
-        status: its status.
         errors: further errors, after those of the record.
         finished_at: the final end, None = not yet.
         backend: alias for a job that was not created by ``enqueue()``.

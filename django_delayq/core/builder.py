@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_flag, check_id, score_text, short
+from .inputs import check_flag, check_id, option_hint, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
-from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind, option_hint
+from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
 from .option_functions import with_derived
 from .options import DEFAULT_MAX_PAYLOADS
 from .task import Task
@@ -211,7 +211,7 @@ class MergedJobBuilder(JobBuilder):
         return b"", Payload(data, "" if score is None else score_text(score), stamped(self._next_block()))
 
     def _no_arguments(self, kwargs: Mapping[str, Any]) -> TypeError:
-        hints = (f" As an option, {short(name)}:{option_hint(name)}" for name in kwargs if option_hint(name))
+        hints = (f" {short(name)}:{hint}" for name in kwargs if (hint := option_hint(name, OPTIONS)))
         return TypeError(
             f"task {self.task.name} is merged: its function takes no arguments of the call but payloads; pass "
             f"schedule(…, id=…, payload=…).{next(hints, '')}"
@@ -253,9 +253,11 @@ _RAW_TASK: Final = Task(_raw, name=RAW)
 
 
 def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
-    """Return the same error, with the schedule option that a misspelled keyword may have meant."""
-    for name in kwargs:
-        hint = option_hint(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
-        if hint and f"'{name}'" in str(error):
-            return TypeError(f"{error}; as a schedule option:{hint}")
+    """Return the same error, with the schedule option that a keyword may have meant."""
+    options = [option for option in OPTIONS if option not in MERGED_OPTIONS]
+    for name in (name for name in kwargs if f"'{name}'" in str(error)):
+        if name in options:  # task.schedule() has arguments only
+            return TypeError(f"{error}. As an option: schedule(…, {name}=…), or using({name}=…).schedule(…)")
+        if hint := option_hint(name, options):
+            return TypeError(f"{error}.{hint}")
     return error

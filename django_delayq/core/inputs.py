@@ -23,10 +23,34 @@ _SCORE_CHARS: Final = 255
 _EXACT: Final = 1 << 53
 
 
+#: what other systems call options, and what they are called here
+_FOREIGN: Final = {
+    **dict.fromkeys(("eta", "run_at"), "at="),
+    **dict.fromkeys(("task_id", "job_id"), "id="),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout="),
+    **dict.fromkeys(("max_retries", "retries"), "max_attempts= (the first attempt counts)"),
+    "countdown": "delay=",
+    "run_after": "delay= or at=",
+    "retry_backoff": 'retry_in="exponential"',
+    "default_retry_delay": "retry_in=",
+    "autoretry_for": "retry_for= (by default all exceptions)",
+    "dont_autoretry_for": "give_up_on=",
+    "acks_late": 'the default; the opposite is ack="early"',
+    "bind": "current_job(), which a handler calls",
+    "queue_name": "queue=",
+}
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the known word nearest to ``word``, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def option_hint(name: object, options: Iterable[str]) -> str:
+    """Return " Did you mean …?" for a name that is no option, or the option of that meaning; "" if there is none."""
+    ours = _FOREIGN.get(str(name))
+    return suggest(str(name), options) if ours is None else f" Here that is {ours}."
 
 
 def short(value: object, limit: int = 60) -> str:
@@ -249,7 +273,8 @@ def check_known(names: Iterable[object], known: Iterable[str], what: str = "key"
     for name in names:
         if name not in allowed:
             word = str(name)
-            near = suggest(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
+            first = option_hint if what == "option" else suggest
+            near = first(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
             raise InvalidJob(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")
 
 

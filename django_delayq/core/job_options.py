@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .inputs import check_choice, check_int, check_number, short, suggest
+from .inputs import check_choice, check_int, check_number, option_hint, short
 from .job import PRIORITIES, NewJob
 from .options import CONFLICTS, DUE_POLICIES, backoff_of, seconds_of
 from .task import Task
@@ -44,8 +44,6 @@ MAX_OPTIONS_BYTES: Final = 65_535
 
 #: longest wait for room in a full queue, s
 LONGEST_WAIT: Final = 3600.0
-#: what other systems call options, and what they are called here
-_FOREIGN: Final = {"countdown": "delay=", "eta": "at=", "run_at": "at=", "run_after": "delay= or at="}
 _EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
 
 
@@ -58,17 +56,10 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
     """
     for name in options:
         if name not in OPTIONS:
-            raise TypeError(
-                f"unknown schedule option {short(name)}.{option_hint(name)} Known options: {', '.join(OPTIONS)}"
-            )
+            hint = option_hint(name, OPTIONS)
+            raise TypeError(f"unknown schedule option {short(name)}.{hint} Known options: {', '.join(OPTIONS)}")
     if task is not None:
         check_kind(task, options)
-
-
-def option_hint(name: object, options: Iterable[str] = OPTIONS) -> str:
-    """Return " Did you mean …?" for a name that is no option, or the option of that meaning; "" if there is none."""
-    ours = _FOREIGN.get(str(name))
-    return suggest(str(name), options) if ours is None else f" Here that is {ours}."
 
 
 def check_kind(task: Task, options: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from .records.reserve_frames import BrokenJob
 #: jobs that a reserve returns: those that wait for quarantine, all others, or both
 Which: TypeAlias = Literal["all", "others", "quarantined"]
 
-_TICK: Final = struct.Struct("<dddBB")
+_TICK: Final = struct.Struct("<dddBBB")
 _INDEXES: Final = struct.Struct("<IIIdId")
 
 
@@ -66,11 +66,13 @@ class Tick:
     #: number of entries, and the score of the newest (µs; 0 if there is none)
     failed: tuple[int, int] = (0, 0)
     morgue: tuple[int, int] = (0, 0)
+    #: jobs wait for quarantine or are parked; ``next_due_ms`` leaves them out
+    set_aside: bool = False
 
 
 def unpack_tick(frame: bytes) -> tuple[Tick, bytes]:
     """Return the reply of ``tick.lua``, and the rules of the shard as stored."""
-    now_us, due_us, deadline_ms, expired, held_back = _TICK.unpack_from(frame)
+    now_us, due_us, deadline_ms, expired, held_back, set_aside = _TICK.unpack_from(frame)
     born, at = take_u8(frame, _TICK.size)
     run_id, at = take_u8(frame, at)
     marks, begun, failed, failed_us, morgue, morgue_us = _INDEXES.unpack_from(frame, at)
@@ -86,5 +88,6 @@ def unpack_tick(frame: bytes) -> tuple[Tick, bytes]:
         begun,
         (failed, int(failed_us)),
         (morgue, int(morgue_us)),
+        bool(set_aside),
     )
     return tick, frame[at + _INDEXES.size :]

@@ -51,7 +51,10 @@ __all__ = [
 
 _MANY: Final = 1 << 30
 #: how other systems call the method that stores a job
-_FOREIGN_VERBS: Final = ("delay", "apply_async", "enqueue", "perform_async", "send")
+_FOREIGN_VERBS: Final = {
+    *("delay", "delay_on_commit", "apply_async", "s", "si", "enqueue", "enqueue_in", "enqueue_at", "send"),
+    *("send_with_options", "perform_async", "perform_in", "perform_at"),
+}
 
 
 class Task:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ..models.history import HourlyStat
 
-__all__ = ["chunks", "lines", "response"]
-
 #: rows that are read and sent at a time
 CHUNK: Final = 2_000
 #: characters that spreadsheets take for the beginning of a formula

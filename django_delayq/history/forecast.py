@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
 
-__all__ = ["HOURS", "WEEK", "Forecast", "Pace", "QueueForecast", "forecast", "paces", "predict"]
-
 #: hours in a forecast
 HOURS: Final = 24
 #: part of the history from which the pace is computed

@@ -6,10 +6,8 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-__all__ = ["BUCKETS", "add", "add_all", "bounds_of", "empty", "quantile"]
 
 #: number of counts in a histogram
 BUCKETS: Final = 32
@@ -27,16 +25,11 @@ def bounds_of(place: int) -> tuple[int, int | None]:
     return 1 << (place - 1), (1 << place if place < BUCKETS - 1 else None)
 
 
-def add(total: list[int], counts: Sequence[int]) -> None:
-    """Add a histogram to ``total``.
+def add(total: list[int], *many: Sequence[int] | None) -> None:
+    """Add histograms to ``total``; many at once take a fraction of the time.
 
     A list of another length adds nothing: an hour without attempts has an empty one.
     """
-    add_all(total, (counts,))
-
-
-def add_all(total: list[int], many: Iterable[Sequence[int] | None]) -> None:
-    """Add many histograms at once, in a fraction of the time."""
     whole = [counts for counts in many if counts and len(counts) == BUCKETS]
     if whole:
         total[:] = map(sum, zip(total, *whole, strict=True))

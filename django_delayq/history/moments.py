@@ -11,8 +11,6 @@ from typing import Final
 
 from django.conf import settings
 
-__all__ = ["HOUR", "begin_of", "floor_hour", "from_row", "to_row"]
-
 HOUR: Final = timedelta(hours=1)
 
 

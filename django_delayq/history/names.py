@@ -8,8 +8,6 @@ from django.db import connections, router
 
 from ..models.history import HourlyStat
 
-__all__ = ["MOST", "known_queues", "known_tasks"]
-
 #: maximum number of (queue, task) pairs that are looked up
 MOST: Final = 500
 #: databases that can skip from one pair to the next

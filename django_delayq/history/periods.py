@@ -11,8 +11,6 @@ from django.utils import timezone
 
 from .moments import HOUR, floor_hour, to_row
 
-__all__ = ["LONGEST", "NAMED", "USUAL", "Period", "SeriesQuery", "named"]
-
 #: default period
 USUAL: Final = "24h"
 _SPANS: Final = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}

@@ -25,8 +25,6 @@ from django.utils import timezone
 
 from ..models.history import PipelineRun
 
-__all__ = ["BEAT", "DIED", "SILENT", "Record", "record", "state_of"]
-
 logger: Final = logging.getLogger("django_delayq.history")
 
 #: a running pipeline run without a heartbeat for this long has died with its process
@@ -48,6 +46,13 @@ def state_of(run: PipelineRun, now: datetime | None = None) -> str:
     if run.state == _States.RUNNING and (timezone.now() if now is None else now) - run.seen_at > SILENT:
         return DIED
     return str(run.state)
+
+
+def seconds_of(run: PipelineRun, now: datetime | None = None) -> float:
+    """Return the duration of a run so far or in all; of one that died, up to its last heartbeat."""
+    now = timezone.now() if now is None else now
+    end = run.ended_at or (now if state_of(run, now) == _States.RUNNING else run.seen_at)
+    return max(0.0, (end - run.started_at).total_seconds())
 
 
 class Record:
@@ -123,7 +128,7 @@ class Record:
             state = _States.STOPPED
         with self._lock:
             self.row.state = state
-            self.row.error = _told(error) if error is not None else ""
+            self.row.error = _error_text(error) if error is not None else ""
             self.row.ended_at = timezone.now()
             self._write()
 
@@ -211,7 +216,7 @@ def record(
         beat.join(timeout=EVERY)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = str(error).replace("\0", "")
     name = type(error).__name__
     return (f"{name}: {text}" if text else name)[:_LONGEST_ERROR]

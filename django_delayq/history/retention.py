@@ -14,8 +14,6 @@ from ..models.history import HourlyStat, PipelineRun
 from .moments import to_row
 from .records import SILENT
 
-__all__ = ["Forgotten", "forget_hours"]
-
 #: rows per DELETE, so that no lock is held for long
 CHUNK: Final = 5_000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, router, transaction
@@ -22,8 +22,6 @@ from .moments import begin_of, to_row
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-
-__all__ = ["COPY_BEYOND", "FIELDS", "HOURS", "replace_days"]
 
 #: number of rows above which PostgreSQL is filled by COPY, three to four times as fast as INSERT
 COPY_BEYOND: Final = 20_000
@@ -102,16 +100,10 @@ def _of_days(days: Collection[date]) -> Q:
 
 def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
     """Yield first and last day of each run of consecutive days: a backfill of a year is one."""
-    first = last = None
-    for day in sorted(days):
-        if first is not None and last is not None and day - last == timedelta(days=1):
-            last = day
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first = last = day
-    if first is not None and last is not None:
-        yield first, last
+    # Along a run, a day and its place in the order grow alike.
+    for _start, run in groupby(enumerate(sorted(days)), key=lambda placed: placed[1].toordinal() - placed[0]):
+        consecutive = [day for _place, day in run]
+        yield consecutive[0], consecutive[-1]
 
 
 # -- any database ----------------------------------------------------------------------------------------------------

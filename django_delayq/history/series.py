@@ -24,8 +24,6 @@ from . import histograms
 from .moments import from_row
 from .periods import Period, SeriesQuery
 
-__all__ = ["COLUMNS", "COUNTS", "FAILURES", "SeriesSum", "Summary", "added", "summary"]
-
 COUNTS: Final = (
     "runs",
     *COUNTED,
@@ -80,8 +78,8 @@ class SeriesSum:
         """Add one or more rows with the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
         columns = list(zip(*rows, strict=True))
         self.counts[:] = map(int.__add__, self.counts, map(sum, columns[_FIRST:_BEHIND]))
-        histograms.add_all(self.lateness, columns[_BEHIND])
-        histograms.add_all(self.duration, columns[_BEHIND + 1])
+        histograms.add(self.lateness, *columns[_BEHIND])
+        histograms.add(self.duration, *columns[_BEHIND + 1])
         self.lateness_max = _longest(self.lateness_max, *columns[_BEHIND + 2])
         self.duration_max = _longest(self.duration_max, *columns[_BEHIND + 3])
         self.rows += len(rows)
@@ -195,15 +193,15 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     return Summary(period, slots, tasks, total)
 
 
-def summary(wish: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
+def summary(query: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
     """Return the sums of the rows that match a filter; one query.
 
     Args:
-        wish: the filter.
+        query: the filter.
         period: the period of the filter.
         table: base queryset; None = all rows.
     """
-    rows = wish.rows(HourlyStat._default_manager.all() if table is None else table)
+    rows = query.rows(HourlyStat._default_manager.all() if table is None else table)
     # As texts: parsing the histograms of many rows in one call is faster than a call for each.
     texts = {f"{name}_text": Cast(name, TextField()) for name in _HISTOGRAMS}
     columns = [f"{name}_text" if name in _HISTOGRAMS else name for name in COLUMNS]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from ..core.codec import decode, decode_args
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.job import Job
 from ..core.queue import Queue
+from ..core.row_templates import seconds
 from ..core.task import check_queue_name, registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask
@@ -44,6 +44,8 @@ class DelayQCommand(BaseCommand):
 
     #: command lines for the help text
     examples: tuple[str, ...] = ()
+    #: none, except where jobs run: operators need the commands also in a project with errors
+    requires_system_checks: Any = ()
     quiet = no_color = False
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -71,6 +73,12 @@ class DelayQCommand(BaseCommand):
     def run(self, **options: Any) -> None:
         """Run the command."""
         raise NotImplementedError
+
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Print lines of text on stdout."""
+        for line in lines:
+            self.stdout.write(line)
+        self.stdout.flush()
 
     def print_json(self, value: object) -> None:
         """Print ``value`` as JSON on stdout."""
@@ -149,12 +157,14 @@ def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False)
 
 
 def span(text: str) -> float:
-    """Return the seconds of a time span on the command line: 90, 90s, 10m, 2h or 1d (argparse type)."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
-    seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise ArgumentTypeError(f"{text!r} is not a time span above 0; write 90, 90s, 10m, 2h or 1d")
-    return seconds
+    """Return the seconds of a time span on the command line: 90, 90s, 10m, 2h30m or 1d (argparse type)."""
+    try:
+        length = seconds(text)
+    except Misconfigured:
+        length = 0.0
+    if length <= 0:
+        raise ArgumentTypeError(f"{text!r} is not a time span above 0; write 90, 90s, 10m, 2h30m or 1d")
+    return length
 
 
 #: options that all subcommands accept if one of them does, and their help text before the subcommand

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 from ..core.errors import InvalidJob
 from ..core.moments import ms_of, parse_moment
 from ..core.operations.job_filter import JobFilter
 from .base import positive
 
+_MOMENTS: Final = {
+    "due-from": "due at this time (ISO 8601) or later",
+    "due-before": "due before this time (ISO 8601)",
+    "buried-from": "buried at this time (ISO 8601) or later",
+    "buried-before": "buried before this time (ISO 8601)",
+}
+
 
 def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
-    """Add the options. A job must meet all conditions that are given.
+    """Add the options, whose values are fields of a filter. A job must meet all conditions that are given.
 
     Args:
         text: also ``--text``; else the command has an argument of this name.
     """
     group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
     if text:
-        group.add_argument("--text", help="text in the id, the task name, the arguments, payloads, context or error")
+        group.add_argument(
+            "--text",
+            "--match",
+            metavar="TEXT",
+            help="text in the id, the task name, the arguments, payloads, context or error",
+        )
     group.add_argument("--task", default="", metavar="NAME", help="name of the task")
     group.add_argument("--prefix", default="", metavar="TEXT", help="beginning of the id")
     group.add_argument("--id-from", default="", metavar="ID", help="ids from this one on")
     group.add_argument("--id-to", default="", metavar="ID", help="ids up to this one")
-    group.add_argument("--due-from", type=_moment, metavar="TIME", help="due at this time (ISO 8601) or later")
-    group.add_argument("--due-before", type=_moment, metavar="TIME", help="due before this time (ISO 8601)")
+    for name, meaning in _MOMENTS.items():
+        dest = f"{name.replace('-', '_')}_ms"
+        group.add_argument(f"--{name}", dest=dest, type=_moment, metavar="TIME", help=meaning)
     group.add_argument(
         "--failures",
         type=positive(int, "a number of failures"),
@@ -41,8 +55,6 @@ def add_conditions(parser: ArgumentParser, *, text: bool = True) -> None:
         help="failed at most so often",
     )
     group.add_argument("--never-started", action="store_true", help="never reserved by anybody")
-    group.add_argument("--buried-from", type=_moment, metavar="TIME", help="buried at this time (ISO 8601) or later")
-    group.add_argument("--buried-before", type=_moment, metavar="TIME", help="buried before this time (ISO 8601)")
 
 
 def filter_of(options: Mapping[str, Any]) -> JobFilter:
@@ -53,20 +65,8 @@ def filter_of(options: Mapping[str, Any]) -> JobFilter:
     """
     if options["text"] == "":
         raise InvalidJob("search for what? The text is empty; give a part of an id, a task or the arguments")
-    return JobFilter(
-        text=options["text"] or "",
-        task=options["task"],
-        prefix=options["prefix"],
-        id_from=options["id_from"],
-        id_to=options["id_to"],
-        due_from_ms=options["due_from"],
-        due_before_ms=options["due_before"],
-        failures=options["failures"],
-        failures_to=options["failures_to"],
-        never_started=options["never_started"],
-        buried_from_ms=options["buried_from"],
-        buried_before_ms=options["buried_before"],
-    )
+    values = {field.name: options[field.name] for field in fields(JobFilter)}
+    return JobFilter(**{**values, "text": options["text"] or ""})
 
 
 def _moment(text: str) -> int:

@@ -101,8 +101,7 @@ def print_found(command: DelayQCommand, queue: Queue, options: Mapping[str, Any]
     elif not rows:
         command.stdout.write("no job found")
     else:
-        for line in table(JOB_COLUMNS, [[*map(cell_of, one.values())] for one in rows], left=len(JOB_COLUMNS)):
-            command.stdout.write(line)
+        command.print_lines(table(JOB_COLUMNS, [[*map(cell_of, one.values())] for one in rows], left=len(JOB_COLUMNS)))
     if search.cursor:
         note = (
             f"These are the first {len(rows)} jobs; there may be more. Raise --limit to see them, or continue with "

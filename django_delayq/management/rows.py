@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -15,10 +15,9 @@ from ..core.row_templates import seconds as read_seconds
 from ..pipeline.table_options import check_filter
 from ..repair.row_jobs import RowJobs
 from .base import DelayQCommand, count_text, positive
-from .pipeline.job_writer import column_names, known_task
+from .pipeline.job_writer import add_fields, known_task
 
 if TYPE_CHECKING:
-    from ..core.comparison import Counts
     from ..repair.row_comparison import RowComparison
 
 
@@ -61,18 +60,7 @@ def add_rows(parser: ArgumentParser, *, required: bool) -> None:
         help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
         "(default: at once)",
     )
-    # Django uses the name args itself.
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        jobs.add_argument(
-            f"--{name}",
-            dest=f"job_{name}",
-            type=column_names,
-            default=(),
-            metavar="A,B",
-            help=f"fields that are {text}",
-        )
-    jobs.add_argument("--payload", metavar="FIELD", help="payload of merged tasks")
-    jobs.add_argument("--score", metavar="FIELD", help="score of the payload")
+    add_fields(jobs, "field")
     how = parser.add_argument_group("actions on the jobs of the rows")
     how.add_argument(
         "--include-morgue",
@@ -90,10 +78,10 @@ def add_rows(parser: ArgumentParser, *, required: bool) -> None:
     )
 
 
-def bad_rows_text(bad: int, counts: Counts) -> str:
+def bad_rows_text(bad: int, first: Iterable[tuple[str | None, str]]) -> str:
     """Return the lines that name the first rows which cannot have a job."""
     lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
-    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in counts.first_bad])
+    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in first])
 
 
 def row_jobs(options: Mapping[str, Any]) -> RowJobs:
@@ -143,7 +131,7 @@ def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, A
     result: dict[str, Any] = {"state": "dry run" if options["dry_run"] else "finished", **counts.values()}
     command.stderr.write(counts.summary(include_morgue=jobs.include_morgue))
     if counts.bad:
-        command.stderr.write(bad_rows_text(counts.bad, counts))
+        command.stderr.write(bad_rows_text(counts.bad, counts.first_bad))
         result["first_bad"] = [list(pair) for pair in counts.first_bad]
     result["outcomes"] = {}
     if counts.missing and not options["dry_run"]:

@@ -54,7 +54,7 @@ def add_length(parser: ArgumentParser) -> None:
         type=span,
         dest="seconds",
         metavar="TIME",
-        help="end the pause by itself after this time: 90, 90s, 10m, 2h or 1d",
+        help="end the pause by itself after this time: 90, 90s, 10m, 2h30m or 1d",
     )
 
 
@@ -81,13 +81,12 @@ def pause_or_resume(command: DelayQCommand, queue: Queue, action: str, options: 
     if options["json"]:
         command.print_json({"queue": queue.name, "paused": paused, "paused_until": until})
     elif paused:
-        effect = {
-            "in": "new jobs are refused",
-            "out": "no jobs are started",
-            "both": "new jobs are refused, and no jobs are started",
-        }[paused]
-        ends = "".join(f"; {word} ends at {end}" for word, end in until.items())
-        command.stdout.write(f"{printable(queue.name)} is paused: {effect}{ends}")
+        effects = ", and ".join(
+            f"{effect} until {until[word]}" if word in until else effect
+            for word, effect in (("in", "new jobs are refused"), ("out", "no jobs are started"))
+            if paused in (word, "both")
+        )
+        command.stdout.write(f"{printable(queue.name)} is paused: {effects}")
     else:
         command.stdout.write(f"{printable(queue.name)} is not paused")
 

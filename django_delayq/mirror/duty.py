@@ -46,9 +46,6 @@ class Mirror:
         queues: returns the queues of this process, as currently registered.
     """
 
-    #: most turns do not query Redis
-    silent = True
-
     def __init__(self, settings: Conf, broker: Broker, changes: Changes, queues: Callable[[], Sequence[Queue]]) -> None:
         self._settings = settings.mirror
         self._broker = broker
@@ -129,7 +126,7 @@ class Mirror:
             rows = table(place).order_by().values_list("queue", "shard").annotate(n=Count("pk"))
             counted |= {(queue, shard, place.name): n for queue, shard, n in rows}
         for queue, number in dict.fromkeys(name[:2] for name in self._mirrors):
-            answer = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
+            (answer,) = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
             for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
                 name = (queue, number, place.name)
                 if entries or name in counted:

@@ -69,11 +69,6 @@ class _Rows:
 def cancel(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]:
     """Cancel jobs; return for each: cancelled, stopping (it is running and will not be retried), gone or outbox.
 
-    Args:
-        queue: the queue of the jobs.
-        idents: ids of the jobs.
-        requests: see :data:`Requests`.
-
     Raises:
         QueueUnavailable: Redis is unavailable; durable jobs are cancelled in the outbox all the same.
     """
@@ -94,7 +89,6 @@ def reschedule(queue: Queue, idents: Sequence[str], when: DueTime, requests: Req
     """Set a new due time for waiting jobs; return for each: moved, not_waiting or outbox.
 
     Args:
-        queue, idents, requests: see :func:`cancel`.
         when: the due time; a delay counts from now on, by Redis's clock.
 
     Raises:
@@ -109,9 +103,6 @@ def reschedule(queue: Queue, idents: Sequence[str], when: DueTime, requests: Req
 
 def run_now(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str]:
     """Make waiting jobs due now; return for each: moved, not_waiting or outbox.
-
-    Args:
-        queue, idents, requests: see :func:`cancel`.
 
     Raises:
         QueueUnavailable: see :func:`cancel`.

@@ -16,7 +16,7 @@ from ..models import OutboxJob
 from .due import RowDue, delay_age
 from .producer import Clock
 from .protocol import FREE, Claim
-from .rows import behind, free, table
+from .rows import SAME_JOB, behind, free, table
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -36,15 +36,12 @@ class ClaimedBatch(Claim):
     due_ms: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Outbox:
-    """Outbox of one database.
+    """Outbox of one database."""
 
-    Args:
-        alias: alias of the database.
-    """
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    #: alias of the database
+    alias: str
 
     @property
     def rows(self) -> QuerySet[OutboxJob]:
@@ -72,13 +69,8 @@ class Outbox:
 
     def candidates(self, limit: int) -> list[int]:
         """Return up to ``limit`` waiting rows that are not behind a claimed row of the same job, the oldest first."""
-        stuck = self.rows.filter(
-            queue=OuterRef("queue"),
-            job_id=OuterRef("job_id"),
-            id__lt=OuterRef("id"),
-            state__in=OutboxJob.WAITING,
-            claimed_until__gt=Now(),
-        )
+        claimed = self.rows.filter(state__in=OutboxJob.WAITING, claimed_until__gt=Now())
+        stuck = claimed.filter(**SAME_JOB, id__lt=OuterRef("id"))
         candidates = self.rows.filter(free(), ~Exists(stuck))
         # One query for each state: each can use the index, and reads no more than it returns.
         pks: list[int] = []
@@ -120,9 +112,7 @@ class Outbox:
 
     def overtaken(self, pks: Iterable[int], states: Iterable[str]) -> set[int]:
         """Return those of ``pks`` that have a later row of the same job in one of ``states``."""
-        later = self.rows.filter(
-            queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__gt=OuterRef("id"), state__in=list(states)
-        )
+        later = self.rows.filter(**SAME_JOB, id__gt=OuterRef("id"), state__in=list(states))
         return set(self.rows.filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
 
     @property

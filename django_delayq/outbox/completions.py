@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from ..core.marks import MOST_MARKS, Mark
 from ..models import OutboxJob
 from .claims import Outbox
-from .rows import free
+from .rows import chunks, free
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -41,7 +41,6 @@ class Marks:
 
     Args:
         outboxes: outboxes of all databases that have one; a mark does not name its database.
-        broker: broker with the marks.
         changes: names the shards with new marks.
     """
 
@@ -98,9 +97,9 @@ class Marks:
     def apply(self, marks: Sequence[Mark]) -> set[bytes]:
         """Change the rows of some marks. Return the keys of those whose rows could not be changed now."""
         waiting: set[bytes] = set()
-        for start in range(0, len(marks), MOST_MARKS):
+        for chunk in chunks(marks, MOST_MARKS):
             for outbox in self._outboxes:
-                waiting |= _apply(outbox, marks[start : start + MOST_MARKS])
+                waiting |= _apply(outbox, chunk)
         return waiting
 
 

@@ -74,11 +74,13 @@ def check(using: str | None) -> str:
 
 def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
+    if alias not in connections:
+        return False
     connection = connections[alias]
     name = (alias, str(connection.settings_dict["NAME"]))
     if name not in _tables_seen:
         model = rows.table(alias).model
-        if not router.allow_migrate_model(alias, model):
+        if connection.vendor == "unknown" or not router.allow_migrate_model(alias, model):
             return False
         if model._meta.db_table not in connection.introspection.table_names():
             return False

@@ -28,6 +28,7 @@ from ..core.errors import Misconfigured, PartialFailure, Release
 from ..core.inputs import short
 from ..core.job import Job, is_durable
 from ..worker.current import running
+from . import rows
 
 logger: Final = logging.getLogger("django_delayq.inbox")
 
@@ -204,12 +205,12 @@ def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
     """
     from ..models import InboxEntry
 
-    rows = [
+    new = [
         InboxEntry(key=uuid.UUID(bytes=key), queue=job.queue, job_id=job.id, task=job.task)
         # Always in the same order, so that two attempts with some of the same payloads do not deadlock.
         for job, key in sorted(entries, key=lambda entry: entry[1])
     ]
-    InboxEntry.objects.using(alias).bulk_create(rows, batch_size=250)
+    InboxEntry.objects.using(alias).bulk_create(new, batch_size=rows.CHUNK)
 
 
 def _leave(keys: Iterable[bytes], alias: str) -> None:
@@ -222,17 +223,13 @@ def _done(keys: list[bytes], alias: str) -> set[bytes]:
     """Return those keys whose effects are in the database."""
     from ..models import InboxEntry
 
-    entry_keys = [uuid.UUID(bytes=key) for key in keys]
     done: set[bytes] = set()
-    for start in range(0, len(entry_keys), 250):
-        some = InboxEntry.objects.using(alias).filter(pk__in=entry_keys[start : start + 250])
-        done.update(key.bytes for key in some.values_list("pk", flat=True))
+    for chunk in rows.chunks(uuid.UUID(bytes=key) for key in keys):
+        entries = InboxEntry.objects.using(alias).filter(pk__in=chunk)
+        done.update(key.bytes for key in entries.values_list("pk", flat=True))
     return done
 
 
 def _forget_durable(keys: Iterable[bytes], alias: str) -> None:
-    from ..models import OutboxJob
-
-    durable = [uuid.UUID(bytes=key) for key in keys if is_durable(key)]
-    for start in range(0, len(durable), 250):
-        OutboxJob.objects.using(alias).filter(key__in=durable[start : start + 250]).delete()
+    for chunk in rows.chunks(uuid.UUID(bytes=key) for key in keys if is_durable(key)):
+        rows.table(alias).filter(key__in=chunk).delete()

@@ -26,47 +26,39 @@ class Named(Protocol):
     def key(self) -> bytes: ...
 
 
-class LiveLookup:
-    """Lookup of rows whose jobs are live in Redis.
+def live_among(broker: DjangoBroker, rows: Iterable[Named]) -> list[int]:
+    """Return the ``pk`` of the rows whose jobs are live. A buried job costs only a lookup of its id."""
+    live: list[int] = []
+    for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
+        mine = list(some)
+        opened = broker.existing(queue)
+        ids = _in_use(opened, [row.job_id for row in mine]) if opened is not None else set()
+        for ident in ids:
+            live += _live(broker, queue, ident, [row for row in mine if row.job_id == ident])
+    return live
 
-    Args:
-        broker: broker to query.
-    """
 
-    def __init__(self, broker: DjangoBroker) -> None:
-        self._broker = broker
+def _live(broker: DjangoBroker, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
+    """Return the ``pk`` of the rows of one id whose jobs are live."""
+    buried = {
+        key
+        for grave in broker.inspector.graves(queue, ident)
+        for key in (grave.job.key, *(payload.key for payload in grave.payloads))
+    }
+    rows = [row for row in rows if row.key not in buried]
+    keys = _keys(broker, queue, ident) if rows else set()  # slow for many payloads
+    return [row.pk for row in rows if row.key in keys]
 
-    def among(self, rows: Iterable[Named]) -> list[int]:
-        """Return the ``pk`` of the rows whose jobs are live. A buried job costs only a lookup of its id."""
-        live: list[int] = []
-        for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
-            mine = list(some)
-            opened = self._broker.existing(queue)
-            ids = _in_use(opened, [row.job_id for row in mine]) if opened is not None else set()
-            for ident in ids:
-                live += self._live(queue, ident, [row for row in mine if row.job_id == ident])
-        return live
 
-    def _live(self, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
-        """Return the ``pk`` of the rows of one id whose jobs are live."""
-        buried = {
-            key
-            for grave in self._broker.inspector.graves(queue, ident)
-            for key in (grave.job.key, *(payload.key for payload in grave.payloads))
-        }
-        rows = [row for row in rows if row.key not in buried]
-        keys = self._keys(queue, ident) if rows else set()  # slow for many payloads
-        return [row.pk for row in rows if row.key in keys]
-
-    def _keys(self, queue: str, ident: str) -> set[bytes]:
-        """Return the keys of all live content of an id."""
-        view = self._broker.inspector.get(queue, ident)
-        if view is None or view.state == "morgue":
-            return set()
-        keys = {job.key for job in (view.job, view.gated) if job is not None}
-        if view.job.merged:
-            keys |= {payload.key for payload in self._broker.inspector.payloads(queue, ident)}
-        return keys
+def _keys(broker: DjangoBroker, queue: str, ident: str) -> set[bytes]:
+    """Return the keys of all live content of an id."""
+    view = broker.inspector.get(queue, ident)
+    if view is None or view.state == "morgue":
+        return set()
+    keys = {job.key for job in (view.job, view.gated) if job is not None}
+    if view.job.merged:
+        keys |= {payload.key for payload in broker.inspector.payloads(queue, ident)}
+    return keys
 
 
 def _in_use(queue: Queue, idents: Sequence[str]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -52,14 +53,12 @@ class Clock:
         self._read_at = float("-inf")
 
 
+@dataclass(slots=True, eq=False)
 class ProducerState:
     """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
 
-    __slots__ = ("__weakref__", "breaker", "clock")
-
-    def __init__(self) -> None:
-        self.breaker = Breaker()
-        self.clock = Clock()
+    breaker: Breaker = field(default_factory=Breaker)
+    clock: Clock = field(default_factory=Clock)
 
 
 _known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()

@@ -109,8 +109,6 @@ def correct(queue: Queue, row: ChangedRow, deadline_ms: float) -> RowResult:
     """Move or cancel a job that Redis has, because its row was changed. Return the result for the row.
 
     Args:
-        queue: the queue.
-        row: the change.
         deadline_ms: Unix ms on Redis's clock, by which a cancellation must arrive.
     """
     which: dict[str, Any] = {"task": row.task, "generation": row.generation}
@@ -161,9 +159,7 @@ class Claim:
     """Claim on rows of one database, which begins now.
 
     Args:
-        alias: alias of the database.
         broker: receives the commands for the rows.
-        clock: Redis's clock.
         seconds: length of the claim.
 
     Raises:
@@ -210,8 +206,6 @@ class Claim:
         """Write the results of rows. Return the rows that are still claimed, because they were changed meanwhile.
 
         Args:
-            rows: claimed rows.
-            results: results by ``pk``.
             missing: result of all other rows.
         """
         groups: dict[tuple[RowResult, str], list[ClaimedRow]] = {}

@@ -22,7 +22,7 @@ from django.db.models.functions import Greatest, Now
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .claims import Outbox
-from .live_lookup import LiveLookup
+from .live_lookup import live_among
 from .records import digest_of
 from .rows import ahead, free
 
@@ -60,9 +60,6 @@ class Reconciler:
     """Duty that detects durable jobs lost by Redis.
 
     Args:
-        settings: the project's settings.
-        outbox: outbox of one database.
-        broker: broker to query.
         changes: reports that a shard has lost its data.
         wake: called when there are jobs to send again.
     """
@@ -140,7 +137,7 @@ class Reconciler:
         """
         bound = ahead(-self._settings.recheck_every)
         rows = self._choose(State.BURIED, Q(checked_at__lte=bound) | Q(checked_at=None))
-        alive = LiveLookup(self._broker).among(rows)
+        alive = live_among(self._broker, rows)
         if alive:
             mine = self._outbox.rows.filter(free(), pk__in=alive, state=State.BURIED)
             count = mine.update(state=State.SENT, sent_at=Now())

@@ -40,13 +40,7 @@ _TRIES: Final = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 
 class Relay:
-    """Duty that sends the rows of the outbox which their writer could not send.
-
-    Args:
-        settings: the project's settings.
-        outbox: outbox of one database.
-        broker: broker that receives the jobs.
-    """
+    """Duty that sends the rows of the outbox which their writer could not send."""
 
     def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker) -> None:
         self._batch = settings.outbox.batch
@@ -131,22 +125,12 @@ class Relay:
             emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(result.error))
         elif result.reply in GONE:
             not_sent[result.reply] += 1
-            logger.error(
-                "%s of queue %s was not scheduled: %s",
-                row.job_id,
-                row.queue,
-                GONE[ScheduleOutcome(result.reply)],
-                extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
-            )
+            reason = GONE[ScheduleOutcome(result.reply)]
+            extra = {"verb": "schedule", "job_id": row.job_id, "queue": row.queue}
+            logger.error("%s of queue %s was not scheduled: %s", row.job_id, row.queue, reason, extra=extra)
             if result.reply != ScheduleOutcome.IGNORED:
-                emit(
-                    job_not_sent,
-                    task,
-                    verb="schedule",
-                    id=row.job_id,
-                    queue=row.queue,
-                    error=IdTaken(f"id {row.job_id!r}: {GONE[ScheduleOutcome(result.reply)]}"),
-                )
+                error = IdTaken(f"id {row.job_id!r}: {reason}")
+                emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=error)
         elif result.reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=result.reply)
         elif (

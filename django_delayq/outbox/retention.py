@@ -11,8 +11,8 @@ from django.db.models.functions import Coalesce
 
 from ..models import InboxEntry, OutboxJob
 from ..settings.conf import Conf
+from .durability import has_table
 from .rows import ahead, table
-from .stock import is_there
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 
@@ -28,7 +28,6 @@ class Retention:
 
     Args:
         settings: the project's settings; ``outbox`` and ``inbox`` define the retention.
-        alias: alias of the database.
     """
 
     def __init__(self, settings: Conf, alias: str) -> None:
@@ -55,7 +54,7 @@ class Retention:
 
 def forget_queue(aliases: Sequence[str], queue: str) -> int:
     """Delete the outbox rows of a queue that was deleted with all its jobs. Return their number."""
-    return sum(purge(table(alias).filter(queue=queue)) for alias in aliases if is_there(alias))
+    return sum(purge(table(alias).filter(queue=queue)) for alias in aliases if has_table(alias))
 
 
 def purge(rows: QuerySet[Any]) -> int:

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, transaction
@@ -123,10 +123,6 @@ class Target:
             if not InboxEntry.objects.using(self.alias).filter(pk=key).exists():
                 raise
 
-    def description(self, verb: str) -> CallDescription:
-        """Return the description of a call for the log."""
-        return CallDescription(verb, self.queue, self.id, self.task)
-
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[A, R]):
@@ -159,20 +155,15 @@ def cancellation(target: Target) -> Change[str, Cancelled]:
         live = broker.existing(target.queue)
         if live is None:
             return ""
+        which: dict[str, Any] = {"task": target.task_name, "generation": target.generation, "request": target.request}
         if not target.row_keys:
-            return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
+            return live.cancel(target.id, **which)
         # A process that sleeps from here on must not cancel a job that is scheduled under this id later.
         claim = brief_claim(target.alias, broker)
         token = claim.token
         for keys in rows.chunks(target.row_keys):  # later rows of the id wait
             claim.take(rows.cancelled(target.alias, keys))
-        reply = live.cancel(
-            target.id,
-            task=target.task_name,
-            not_after_ms=claim.deadline_ms,
-            generation=target.generation,
-            request=target.request,
-        )
+        reply = live.cancel(target.id, **which, not_after_ms=claim.deadline_ms)
         if reply == "late":
             claim.clock.forget()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
@@ -196,7 +187,6 @@ def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBro
     """Return the change to another due time: :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
     Args:
-        target: the job.
         verb: name of the operation for the log.
         when: the new due time of the rows; a delay counts from this call on.
         call: moves the job in Redis; returns False if it does not wait there.
@@ -243,7 +233,8 @@ def apply(change: Change[A, R]) -> R | OnCommit | Left:
         _update_rows(target, lambda: change.update_rows(reply))
         return change.result_of(reply)
 
-    return now_or_on_commit(send, target.description(verb), using=target.using)
+    description = CallDescription(verb, target.queue, target.id, target.task)
+    return now_or_on_commit(send, description, using=target.using)
 
 
 def _update_rows(target: Target, update: Callable[[], None]) -> None:

@@ -29,6 +29,8 @@ CLAIM: Final = 2.0
 CHUNK: Final = 500
 #: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
 TOGETHER: Final = 250
+#: condition of a subquery: rows of the same job
+SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 
 T = TypeVar("T")
 
@@ -167,13 +169,7 @@ def behind(alias: str, condition: Q, states: Iterable[str], blocking: Q | None =
         condition: condition for the rows.
         blocking: condition for the earlier rows.
     """
-    earlier = table(alias).filter(
-        blocking or Q(),
-        queue=OuterRef("queue"),
-        job_id=OuterRef("job_id"),
-        id__lt=OuterRef("id"),
-        state__in=list(states),
-    )
+    earlier = table(alias).filter(blocking or Q(), **SAME_JOB, id__lt=OuterRef("id"), state__in=list(states))
     return table(alias).filter(Exists(earlier), condition)
 
 

@@ -34,12 +34,7 @@ _HELD_UP: Final = (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT)
 
 
 class OutboxSender:
-    """Sender of claimed outbox rows.
-
-    Args:
-        settings: the project's settings.
-        broker: broker that receives the jobs.
-    """
+    """Sender of claimed outbox rows."""
 
     def __init__(self, settings: Conf, broker: DjangoBroker) -> None:
         self._settings = settings.outbox

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from django.db import connections
 from django.db.models import Count, F
 from django.db.models.functions import Now
 from django.db.utils import Error as DatabaseError
 
+from .durability import has_table
 from .rows import table
 
 
@@ -38,18 +38,11 @@ def stock(aliases: Sequence[str]) -> Stock | None:
     )
 
 
-def is_there(alias: str) -> bool:
-    """Return True if a database has an outbox."""
-    if alias not in connections or connections[alias].vendor == "unknown":
-        return False
-    return table(alias).model._meta.db_table in connections[alias].introspection.table_names()
-
-
 def _of(alias: str) -> Stock | None:
     rows = table(alias)
     states = rows.model.State
     try:
-        if not is_there(alias):
+        if not has_table(alias):
             return None
         counts = dict(rows.order_by().values_list("state").annotate(n=Count("pk")))
         # For rows that were sent before and have a change to send, the start of the wait is unknown.

@@ -6,7 +6,7 @@ not Django. No other part of the package imports this one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,8 +41,8 @@ def register(spark: SparkSession) -> None:
 
 def session(options: SessionOptions | None = None) -> SparkSession:
     """Return a new Spark session with the formats registered (:mod:`.session`)."""
-    from .session import build, defaults
+    from .session import SessionOptions, build
 
-    spark: Any = build(options or defaults())
+    spark = build(options or SessionOptions())
     register(spark)
-    return spark  # type: ignore[no-any-return]
+    return spark

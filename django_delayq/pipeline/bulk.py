@@ -11,25 +11,31 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.row_templates import names_in
 from ..core.sending import bulk_loads
 from ..core.sending.bulk_loads import BulkLoad
-from .bulk_options import BulkOptions, BulkResult
+from .bulk_options import MAPPING, BulkOptions, BulkResult
+from .dry_run import STORM, DryRun, dry_run
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs
 from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
+from .quarantine import count_rows
 from .redis_options import open_broker
+from .sender import open_run
 from .session import activate
+from .write_options import WriteOptions
+from .write_schema import check_schema
+from .writer import check_redis
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from .dry_run import DryRun
-    from .write_options import WriteOptions
 
 __all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
 
@@ -69,7 +75,6 @@ def bulk(
 
     Args:
         source: files, a table, or a frame that returns the same rows each time it is computed.
-        options: see :class:`BulkOptions`.
         total: number of rows of the input, if known; files are counted.
         watch: progress callback, called twice a second by a thread.
 
@@ -91,18 +96,10 @@ def bulk(
                     _write(prepared, options, run_id)
         run = bulk_loads.close_load(broker, prepared.run) if options.close else prepared.run
         counts = bulk_loads.progress(broker, run)
-    bad = _count_bad(options, run_id)
+    bad = count_rows(options.quarantine, run_id) if options.quarantine else 0
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
     )
-
-
-def _count_bad(options: BulkOptions, run_id: str) -> int:
-    if not options.quarantine:
-        return 0
-    from .quarantine import count_rows
-
-    return count_rows(options.quarantine, run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +127,10 @@ def _plan(
     *,
     with_checksum: bool = False,
 ) -> _Plan:
-    from .write_options import WriteOptions
-    from .write_schema import check_schema
-    from .writer import check_redis
-
     load = bulk_loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
     if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=_columns_needed(options))
+        source = replace(source, columns=options.columns)
     frame = source.read(spark) if isinstance(source, Files | Table) else source
     parts: dict[str, str] = {}
     if isinstance(source, Files):
@@ -150,33 +143,8 @@ def _plan(
     else:
         identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
         identity |= source.fingerprint() if isinstance(source, Table) else {}
-    identity["words"] = json.dumps(
-        [
-            options.id,
-            options.due,
-            options.args,
-            options.kwargs,
-            options.payload,
-            options.score,
-            options.context,
-            options.priority,
-        ]
-    )
-
-    def jobs_at(opened_ms: int) -> DataFrame:
-        return jobs(
-            frame,
-            ident=options.id,
-            due=options.due,
-            opened_ms=opened_ms,
-            args=options.args,
-            kwargs=options.kwargs,
-            payload=options.payload,
-            score=options.score,
-            context=options.context,
-            priority=options.priority,
-        )
-
+    identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
+    jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
     check_schema(jobs_at(0).schema, write_options)
     check_redis(broker, write_options)
@@ -189,23 +157,12 @@ def _plan(
     return _Plan(jobs_at, write_options, identity, parts)
 
 
-def _columns_needed(options: BulkOptions) -> tuple[str, ...]:
-    """Return the columns to read from a table."""
-    single = [options.payload, options.score, options.priority]
-    if options.due is not None and options.due.isidentifier():
-        single.append(options.due)
-    named = [*names_in(options.id), *options.args, *options.kwargs, *options.context, *filter(None, single)]
-    return tuple(dict.fromkeys(named))
-
-
 def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:
     """Open the bulk load, or find it again, and map the input to jobs.
 
     Raises:
         Misconfigured, PipelineError, RunDiffers: see :func:`bulk`.
     """
-    from .sender import open_run
-
     plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
     run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
     ready = plan.jobs_at(run.opened_ms)
@@ -214,25 +171,16 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
     return PreparedInput(in_order(ready, int(plan.identity["parts"])), run, plan.identity)
 
 
-def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int | None = None) -> DryRun:
+def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
     """Return what :func:`bulk` would write, without writing anything.
 
     Raises:
         Misconfigured, PipelineError: the options or the input are invalid.
     """
-    from .dry_run import STORM, dry_run
-
     with open_broker(options.address()) as broker, _clear_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
-            return dry_run(
-                plan.jobs_at(round(broker.now_ms())),
-                broker,
-                options.queue,
-                plan.write_options,
-                "dry-run",
-                storm_above=storm_above or STORM,
-            )
+            return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
 
 
 def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
@@ -247,9 +195,6 @@ def _clear_errors(run_id: str | None = None) -> Iterator[None]:
 
     With a run id, the message adds that the bulk load is still open.
     """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:

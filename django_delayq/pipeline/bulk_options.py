@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ..core.records.schedule_frames import CHUNK
+from ..core.row_templates import names_in
 from .inputs import PART_BYTES
-from .redis_options import DEFAULT_PREFIX
+from .redis_options import DEFAULT_PREFIX, address_of
+
+#: options that map the columns of a row to its job
+MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +56,18 @@ class BulkOptions:
     once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the input that the jobs are made of."""
+        single = [self.payload, self.score, self.priority]
+        if self.due is not None and self.due.isidentifier():  # neither a delay nor a moment
+            single.append(self.due)
+        named = [*names_in(self.id), *self.args, *self.kwargs, *self.context, *filter(None, single)]
+        return tuple(dict.fromkeys(named))
+
     def address(self) -> dict[str, str]:
         """Return the options that address Redis."""
-        options = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
-        return {name: value for name, value in options.items() if value}
+        return address_of(self.redis, self.redis_env, self.prefix)
 
     def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the format ``delayq``."""

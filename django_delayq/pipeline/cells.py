@@ -94,7 +94,7 @@ def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
     elif is_text(kind):
         texts = ["null" if value is None else encode_basestring(value) for value in values(array, bad)]
     else:
-        texts = [_encoded(row, value, what, bad) for row, value in enumerate(values(array, bad))]
+        texts = [encoded(row, value, what, bad) for row, value in enumerate(values(array, bad))]
     return pa.array(texts, _TEXT)
 
 
@@ -120,7 +120,8 @@ def _float_text(row: int, value: float | None, what: str, bad: Bad) -> str:
     return repr(value)
 
 
-def _encoded(row: int, value: Any, what: str, bad: Bad) -> str:
+def encoded(row: int, value: Any, what: str, bad: Bad) -> str:
+    """Return the canonical JSON of a value, as :func:`~..codec.encode` writes it."""
     try:
         return codec.encode(value, limit=1 << 40, what=what).decode()
     except InvalidJob as error:
@@ -149,7 +150,7 @@ def structs(array: pa.Array, bad: Bad) -> pa.Array:
     pieces: list[Any] = []
     for field, column in zip(array.type, array.flatten(), strict=True):
         pieces += (",", json_texts(column, f"args.{field.name}", bad))
-    return _joined(array, ["[", *pieces[1:], "]"]) if pieces else _nothing(array)
+    return _joined(array, ["[", *pieces[1:], "]"]) if pieces else nothing(array)
 
 
 def named_structs(array: pa.Array, bad: Bad) -> pa.Array:
@@ -161,7 +162,7 @@ def named_structs(array: pa.Array, bad: Bad) -> pa.Array:
         shown = f"${name}" if len(fields) == 1 and name[:1] == "$" else name
         pieces += (f",{encode_basestring(shown)}:", json_texts(column, f"kwargs.{name}", bad))
     if not pieces:
-        return _nothing(array)
+        return nothing(array)
     return _joined(array, ["{" + pieces[0][1:], *pieces[1:], "}"])
 
 
@@ -176,7 +177,8 @@ def _join(*pieces: Any) -> pa.Array:
     return pc.binary_join_element_wise(*typed, _EMPTY)
 
 
-def _nothing(array: pa.Array) -> pa.Array:
+def nothing(array: pa.Array) -> pa.Array:
+    """Return an empty text for each value."""
     return pa.array([""] * len(array), _TEXT)
 
 

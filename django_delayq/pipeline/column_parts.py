@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -63,7 +62,7 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
         named = cells.named_structs(kwargs, bad).to_pylist()
     else:
         objects_read = objects(kwargs, "kwargs", bad)
-        named = [_named(row, value, bad) if value else "" for row, value in enumerate(objects_read)]
+        named = [cells.encoded(row, value, "kwargs", bad) if value else "" for row, value in enumerate(objects_read)]
     if args is None:
         return [f'{{"k":{value}}}'.encode() if value else b"" for value in named]
     places = _positional(args, bad).to_pylist()
@@ -73,14 +72,6 @@ def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) 
     ]
 
 
-def _named(row: int, value: dict[str, Any], bad: Bad) -> str:
-    try:
-        return codec.encode(value, limit=1 << 40, what="kwargs").decode()
-    except InvalidJob as error:
-        bad.setdefault(row, str(error))
-        return ""
-
-
 def _positional(array: pa.Array, bad: Bad) -> pa.Array:
     """Return JSON lists as texts; empty where there are no arguments."""
     if cells.is_list(array.type):
@@ -88,7 +79,7 @@ def _positional(array: pa.Array, bad: Bad) -> pa.Array:
     if pa.types.is_struct(array.type):
         return cells.structs(array, bad)
     if pa.types.is_null(array.type):
-        return pa.array([""] * len(array), pa.large_string())
+        return cells.nothing(array)
     texts = []
     for row, items in enumerate(cells.parsed(array, list, "args", bad)):
         try:
@@ -139,29 +130,14 @@ def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad)
     return results
 
 
-def conflict(value: object) -> str:
-    """Validate an ``on_conflict`` value."""
-    return check_choice("on_conflict", value, CONFLICTS)
-
-
-def priority(value: object) -> int:
-    """Validate a priority."""
-    return check_int("priority", value, 0, PRIORITIES - 1)
-
-
-def attempts(value: object) -> int | None:
-    """Validate a number of attempts."""
-    return check_int("max_attempts", value, 1, 1_000_000)
-
-
-def timeout(value: float | Decimal) -> float | int | None:
-    """Validate a timeout in seconds."""
-    return timeout_of(float(value))
-
-
-def ttr_ms(value: float | Decimal) -> int | None:
-    """Validate the length of a lease, given in seconds; return it in ms."""
-    return ttr_ms_of(float(value))
+#: column -> validator of its values; times are given in seconds
+CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "on_conflict": lambda value: check_choice("on_conflict", value, CONFLICTS),
+    "priority": lambda value: check_int("priority", value, 0, PRIORITIES - 1),
+    "max_attempts": lambda value: check_int("max_attempts", value, 1, 1_000_000),
+    "timeout": lambda value: timeout_of(float(value)),
+    "ttr": lambda value: ttr_ms_of(float(value)),
+}
 
 
 def canonical(value: dict[str, Any]) -> bytes:

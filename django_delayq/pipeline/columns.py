@@ -23,7 +23,7 @@ from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
-from .column_parts import BYTES, each, raw, row_values
+from .column_parts import BYTES, CHECKS, each, raw, row_values
 from .write_options import NOW, WriteOptions
 
 _U16: Final = Struct("<H")
@@ -45,8 +45,6 @@ class Packer:
     """Builder of entries from the rows that go to one queue.
 
     Args:
-        options: the options of the write.
-        run: the bulk load that the jobs belong to.
         kind: kind of the queue: ``python`` or ``pull``.
     """
 
@@ -115,7 +113,7 @@ class Packer:
         elif not task:
             raise InvalidJob("which task? Give the option task, its registered name, or a column task")
         if "on_conflict" in columns:
-            conflicts = row_values(columns["on_conflict"], conflict, parts.conflict, bad)
+            conflicts = row_values(columns["on_conflict"], conflict, CHECKS["on_conflict"], bad)
         for row, value in enumerate(conflicts or [conflict]):
             if value == "merge" and not merged:
                 reason = "on_conflict=merge is for jobs with a payload; use ignore, replace or error"
@@ -125,7 +123,7 @@ class Packer:
                 conflicts[row] = "ignore"
         priorities = None
         if "priority" in columns:
-            priorities = row_values(columns["priority"], options.priority, parts.priority, bad)
+            priorities = row_values(columns["priority"], options.priority, CHECKS["priority"], bad)
         return names or task, conflicts or conflict, options.priority if priorities is None else priorities
 
     def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> pa.Array:
@@ -165,12 +163,9 @@ class Packer:
     def _option_texts(self, columns: dict[str, pa.Array], dues: pa.Array, bad: Bad) -> bytes | list[bytes]:
         """Return canonical JSON as ``core/job_options.py`` writes it: one text for all jobs, or one per job."""
         read: dict[str, list[Any]] = {}
-        if "max_attempts" in columns:
-            read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)
-        if "timeout" in columns:
-            read["timeout"] = row_values(columns["timeout"], None, parts.timeout, bad)
-        if "ttr" in columns:
-            read["ttr_ms"] = row_values(columns["ttr"], None, parts.ttr_ms, bad)
+        for column, name in (("max_attempts", "max_attempts"), ("timeout", "timeout"), ("ttr", "ttr_ms")):
+            if column in columns:
+                read[name] = row_values(columns[column], None, CHECKS[column], bad)
         if "context" in columns:
             read["context"] = parts.objects(columns["context"], "context", bad)
         if "expires" in columns:

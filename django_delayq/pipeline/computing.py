@@ -9,9 +9,11 @@ interrupted run is computed completely, whatever its present state.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -19,11 +21,10 @@ from . import quality
 from .day_hours import DayHours, lies_in, parts, whole
 from .history_options import HistoryOptions
 from .schemas import EVENTS
-from .tables import NO_DAY, Step, Table
+from .tables import NO_DAY, Table
 from .transforms import HOURS, attempts, day_of, hours
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from .landing import Landed
@@ -32,18 +33,13 @@ if TYPE_CHECKING:
 METRICS_AT_ONCE: Final = 50_000
 
 
+@dataclass(frozen=True, slots=True)
 class Computing:
-    """Computed tables of a history.
+    """Computed tables of a history."""
 
-    Args:
-        tables: all tables by name.
-        step: called with the name of each completed step.
-    """
-
-    def __init__(self, tables: Mapping[str, Table], options: HistoryOptions, step: Step) -> None:
-        self._tables = tables
-        self._options = options
-        self._step = step
+    #: all tables by name
+    tables: Mapping[str, Table]
+    options: HistoryOptions
 
     def hours_of(
         self, days: Iterable[date], touched: Mapping[date, Collection[int]], interrupted: Collection[date]
@@ -51,12 +47,11 @@ class Computing:
         """Return the days and hours to compute.
 
         Args:
-            days: days that have changed.
             touched: the hours of a day that changed; a missing day means all of its hours.
             interrupted: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *interrupted}
-        computed = {*self._tables["hours"].days()} & {*self._tables["attempts"].days()} if days else set()
+        computed = {*self.tables["hours"].days()} & {*self.tables["attempts"].days()} if days else set()
         return {
             day: frozenset(touched[day]) if day in touched and day in computed - whole_ones else None for day in days
         }
@@ -67,14 +62,14 @@ class Computing:
         Args:
             counted: receives the number of attempts.
         """
-        replaced = {name: table.replaced() for name, table in self._tables.items()}
+        replaced = {name: table.replaced() for name, table in self.tables.items()}
 
         def replace(name: str, rows: DataFrame | None, selected: DayHours) -> None:
-            table = self._tables[name]
+            table = self.tables[name]
             table.replace([] if rows is None else table.write(rows), selected, replaced[name])
 
-        expectations = self._options.expectations
-        attempts_of = attempts(self._tables["events"].read(spark, selected).select(*EVENTS.names), self._options.sla)
+        expectations = self.options.expectations
+        attempts_of = attempts(self.tables["events"].read(spark, selected).select(*EVENTS.names), self.options.sla)
         quality.refuse_broken(attempts_of, expectations)
         seen = Observation()
         judged = attempts_of.withColumn(quality.REASON, quality.reason_of(expectations))
@@ -89,7 +84,7 @@ class Computing:
 
     def _all_hours(self, spark: SparkSession, selected: DayHours) -> DataFrame:
         """Return all metrics of the days: those computed now, and those of their other hours."""
-        computed = hours(self._tables["attempts"].read(spark, selected))
+        computed = hours(self.tables["attempts"].read(spark, selected))
         partly = {day: some for day, some in selected.items() if some is not None}
         if not partly:
             return computed
@@ -97,7 +92,7 @@ class Computing:
         return computed.unionByName(others)
 
     def _hours(self, spark: SparkSession, days: Sequence[date]) -> DataFrame:
-        return self._tables["hours"].read(spark, whole(days)).select(*HOURS.names)
+        return self.tables["hours"].read(spark, whole(days)).select(*HOURS.names)
 
     def metrics(self, spark: SparkSession, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
         """Yield the metrics of some days in portions of whole days that fit the driver's memory."""
@@ -111,8 +106,6 @@ class Computing:
         return parts(days, {day: int(count) for day, count in by_day.collect()}, len(days), METRICS_AT_ONCE)
 
     def _table(self, spark: SparkSession, days: Sequence[date]) -> pa.Table:
-        import pyarrow as pa
-
         table: Any = self._hours(spark, days).toArrow()
         moment = table.schema.get_field_index("hour")
         return table.set_column(moment, "hour", table.column("hour").cast(pa.timestamp("us", tz="UTC")))

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as F
+
 from ..core.broker import Broker
 from ..core.records import layout as layouts
 from ..core.records.keys import number_of
@@ -99,18 +101,15 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def dry_run(
-    frame: DataFrame, broker: Broker, queue: str, options: WriteOptions, run_id: str, *, storm_above: int = STORM
-) -> DryRun:
+def dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_above: int) -> DryRun:
     """Read all rows and check a sample of them closely.
 
     Args:
         frame: jobs, as :func:`~.expressions.jobs` makes them.
         storm_above: number of jobs due in one minute above which a warning is raised.
     """
-    from pyspark.sql import functions as F
-
     now_ms = round(broker.now_ms())
+    queue = options.queue or ""
     _, layout = broker.read_layout(queue)
     if layout is None or layouts.is_deleted(layout):
         layout = layouts.new_layout(options.shards or 1, options.kind or "python")
@@ -128,7 +127,7 @@ def dry_run(
     }
     width, dues = _buckets(minutes)
     busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
-    size, bad = _sample(frame, options, layout["kind"], run_id, now_ms)
+    size, bad = _sample(frame, options, layout["kind"], now_ms)
     return DryRun(
         rows=sum(row["rows"] for row in by_minute),
         without_id=sum(row["rows"] for row in by_place if row["of"] is None),
@@ -152,8 +151,6 @@ def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
-    from pyspark.sql import functions as F
-
     now = F.lit(now_ms).cast("long")
     if "due" in frame.columns:
         due = F.ceil(F.unix_micros("due") / 1000).cast("long")
@@ -175,11 +172,9 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
     return width, [(start * _MINUTE_MS, count) for start, count in sorted(numbers.items())]
 
 
-def _sample(
-    frame: DataFrame, options: WriteOptions, kind: str, run_id: str, now_ms: int
-) -> tuple[float, list[tuple[str, str]]]:
+def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> tuple[float, list[tuple[str, str]]]:
     """Return the mean size of a job in Redis, and the rows of the sample that are not valid jobs."""
-    packer = Packer(options, BulkLoad(run_id, options.queue or "", ((0, 1),), now_ms), kind)
+    packer = Packer(options, BulkLoad("dry-run", options.queue or "", ((0, 1),), now_ms), kind)
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []
     for batch in frame.limit(_SAMPLE).toArrow().to_batches():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import InvalidJob, Misconfigured
@@ -251,8 +251,3 @@ def intervals(start: Mapping[Place, str], end: Mapping[Place, str]) -> list[list
         small.append(interval)
         room -= size
     return tasks
-
-
-def newest(streams: Mapping[Place, Stream], known: Iterable[Place]) -> dict[str, Any]:
-    """Return the offsets of a reader that has read everything."""
-    return to_offsets({place: streams[place].last for place in known})

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core import events
@@ -25,7 +26,7 @@ from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
 from .option_fields import SourceOptions, flag, named, option, queue_names, whole
 from .redis_options import open_broker
-from .schemas import EVENTS
+from .schemas import EVENTS, check_columns
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,6 @@ log = logging.getLogger(__name__)
 BATCH: Final = 10_000
 #: number of events converted to columns at once, small enough for the processor's cache
 PIECE: Final = 2_000
-_ARROW: Final = {
-    "string": pa.string(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "map": pa.map_(pa.string(), pa.string()),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +74,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Raises:
         Misconfigured: a column does not exist in events, or has another type.
     """
-    types = {field.name: field.dataType for field in EVENTS}
-    for field in schema:
-        if types.get(field.name.lower()) != field.dataType:
-            raise Misconfigured(
-                f"delayq.events has no column {field.name} {field.dataType.simpleString()}; its columns are: "
-                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
-            )
-    return pa.schema([pa.field(one.name, _ARROW[one.dataType.typeName()], nullable=one.nullable) for one in schema])
+    check_columns(schema, EVENTS, "an event")
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 @dataclass

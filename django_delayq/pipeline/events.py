@@ -141,12 +141,13 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._renew_registration()
         positions, others = self._split(plan.to_positions(start))
         places, by_place = self._read_streams(positions)
-        joined = {place: BEGINNING for place in places if place not in positions and self._is_in_target(place)}
+        new = [place for place in places if place not in positions]
+        joined = {place: BEGINNING for place in new if self._target is None or place in self._target}
         self._check({**positions, **joined}, by_place)
         end = plan.ends(positions, by_place, places, self._target)
         if isinstance(limit, ReadMaxRows):
             end = plan.limit_to(limit.max_rows, positions, end, self._walk)
-        self._newest = plan.newest(by_place, places)
+        self._newest = plan.to_offsets({place: by_place[place].last for place in places})
         return plan.to_offsets({**others, **end})
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -189,9 +190,6 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     def _read_streams(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
         places = plan.known_places(self._broker, self.chosen.queues)
         return places, streams(self._broker, dict.fromkeys([*places, *positions]))
-
-    def _is_in_target(self, place: Place) -> bool:
-        return self._target is None or place in self._target
 
     def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> None:
         losses = plan.find_losses(self._broker, positions, by_place)

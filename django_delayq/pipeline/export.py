@@ -40,7 +40,6 @@ def export(
     The file ``_SUCCESS`` in the folder shows that the export is complete. After an error the folder is deleted.
 
     Args:
-        tables: the tables.
         folder: a new or empty folder: a path, or a URL of a store that Arrow opens.
         first, last: the days to copy.
         on_file: called with the number of copied files and that of all files.

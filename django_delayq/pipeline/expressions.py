@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
@@ -12,6 +13,8 @@ from .column_names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from .bulk_options import BulkOptions
 
 #: types with exactly one text form per value
 _SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
@@ -23,8 +26,6 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     Raises:
         Misconfigured: there is none; the message lists the existing columns.
     """
-    from pyspark.sql import functions as F
-
     if column_of(frame, name) is None:
         names = ", ".join(frame.columns[:30])
         raise Misconfigured(
@@ -44,8 +45,6 @@ def id_column(frame: DataFrame, template: str) -> Column:
     Raises:
         Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
     """
-    from pyspark.sql import functions as F
-
     check_names_in(template)
     parts: list[Column] = []
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
@@ -73,8 +72,6 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     Raises:
         Misconfigured: it is none of these.
     """
-    from pyspark.sql import functions as F
-
     if due is None:
         return None
     name = column_of(frame, due)
@@ -90,37 +87,26 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     raise wrong_due(due, kind)
 
 
-def jobs(
-    frame: DataFrame,
-    *,
-    ident: str,
-    due: str | None,
-    opened_ms: int,
-    args: Sequence[str] = (),
-    kwargs: Sequence[str] = (),
-    payload: str | None = None,
-    score: str | None = None,
-    context: Sequence[str] = (),
-    priority: str | None = None,
-) -> DataFrame:
+def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
     """Map the rows of an input to jobs: the columns that the format ``delayq`` accepts.
+
+    Args:
+        opened_ms: start of the bulk load, Unix ms.
 
     Raises:
         Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
     """
-    from pyspark.sql import functions as F
-
-    mapped = [id_column(frame, ident).alias("id")]
-    at = due_column(frame, due, opened_ms)
-    if at is not None:
-        mapped.append(at)
-    for word, names in (("args", args), ("kwargs", kwargs), ("context", context)):
+    mapped = [id_column(frame, options.id).alias("id")]
+    due = due_column(frame, options.due, opened_ms)
+    if due is not None:
+        mapped.append(due)
+    for word, names in (("args", options.args), ("kwargs", options.kwargs), ("context", options.context)):
         if names:
             columns = [
                 column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
             ]
             mapped.append(F.struct(*columns).alias(word))
-    for word, name in (("payload", payload), ("score", score), ("priority", priority)):
+    for word, name in (("payload", options.payload), ("score", options.score), ("priority", options.priority)):
         if name is not None:
             mapped.append(column(frame, name, word).alias(word))
     return frame.select(*mapped)

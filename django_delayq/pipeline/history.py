@@ -28,14 +28,14 @@ from . import quality, upkeep
 from .computing import Computing
 from .day_hours import DayHours, parts, whole
 from .errors import PipelineError
-from .history_guard import POLL_SECONDS, exclusive, stoppable
+from .history_guard import POLL_SECONDS, stoppable
 from .history_options import HistoryOptions
 from .landing import Landed, Landing, Source, acknowledge, events_source, read_offsets, warn_of_lost_root
 from .status import Status, status_of
 from .store import PendingDays, Store
 from .summary import Summary
-from .tables import ATTEMPTS, Step, no_step, read, tables_of
-from .upkeep import DaysDone, OnDays, Purge, ignore_days
+from .tables import ATTEMPTS, Step, ignore, read, tables_of
+from .upkeep import DaysDone, OnDays, Purge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,10 +58,6 @@ def _never() -> bool:
     return False
 
 
-def _ignore_hours(table: pa.Table, days: list[date]) -> None:
-    """Leave the metrics in the tables only."""
-
-
 class History:
     """History below one root, used by one process at a time; others wait, and log a warning if it takes long.
 
@@ -73,7 +69,7 @@ class History:
     """
 
     def __init__(
-        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = no_step
+        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = ignore
     ) -> None:
         self.options = options
         self.store = Store(options.root)
@@ -82,7 +78,7 @@ class History:
         self._source = source
         self._step = step
         self._pending = PendingDays(self.store)
-        self._computing = Computing(self.tables, options, step)
+        self._computing = Computing(self.tables, options)
         self._checked = False
 
     @property
@@ -98,25 +94,24 @@ class History:
 
     # --- operations
 
-    def run(self, on_hours: OnHours = _ignore_hours, *, stop: Callable[[], bool] = _never) -> Summary:
+    def run(self, on_hours: OnHours = ignore, *, stop: Callable[[], bool] = _never, patient: bool = False) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
-            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days. An
-                exception in it is raised to the caller, and the next run publishes these days.
+            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days; by
+                default they stay in the tables only. An exception in it is raised to the caller, and the next run
+                publishes these days.
             stop: polled by a thread; the run ends within a second after it returns True.
+            patient: wait for another process that is working on the history, however long it takes.
 
         Raises:
             EventsLost: events were trimmed before they were read.
             PipelineError: any other failure; the message says what to do.
         """
-        return self._run(on_hours, stop)
-
-    def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
         began, landed, published = time.monotonic(), Landed(), list[date]()
         with (
             stoppable(self.spark, stop) as stopping,
-            exclusive(self.store, self.options.wait_s, stopping.is_set, patient=patient),
+            self.store.alone(self.options.wait_s, stopping.is_set, patient=patient),
         ):
             interrupted = self._pending.see()
             landing = self._landing()
@@ -134,10 +129,10 @@ class History:
     def stream(
         self,
         interval_s: float,
-        on_hours: OnHours = _ignore_hours,
+        on_hours: OnHours = ignore,
         stop: Callable[[], bool] = _never,
         *,
-        on_summary: Callable[[Summary], object] = lambda summary: None,
+        on_summary: Callable[[Summary], object] = ignore,
     ) -> int:
         """Run repeatedly until ``stop`` returns True, and return within a second after that.
 
@@ -153,7 +148,7 @@ class History:
         runs = 0
         while not stop():
             began = time.monotonic()
-            on_summary(self._run(on_hours, stop, patient=True))
+            on_summary(self.run(on_hours, stop=stop, patient=True))
             runs += 1
             while not stop() and (left := began + interval_s - time.monotonic()) > 0:
                 time.sleep(min(POLL_SECONDS, left))
@@ -163,10 +158,10 @@ class History:
         self,
         first: date,
         last: date,
-        on_hours: OnHours = _ignore_hours,
+        on_hours: OnHours = ignore,
         *,
         stop: Callable[[], bool] = _never,
-        on_days: OnDays = ignore_days,
+        on_days: OnDays = ignore,
     ) -> Summary:
         """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
 
@@ -181,7 +176,7 @@ class History:
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
         began, counted, published = time.monotonic(), Landed(), list[date]()
-        with stoppable(self.spark, stop) as stopping, exclusive(self.store, self.options.wait_s, stopping.is_set):
+        with stoppable(self.spark, stop) as stopping, self.store.alone(self.options.wait_s, stopping.is_set):
             closed = self.store.closed_before()
             days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
             if not days:
@@ -195,7 +190,7 @@ class History:
                 on_days(DaysDone(len(published), len(days), sum(rows.get(day, 0) for day in published), of_rows))
         return self._summary(counted, published, began, stopping.is_set())
 
-    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore_days) -> tuple[date, ...]:
+    def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore) -> tuple[date, ...]:
         """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
 
         Args:
@@ -204,7 +199,7 @@ class History:
         Returns:
             The days that had several files for an hour.
         """
-        with exclusive(self.store, self.options.wait_s):
+        with self.store.alone(self.options.wait_s):
             first = upkeep.horizon(datetime.now(UTC), older_than_days)
             days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
             self._vacuum()
@@ -220,7 +215,7 @@ class History:
         attempts_days: float | None = None,
         hours_days: float | None = None,
         *,
-        on_days: OnDays = ignore_days,
+        on_days: OnDays = ignore,
     ) -> Purge:
         """Delete days older than the given ages; None = as configured in the options.
 
@@ -236,7 +231,7 @@ class History:
             "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
             "hours": kept.keep_hours_days if hours_days is None else hours_days,
         }
-        with exclusive(self.store, self.options.wait_s):
+        with self.store.alone(self.options.wait_s):
             gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
             self._vacuum()
             return gone
@@ -256,15 +251,8 @@ class History:
         if not self._checked:
             quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
-        landing = Landing(
-            self.spark,
-            self.tables["events"],
-            options.consumer,
-            self._source or events_source(options),
-            options.expectations,
-            self._pending,
-            self._step,
-        )
+        source = self._source or events_source(options)
+        landing = Landing(self.spark, self.tables["events"], options, source, self._pending, self._step)
         if self._source is None and landing.is_new:
             warn_of_lost_root(options)
         return landing

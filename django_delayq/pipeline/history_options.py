@@ -9,6 +9,7 @@ from ..core.events import KEEP
 from ..core.inputs import short
 from .errors import PipelineError
 from .quality import EXPECTATIONS, Expectation
+from .redis_options import DEFAULT_PREFIX, address_of
 
 _SIGNS = frozenset("*?[]{}\\")
 
@@ -23,7 +24,7 @@ class HistoryOptions:
     redis: str | None = None
     #: or the name of an environment variable that holds the same; Spark's plans do not show its value
     redis_env: str | None = None
-    prefix: str = "delayq"
+    prefix: str = DEFAULT_PREFIX
     #: queues to read now; empty = every one, future ones included. The others are followed, and keep their positions
     queues: tuple[str, ...] = ()
     #: name of this history's consumer in the streams
@@ -60,8 +61,8 @@ class HistoryOptions:
 
 def source_options(options: HistoryOptions) -> dict[str, str]:
     """Return the options of the format ``delayq.events`` for a history."""
-    settings = {
-        "prefix": options.prefix,
+    return {
+        **address_of(options.redis, options.redis_env, options.prefix),
         "queue": ",".join(options.queues) or "*",
         "follow": "*",  # otherwise old epochs of the other queues would be retired unread
         "consumer": options.consumer,
@@ -70,8 +71,3 @@ def source_options(options: HistoryOptions) -> dict[str, str]:
         "keep": str(options.keep_recent),
         "failOnDataLoss": str(options.fail_on_loss).lower(),
     }
-    if options.redis_env:
-        settings["redisEnv"] = options.redis_env
-    if options.redis:
-        settings["redis"] = options.redis
-    return settings

@@ -8,20 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
-from ..core.errors import Misconfigured
 from ..core.operations.columns import Columns, Entries, Part, default_of
-from ..core.task import suggest
-
-
-def _columns(*columns: tuple[str, DataType, bool]) -> StructType:
-    return StructType([StructField(name, kind, not always) for name, kind, always in columns])
-
+from .schemas import columns
 
 #: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
 #: precision.
-JOBS: Final = _columns(
+JOBS: Final = columns(
     ("queue", StringType(), True),
     ("shard", IntegerType(), True),  # number across all epochs: epoch * 1024 + place
     ("state", StringType(), True),  # waiting (delayed, ready, or failed and to be retried), reserved, gated, morgue
@@ -49,33 +44,10 @@ OF_PART: Final = frozenset({"queue", "shard", "state"})
 _FARTHEST: Final = 2.0**53
 
 
-def check_schema(schema: StructType) -> StructType:
-    """Return the schema requested from a reader: some of the columns of :data:`JOBS`, in any order and case.
-
-    Raises:
-        Misconfigured: there is no such column, or it has another type.
-    """
-    types = {field.name: field.dataType for field in JOBS.fields}
-    for field in schema.fields:
-        kind = types.get(field.name.lower())
-        if kind is None:
-            raise Misconfigured(
-                f"a job has no column {field.name!r}.{suggest(field.name, types)} Known columns: {', '.join(types)}"
-            )
-        if kind != field.dataType:
-            raise Misconfigured(
-                f"the column {field.name!r} of a job is {kind.simpleString()}, not "
-                f"{field.dataType.simpleString()}; read it so and cast it then"
-            )
-    return schema
-
-
 class ArrowRows:
     """Converter from records of the core to batches of the requested columns."""
 
     def __init__(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def of_entries(self, entries: Entries) -> pa.RecordBatch:

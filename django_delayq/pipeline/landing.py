@@ -20,8 +20,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from ..core.errors import DelayQError, QueueUnavailable
 from ..core.moments import datetime_of
-from . import quality
+from ..core.records.events import parts
+from . import events, quality
 from .errors import EventsLost, PipelineError
 from .history_options import HistoryOptions, source_options
 from .store import HISTORY_LOG, PendingDays, Store
@@ -30,7 +32,6 @@ from .transforms import is_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +77,6 @@ class Landing:
     """Reading of the streams from the checkpoint of a consumer to their current end.
 
     Args:
-        spark: the session.
-        table: the table of events.
-        consumer: name of the consumer.
-        source: creates the stream of events.
-        expectations: expectations for the attempts among the events.
         pending: gets the days of each batch before it is landed.
         step: called with the name of each completed step.
     """
@@ -89,19 +85,18 @@ class Landing:
         self,
         spark: SparkSession,
         table: Table,
-        consumer: str,
+        options: HistoryOptions,
         source: Source,
-        expectations: Sequence[quality.Expectation],
         pending: PendingDays,
         step: Step,
     ) -> None:
         self._spark = spark
         self._table = table
         self._source = source
-        self._expectations = expectations
+        self._expectations = options.expectations
         self._pending = pending
         self._step = step
-        self._checkpoint = f"{CHECKPOINTS}/{consumer}"
+        self._checkpoint = f"{CHECKPOINTS}/{options.consumer}"
         self._failure: BaseException | None = None
         self.landed = Landed()
 
@@ -129,17 +124,13 @@ class Landing:
             .start()
         )
         try:
-            self._await(query, stop)
-        finally:
-            query.stop()
-
-    def _await(self, query: StreamingQuery, stop: Callable[[], bool]) -> None:
-        try:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # Spark accepts fractions
                 if stop():
                     return
         except StreamingQueryException as error:
             raise self._original_error(error) from error
+        finally:
+            query.stop()
 
     def _original_error(self, error: StreamingQueryException) -> BaseException:
         """Return the original error, which Spark wraps into a long text."""
@@ -202,14 +193,11 @@ def events_source(options: HistoryOptions) -> Source:
 
 def acknowledge(store: Store, options: HistoryOptions) -> None:
     """Store the read positions in Redis; Spark would do that only at the start of the next pipeline run."""
-    from ..core.errors import QueueUnavailable
-    from .events import commit
-
     offsets = read_offsets(store, options.consumer)
     if not offsets:
         return
     try:
-        commit(source_options(options), offsets)
+        events.commit(source_options(options), offsets)
     except QueueUnavailable as error:
         logging.getLogger(HISTORY_LOG).warning(
             "the read positions could not be stored in Redis; the next run stores them: %s", error
@@ -222,12 +210,8 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
     Raises:
         PipelineError: the earlier position cannot be read from Redis.
     """
-    from ..core.errors import DelayQError
-    from ..core.records.events import parts
-    from .events import read_before
-
     try:
-        position = read_before(source_options(options))
+        position = events.read_before(source_options(options))
     except DelayQError as error:
         raise PipelineError(f"{type(error).__name__}: {error}") from error
     if position is not None:

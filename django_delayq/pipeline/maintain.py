@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.bulk import act_in_shard, discard_many, kick_many, retried
@@ -117,15 +118,11 @@ def carry_out(
         QueueUnavailable: Redis cannot be reached. Finished chunks stay done; a repeated call handles the rest.
     """
     with open_broker(options.access) as broker:
-
-        def act(home: Home, names: Names) -> Mapping[str, int]:
-            queue = broker.known_queue(home[0])
-            return {"gone": len(names)} if queue is None else _act(queue, home, names, options)
-
-        return act_on(frame, act, total=total, progress=progress, stop=stop)
+        act = partial(_act, options)
+        return act_on(broker, frame, act, total=total, progress=progress, stop=stop)
 
 
-def _act(queue: Queue, home: Home, names: Names, options: MaintainOptions) -> Mapping[str, int]:
+def _act(options: MaintainOptions, queue: Queue, home: Home, names: Names) -> Mapping[str, int]:
     _, number, buried = home
     match options.verb:
         case "retry" if buried:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from ..core.attempt_outcome import COUNTED, IN_MORGUE
@@ -38,17 +39,14 @@ class Expectation:
             raise PipelineError(f"{self.name}: the mode must be warn, drop or fail, got {short(self.mode)}")
 
 
-def _texts(words: Iterable[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
-
-
+_OUTCOMES: Final = ", ".join(f"'{outcome}'" for outcome in (*COUNTED, *IN_MORGUE))
 #: Only attempts that cannot be counted anywhere are quarantined; an unusual attempt is still an attempt.
 EXPECTATIONS: Final = (
     Expectation("id is known", "id IS NOT NULL AND id <> ''", "drop"),
     Expectation("queue is known", "queue IS NOT NULL AND queue <> ''", "drop"),
     Expectation("time is known", "ts IS NOT NULL", "drop"),
     Expectation("task is known", "task IS NOT NULL AND task <> '' OR outcome = 'undecodable'"),
-    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *IN_MORGUE))})"),
+    Expectation("outcome is known", f"outcome IN ({_OUTCOMES})"),
     # The start is taken from the worker's clock, the due time from Redis's.
     Expectation("does not begin before it is due", "started >= due - INTERVAL 1 SECOND"),
     Expectation("does not end before it begins", "duration_ms >= 0"),
@@ -63,8 +61,6 @@ def check(sample: DataFrame, expectations: Sequence[Expectation]) -> None:
     Raises:
         PipelineError: two expectations have the same name, or an expression is invalid.
     """
-    from pyspark.errors import PySparkException
-
     names = [each.name for each in expectations]
     for name in names:
         if names.count(name) > 1:

@@ -56,8 +56,6 @@ class Quarantine:
     """Writer for the faulty rows of one task.
 
     Args:
-        folder: a path or a URL.
-        run_id: id of the bulk load.
         part: index of the task within the write.
         attempt: a number unique among the attempts at the task.
     """
@@ -93,12 +91,17 @@ class Quarantine:
                 self._system.delete_file(self._fresh)
 
 
-def count_rows(folder: str, run_id: str) -> int:
-    """Return the number of rows of a bulk load in the quarantine."""
+def _files_of(folder: str, run_id: str) -> tuple[Any, list[str]]:
+    """Return the file system of the quarantine, and the paths of a bulk load's files in it, in order."""
     system, root = file_system(folder)
     files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    names = [info.path for info in files if info.base_name.startswith(stem(run_id))]
-    return sum(pq.ParquetFile(system.open_input_file(name)).metadata.num_rows for name in names)
+    return system, sorted(info.path for info in files if info.base_name.startswith(stem(run_id)))
+
+
+def count_rows(folder: str, run_id: str) -> int:
+    """Return the number of rows of a bulk load in the quarantine."""
+    system, paths = _files_of(folder, run_id)
+    return sum(pq.read_metadata(system.open_input_file(path)).num_rows for path in paths)
 
 
 def texts_of(batch: pa.RecordBatch, rows: list[int]) -> list[str]:
@@ -136,10 +139,9 @@ def temporary_folder(scratch: str | None, name: str) -> Iterator[str]:
 
 def reasons(where: str, run_id: str, most: int) -> list[tuple[str | None, str]]:
     """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
-    system, root = file_system(where)
-    files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    system, paths = _files_of(where, run_id)
     rows: list[tuple[str | None, str]] = []
-    for path in sorted(info.path for info in files if info.base_name.startswith(stem(run_id))):
+    for path in paths:
         table = pq.read_table(path, columns=["id", REASON], filesystem=system).slice(0, most - len(rows))
         ids = [None if row is None else str(row) for row in table.column("id").to_pylist()]
         rows += zip(ids, table.column(REASON).to_pylist(), strict=True)

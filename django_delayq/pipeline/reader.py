@@ -6,7 +6,7 @@ twice, or not at all (:mod:`django_delayq.core.operations.columns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
@@ -18,9 +18,10 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import unknown_queue
 from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from .column_names import fault_of_case
-from .job_schema import OF_PART, ArrowRows, check_schema
+from .job_schema import JOBS, OF_PART, ArrowRows
 from .read_options import ReadOptions
 from .redis_options import open_broker
+from .schemas import check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,12 +44,11 @@ class Piece:
     idents: tuple[str, ...] | None = None
 
 
+@dataclass
 class Pieces(InputPartition):
     """Partition read by one Spark task."""
 
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
-        super().__init__(pieces)
-        self.pieces = pieces
+    pieces: tuple[Piece, ...]
 
 
 class JobsReader(DataSourceReader):
@@ -63,7 +63,8 @@ class JobsReader(DataSourceReader):
     """
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        self._schema = check_schema(schema)
+        check_columns(schema, JOBS, "a job")
+        self._schema = schema
         self._names = frozenset(name.lower() for name in schema.names)
         self._given = options
         self.options = ReadOptions.parse(options)
@@ -129,14 +130,11 @@ class JobsReader(DataSourceReader):
         queues = {name: broker.known_queue(name) for name in self.options.queues}
         for name, queue in queues.items():
             if queue is None and self.options.missing_queue == "fail":
-                raise _missing(name, broker.queue_names())
+                raise InvalidJob(
+                    f"{unknown_queue(name, broker.queue_names())}. To read a missing queue as empty, give the option "
+                    "missingQueue=empty"
+                )
         return [queue for queue in queues.values() if queue is not None]
-
-
-def _missing(name: str, known: Sequence[str]) -> InvalidJob:
-    return InvalidJob(
-        f"{unknown_queue(name, known)}. To read a missing queue as empty, give the option missingQueue=empty"
-    )
 
 
 def _pieces(queue: Queue, options: ReadOptions) -> Iterator[Piece]:

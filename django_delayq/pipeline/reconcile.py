@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from ..core.bulk import act_in_shard
 from ..core.comparison import DEAD, FIRST, GRACE_MS, LIVE, day_before
@@ -37,6 +39,8 @@ from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chos
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from ..core.queue import Queue
+
 __all__ = ["GRACE_MS", "ComparisonResult", "ReconcileOptions", "Reconciliation"]
 
 OUTBOX: Final = "django_delayq.OutboxJob"
@@ -51,7 +55,6 @@ class Reconciliation:
 
     Args:
         spark: a session with the formats registered, whose workers can import the project (:func:`.table.attach`).
-        options: the jobs to compare.
         now_ms: another clock, like the database's, Unix ms; the earlier one of it and Redis's is used.
     """
 
@@ -74,8 +77,6 @@ class Reconciliation:
     @cached_property
     def queued(self) -> DataFrame:
         """Id and state of the jobs seen in the queue and in the outbox (``outbox`` or ``morgue``)."""
-        from pyspark.sql import functions as F
-
         _ = self.began_ms
         options, queue = self._options, self._options.jobs.queue
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
@@ -99,8 +100,6 @@ class Reconciliation:
             PipelineError: an option does not fit the table.
             QueueUnavailable: Redis cannot be reached.
         """
-        from pyspark.sql import functions as F
-
         queued = self.queued
         seen = Observation("rows")
         rows = self._rows(self._cutoff()).observe(seen, F.count(F.lit(1)).alias("n"))
@@ -163,8 +162,6 @@ class Reconciliation:
 
     def orphans(self) -> Selection:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
-        from pyspark.sql import functions as F
-
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), LIVE)
         ours = fixed(
@@ -192,15 +189,12 @@ class Reconciliation:
         """
         still = fixed(self._without_row(orphans.frame))
         needed = orphans.total - still.count()
+
+        def act(queue: Queue, home: Home, names: Names) -> Mapping[str, int]:
+            return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
+
         with open_broker(self._options.jobs.address()) as broker:
-
-            def act(home: Home, names: Names) -> Mapping[str, int]:
-                queue = broker.known_queue(home[0])
-                if queue is None:
-                    return {"gone": len(names)}
-                return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
-
-            outcomes = act_on(still, act, total=orphans.total, progress=progress, stop=stop)
+            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress, stop=stop)
         return {**outcomes, **({"needed": needed} if needed else {})}
 
     # -- the queue and the table -------------------------------------------------------------------------------------
@@ -219,13 +213,11 @@ class Reconciliation:
 
     def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
         """Return the rows that need a job, with its id and any fault; ``before`` None = young rows, too."""
-        from pyspark.sql import functions as F
-
         options, jobs = self._options, self._options.jobs
         filters = [*options.filters]
         if before is not None:
             filters.append({f"{options.created}__lt": self._bound(before)})
-        table = self._read(options.model, options.columns, filters, using or options.using)
+        table = self._read(options.model, jobs.columns, filters, using or options.using)
         due, ident = due_column(table, jobs.due, round(self.began_ms)), id_column(table, jobs.id)
         if due is not None and table.select(due).schema[0].dataType.simpleString() == "timestamp":
             due = F.ceil(F.unix_micros(due) / 1000)
@@ -257,8 +249,6 @@ class Reconciliation:
         return self._spark.read.format("delayq.model").options(**options_of_format).load()
 
     def _count(self, seen: Observation) -> int:
-        from py4j.protocol import Py4JError
-
         try:
             return int(seen.get["n"])
         except Py4JError:  # Spark drops the observation when it finds that there is nothing to compare
@@ -267,8 +257,6 @@ class Reconciliation:
 
 def _fault_of(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
     """Return why a bulk load would reject a row, as far as that is cheap to compute; null if it may be valid."""
-    from pyspark.sql import functions as F
-
     size = F.octet_length(ident)
     rules = [
         (ident.isNull(), "id is null, because a part of it is"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..core.comparison import GRACE_MS, Counts
-from ..core.row_templates import names_in
 from .bulk_options import BulkOptions
 from .errors import PipelineError
 
@@ -56,14 +54,6 @@ class ReconcileOptions:
         if self.grace_ms < 0:
             raise PipelineError("the grace is the minimum age of compared rows; give 0 or more")
 
-    @property
-    def columns(self) -> list[str]:
-        """Columns of the table that the jobs are made of."""
-        jobs = self.jobs
-        one = [jobs.payload, jobs.score, jobs.priority, jobs.due if _is_name(jobs.due) else None]
-        named = chain(names_in(jobs.id), jobs.args, jobs.kwargs, jobs.context, [name for name in one if name])
-        return list(dict.fromkeys(named))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonResult(Counts):
@@ -71,8 +61,3 @@ class ComparisonResult(Counts):
 
     #: the missing rows, as a fixed snapshot
     frame: DataFrame
-
-
-def _is_name(due: str | None) -> bool:
-    """Return True if a due time is the name of a column: neither a delay nor a moment."""
-    return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()

@@ -22,6 +22,12 @@ DEFAULT_PREFIX: Final = "delayq"
 _EXAMPLE: Final = ".option('redis', 'redis://localhost:6379/0')"
 
 
+def address_of(redis: str | None, redis_env: str | None, prefix: str) -> dict[str, str]:
+    """Return the options that address Redis: a URL or JSON, or the environment variable that holds it."""
+    options = {"redis": redis, "redisEnv": redis_env, "prefix": prefix}
+    return {name: value for name, value in options.items() if value}
+
+
 def config_of(options: Mapping[str, str]) -> RedisConfig:
     """Return the Redis configuration from the option ``redis`` or the environment variable that ``redisEnv`` names.
 

@@ -1,4 +1,4 @@
-"""Schema of the events in Spark."""
+"""Schema of the events in Spark, and the check of the columns that a reader is asked for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,37 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ..core.errors import Misconfigured
+from ..core.inputs import suggest
 
-def _columns(*columns: tuple[str, DataType, bool]) -> StructType:
+
+def columns(*columns: tuple[str, DataType, bool]) -> StructType:
+    """Return a schema of (name, type, True if it is never null)."""
     return StructType([StructField(name, kind, not always) for name, kind, always in columns])
 
 
+def check_columns(schema: StructType, known: StructType, what: str) -> None:
+    """Check the schema requested from a reader: some of the known columns, in any order and case.
+
+    Raises:
+        Misconfigured: there is no such column, or it has another type.
+    """
+    types = {field.name.lower(): field.dataType for field in known}
+    for field in schema:
+        kind = types.get(field.name.lower())
+        if kind is None:
+            raise Misconfigured(
+                f"{what} has no column {field.name!r}.{suggest(field.name, types)} Known columns: {', '.join(types)}"
+            )
+        if kind != field.dataType:
+            raise Misconfigured(
+                f"the column {field.name!r} of {what} is {kind.simpleString()}, not "
+                f"{field.dataType.simpleString()}; read it with its type, then cast it"
+            )
+
+
 #: One row per event; its key is (queue, shard, stream_id). Durations and lateness are in milliseconds.
-EVENTS: Final = _columns(
+EVENTS: Final = columns(
     ("queue", StringType(), True),
     ("shard", IntegerType(), True),  # number across all epochs: epoch * 1024 + place
     ("stream_id", StringType(), True),

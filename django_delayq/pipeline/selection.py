@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql.types import StructType
 
+from ..core.records.schedule_frames import CHUNK
 from .errors import PipelineError
 from .job_schema import JOBS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from ..core.broker import Broker
+    from ..core.queue import Queue
+
 #: columns that identify a job for an operation
 NAMING: Final = ("queue", "shard", "state", "id", "key")
 _WORD: Final = re.compile(r"\w+")
 _LIVE: Final = ("waiting", "reserved", "gated")
 EVERY_STATE: Final = (*_LIVE, "morgue")
+_EXAMPLES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +99,12 @@ def select(
     queues: Sequence[str] = (),
     states: Sequence[str] = EVERY_STATE,
     besides: str = "true",
-    examples: int = 10,
 ) -> Selection:
     """Select the jobs for which a condition of Spark SQL is true. Times in it are UTC unless they say otherwise.
 
     Args:
         where: over the columns of :data:`~.job_schema.JOBS`.
         besides: an additional condition.
-        examples: number of example rows.
 
     Raises:
         PipelineError: the condition is invalid; the message says why.
@@ -111,31 +114,25 @@ def select(
             'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
         )
     columns = {*NAMING, "task", "due", "failures", *columns_in(where), *columns_in(besides)}
-    with clear_errors():
-        jobs = snapshot(spark, access, columns, queues=queues, states=states)
-        return chosen(fixed(jobs.where(where).where(besides)), examples)
-
-
-def chosen(frame: DataFrame, examples: int = 10) -> Selection:
-    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
-    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
-    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
-    shown = frame.drop("args").orderBy("queue", "id").limit(examples).toArrow().to_pylist() if groups else []
-    return Selection(frame.select(*NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Convert Spark's errors about a condition to one sentence."""
     try:
-        yield
+        jobs = snapshot(spark, access, columns, queues=queues, states=states)
+        return chosen(fixed(jobs.where(where).where(besides)))
     except (AnalysisException, ParseException) as error:
         raise PipelineError(
             f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
         ) from None
 
 
+def chosen(frame: DataFrame) -> Selection:
+    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
+    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
+    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
+    shown = frame.drop("args").orderBy("queue", "id").limit(_EXAMPLES).toArrow().to_pylist() if groups else []
+    return Selection(frame.select(*NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
+
+
 def _sentence(error: PySparkException) -> str:
+    """Return Spark's error about a condition as one sentence."""
     lines = [line.strip() for line in str(error).splitlines()]
     first = next((line for line in lines if line), type(error).__name__)
     return re.sub(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+;?)", "", first).rstrip(" .;")
@@ -149,13 +146,8 @@ Home = tuple[str, int, bool]
 Names = list[tuple[str, bytes]]
 
 
-def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
-    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key.
-
-    Args:
-        frame: with the columns :data:`NAMING`.
-        most: maximum number of jobs per chunk.
-    """
+def _chunks(frame: DataFrame) -> Iterator[tuple[Home, Names, int]]:
+    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key."""
     held: dict[Home, Names] = {}
     for row in frame.select(*NAMING).toLocalIterator():
         home = (row["queue"], row["shard"], row["state"] == "morgue")
@@ -164,7 +156,7 @@ def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
             yield home, [], 1
             continue
         names.append((row["id"], bytes.fromhex(row["key"])))
-        if len(names) == most:
+        if len(names) == CHUNK:
             yield home, names, 0
             held[home] = []
     for home, names in held.items():
@@ -173,10 +165,10 @@ def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
 
 
 def act_on(
+    broker: Broker,
     frame: DataFrame,
-    act: Callable[[Home, Names], Mapping[str, int]],
+    act: Callable[[Queue, Home, Names], Mapping[str, int]],
     *,
-    most: int = 250,
     total: int = 0,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -184,23 +176,25 @@ def act_on(
     """Apply an operation to the jobs of a frame, chunk by chunk, until all are done or ``stop()`` returns True.
 
     Args:
-        act: the operation on jobs of one home; returns the number of jobs by outcome.
+        frame: with the columns :data:`NAMING`.
+        act: the operation on jobs of one home in its queue; returns the number of jobs by outcome.
         progress: called with the number of processed jobs and ``total``.
 
     Returns:
-        The number of jobs by outcome; *unreadable* are those without a readable key, which `delayq_fsck` can examine.
+        The number of jobs by outcome; *gone* are those of deleted queues, *unreadable* those without a readable key,
+            which `delayq_fsck` can examine.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     seen = 0
-    for home, names, unreadable in chunks(frame, most):
+    for home, names, unreadable in _chunks(frame):
         if stop():
             break
-        outcomes = dict(act(home, names)) if names else {}
+        if names:
+            queue = broker.known_queue(home[0])
+            counts.update({"gone": len(names)} if queue is None else act(queue, home, names))
         if unreadable:
-            outcomes["unreadable"] = outcomes.get("unreadable", 0) + unreadable
-        for outcome, n in outcomes.items():
-            counts[outcome] = counts.get(outcome, 0) + n
+            counts["unreadable"] += unreadable
         seen += len(names) + unreadable
         if progress:
             progress(seen, max(seen, total))
-    return counts
+    return dict(counts)

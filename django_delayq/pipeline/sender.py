@@ -63,10 +63,6 @@ class Sender:
     """Sender of the rows of one task.
 
     Args:
-        broker: the target.
-        options: the options of the write.
-        source: description of the input.
-        run_id: id of the bulk load.
         part, attempt: index of the task, and number of the attempt at it.
     """
 
@@ -87,7 +83,8 @@ class Sender:
         if options.on_error == QUARANTINE and options.quarantine:
             self._quarantine = Quarantine(options.quarantine, run_id, part, attempt)
         self._targets: dict[str, tuple[Packer, BulkLoadWriter] | None] = {}
-        self._run_ids: dict[str, str] = {}
+        self._writers: list[BulkLoadWriter] = []
+        self._run_ids: list[str] = []
         self._rows = 0
         self._bad = 0
 
@@ -102,18 +99,16 @@ class Sender:
             for batch in batches:
                 if not self._send_batch(batch):
                     break
-            for target in self._targets.values():
-                if target is not None:
-                    target[1].finish()
+            for writer in self._writers:
+                writer.finish()
             done = True
         finally:
             if not done:
-                for target in self._targets.values():
-                    if target is not None:
-                        target[1].abandon()
+                for writer in self._writers:
+                    writer.abandon()
             if self._quarantine is not None:
                 self._quarantine.close(keep=done)
-        return Sent(tuple(self._run_ids.values()), self._rows, self._bad)
+        return Sent(tuple(self._run_ids), self._rows, self._bad)
 
     def _send_batch(self, batch: pa.RecordBatch) -> bool:
         """Return True if more batches should be sent."""
@@ -166,13 +161,14 @@ class Sender:
         if queue not in self._targets:
             options = self._options
             run = open_run(self._broker, run_id, queue, options, self._source)
-            self._run_ids[queue] = run.id
-            if run.closed:
-                self._targets[queue] = None
-            else:
+            self._run_ids.append(run.id)
+            self._targets[queue] = None
+            if not run.closed:
                 kind = str(self._broker.queue(queue).layout["kind"])
                 limits = Limits(options.rate_limit, options.patience, options.max_memory)
-                self._targets[queue] = Packer(options, run, kind), BulkLoadWriter(self._broker, run, limits)
+                writer = BulkLoadWriter(self._broker, run, limits)
+                self._writers.append(writer)
+                self._targets[queue] = Packer(options, run, kind), writer
         return self._targets[queue]
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:

@@ -55,19 +55,9 @@ class SessionOptions:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def is_local(self) -> bool:
-        """True if everything runs on this machine, in one Java process."""
-        return self.master.startswith("local") and not self.master.startswith("local-cluster")
-
-    @property
     def on_this_machine(self) -> bool:
         """True if everything runs on this machine, possibly in several processes."""
         return self.master.startswith("local")
-
-
-def defaults() -> SessionOptions:
-    """Return the default options of a session."""
-    return SessionOptions()
 
 
 def settings(options: SessionOptions) -> dict[str, str]:

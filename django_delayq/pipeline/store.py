@@ -118,7 +118,9 @@ class Store:
                     self.delete(f"{CLOSED}/{earlier}")
 
     @contextlib.contextmanager
-    def alone(self, wait_s: float, give_up: Callable[[], bool]) -> Iterator[None]:
+    def alone(
+        self, wait_s: float, give_up: Callable[[], bool] = lambda: False, *, patient: bool = False
+    ) -> Iterator[None]:
         """Hold the lock of a root that is a folder. It is released when the process ends.
 
         A URL has no lock: a second writer is refused by its commit (:mod:`.versions`).
@@ -126,6 +128,7 @@ class Store:
         Args:
             wait_s: seconds to wait for another process.
             give_up: called while waiting; True = stop waiting.
+            patient: after ``wait_s``, log a warning and continue to wait.
 
         Raises:
             PipelineError: another process still holds the lock.
@@ -137,10 +140,13 @@ class Store:
         with (self.folder / _LOCK).open("w") as lock:
             ends = time.monotonic() + wait_s
             while not _locked(lock):
-                if time.monotonic() >= ends or give_up():
-                    raise PipelineError(
-                        f"Another process uses the history in {self.folder}: wait for its end, or stop it"
-                    )
+                gives_up = give_up()
+                if gives_up or time.monotonic() >= ends:
+                    text = f"Another process uses the history in {self.folder}: wait for its end, or stop it"
+                    if gives_up or not patient:
+                        raise PipelineError(text)
+                    log.warning("%s; waiting for it", text)
+                    ends = float("inf")
                 time.sleep(_POLL_S)
             yield
 

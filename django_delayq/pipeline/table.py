@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core.errors import Misconfigured
@@ -23,6 +24,7 @@ from ..core.inputs import short
 from ..core.task import suggest
 from .django_worker import django_ready, environ
 from .errors import PipelineError
+from .schemas import check_columns
 from .table_columns import Column, array_of, schema_of
 from .table_copy import copied
 from .table_fields import adapted, columns_of, key_kind
@@ -52,12 +54,11 @@ class Range:
     high: Any = None
 
 
+@dataclass
 class Rows(InputPartition):
     """Partition read by one Spark task."""
 
-    def __init__(self, among: Range) -> None:
-        super().__init__(among)
-        self.among = among
+    among: Range
 
 
 class TableSource(DataSource):
@@ -110,30 +111,19 @@ class TableReader(DataSourceReader):
 
     def _table(self) -> Table:
         table = Table.of(self._options, self._schema.names)
-        for field, column in zip(self._schema.fields, table.columns, strict=True):
-            if field.dataType != column.type:
-                raise Misconfigured(
-                    f"the column {field.name!r} of {self._options.model} is {column.type.simpleString()}, not "
-                    f"{field.dataType.simpleString()}; read it with its type, then cast it"
-                )
+        check_columns(self._schema, schema_of(table.columns), self._options.model)
         return table
 
 
+@dataclass(frozen=True, slots=True)
 class Table:
-    """Some columns of the rows of a model. Requires that Django is set up.
+    """Some columns of the rows of a model. Requires that Django is set up."""
 
-    Args:
-        model: the model.
-        alias: of the database.
-        options: the other options.
-        columns: the columns to read.
-    """
-
-    def __init__(self, model: Any, alias: str, options: TableOptions, columns: Sequence[Column]) -> None:
-        self.model = model
-        self.alias = alias
-        self.columns = columns
-        self._options = options
+    model: Any
+    #: alias of the database
+    alias: str
+    options: TableOptions
+    columns: Sequence[Column]
 
     @classmethod
     def of(cls, options: TableOptions, names: Sequence[str] | None = None) -> Table:
@@ -165,7 +155,7 @@ class Table:
         table.rows()
         return table
 
-    def rows(self, among: Range | None = None) -> Any:
+    def rows(self, among: Range = Range()) -> Any:
         """Return the rows as an unordered queryset.
 
         Raises:
@@ -175,17 +165,17 @@ class Table:
 
         rows, zone = self.model._default_manager.using(self.alias).order_by(), _zone()
         try:
-            for one in self._options.filters:
+            for one in self.options.filters:
                 rows = rows.filter(**{name: adapted(self.model, name, value, zone) for name, value in one.items()})
             rows.query.sql_with_params()
         except EmptyResultSet:
             return rows.none()
         except (FieldError, ValidationError, TypeError, ValueError, OverflowError) as error:
             settings = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
-            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {settings}") from None
-        if among is not None and among.low is not None:
+            raise Misconfigured(f"the filter cannot be used with {self.options.model}: {settings}") from None
+        if among.low is not None:
             rows = rows.filter(pk__gte=among.low)
-        if among is not None and among.high is not None:
+        if among.high is not None:
             rows = rows.filter(pk__lt=among.high)
         return rows
 
@@ -194,26 +184,25 @@ class Table:
         if most == 1 or key_kind(self.model) not in ("integer", "uuid"):
             return [Range()]
         keys = self.rows().order_by("pk").values_list("pk", flat=True)
-        with _clear_errors(self._options.model):
+        with _clear_errors(self.options.model):
             low, high = keys.first(), keys.last()
         return ranges_between(low, high, most)
 
     def batches(self, among: Range, schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range as Arrow batches."""
         from django.db import connections
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         arrow = to_arrow_schema(schema, timezone="UTC")
         rows = self.rows(among).values_list(*[column.name for column in self.columns])
         connection = connections[self.alias]
-        with _clear_errors(self._options.model):
+        with _clear_errors(self.options.model):
             if self._is_copied(connection):
                 yield from self._copied(connection, rows, arrow)
             else:
                 yield from self._iterated(rows, arrow)
 
     def _iterated(self, rows: Any, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-        zone, fetch = _zone(), self._options.fetch
+        zone, fetch = _zone(), self.options.fetch
         some: list[tuple[Any, ...]] = []
         for row in rows.iterator(chunk_size=fetch):
             some.append(row)
@@ -231,7 +220,7 @@ class Table:
         return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
     def _is_copied(self, connection: Any) -> bool:
-        method = self._options.method
+        method = self.options.method
         if method == "orm":
             return False
         why_not = None
@@ -240,7 +229,7 @@ class Table:
         elif odd := [column.name for column in self.columns if not column.copied]:
             why_not = f"Django has to convert {', '.join(odd)}"
         if why_not and method == "copy":
-            raise Misconfigured(f"{self._options.model} cannot be read by COPY: {why_not}; use the method auto")
+            raise Misconfigured(f"{self.options.model} cannot be read by COPY: {why_not}; use the method auto")
         return why_not is None
 
     def _copied(self, connection: Any, rows: Any, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,8 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
+from deltalake import Schema
+from deltalake.transaction import AddAction
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DateType, IntegerType, StringType, StructField, StructType
 
@@ -26,7 +28,6 @@ from .transforms import HOURS, day_of
 from .versions import Versions, partition_values
 
 if TYPE_CHECKING:
-    from deltalake.transaction import AddAction
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: day of events without a time
@@ -44,8 +45,8 @@ _QUARANTINE: Final = StructType([*ATTEMPTS.fields, StructField(REASON, StringTyp
 Step = Callable[[str], None]
 
 
-def no_step(name: str) -> None:
-    """Do nothing: the default callback for a completed step."""
+def ignore(*_: object) -> None:
+    """Do nothing: the default of a callback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,11 @@ class Table(Versions):
     """Table of a history.
 
     Args:
-        store: root of the history.
         name: one of :data:`FORMS`.
         step: called with the name of each completed step.
     """
 
-    def __init__(self, store: Store, name: str, step: Step = no_step) -> None:
+    def __init__(self, store: Store, name: str, step: Step = ignore) -> None:
         super().__init__(store, name)
         self.form = FORMS[name]
         self._step = step
@@ -127,8 +127,6 @@ class Table(Versions):
         Returns:
             The files, for :meth:`append` or :meth:`replace`.
         """
-        from deltalake import Schema
-
         self.prepare(Schema.from_json(self.form.schema.json()), self.form.by)
         folder = f"write={uuid.uuid4().hex}"
         placed = rows if "day" in rows.columns else rows.withColumns(self.form.placed())
@@ -137,8 +135,6 @@ class Table(Versions):
         return self._added(folder)
 
     def _added(self, folder: str) -> list[AddAction]:
-        from deltalake.transaction import AddAction
-
         added = []
         for info in self.store.below(f"{self.name}/{folder}"):
             if info.is_file and is_data(path := info.path.removeprefix(f"{self.name}/")):
@@ -153,7 +149,7 @@ class Table(Versions):
         self._step(f"{self.name}: replaced")
 
 
-def tables_of(store: Store, step: Step = no_step) -> dict[str, Table]:
+def tables_of(store: Store, step: Step = ignore) -> dict[str, Table]:
     """Return the tables of a history by name."""
     return {name: Table(store, name, step) for name in FORMS}
 

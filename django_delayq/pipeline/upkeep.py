@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from .day_hours import whole
 from .store import Store
-from .tables import Step, Table
+from .tables import Step, Table, ignore
 from .transforms import KEY, is_attempt
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ class DaysDone:
 
 #: callback, called at the beginning and after each portion of days
 OnDays = Callable[[DaysDone], object]
-
-
-def ignore_days(done: DaysDone) -> None:
-    """Do nothing: the default callback for progress by days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def count_attempts(spark: SparkSession, events: Table, days: Sequence[date]) -> 
     return {day: int(count) for day, count in rows}
 
 
-def compact(spark: SparkSession, events: Table, first: date, on_days: OnDays = ignore_days) -> tuple[date, ...]:
+def compact(spark: SparkSession, events: Table, first: date, on_days: OnDays = ignore) -> tuple[date, ...]:
     """Merge the files of each hour of the days before ``first`` into one file, with each event once.
 
     Returns:
@@ -95,7 +91,7 @@ def purge(
     keep_days: Mapping[str, float | None],
     now: datetime,
     *,
-    on_days: OnDays = ignore_days,
+    on_days: OnDays = ignore,
     step: Step,
 ) -> Purge:
     """Delete the days that ended longer ago than the given days; None = keep all. The quarantine follows the events.

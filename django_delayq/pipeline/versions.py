@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
 from .errors import PipelineError
 from .store import Store
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, Schema
-    from deltalake.transaction import AddAction, RemoveAction
-
     from .day_hours import DayHours
 
 #: hours for which replaced files are kept for readers that still use them, and files of no version for their writer
@@ -60,12 +62,7 @@ class LiveFile:
 
 
 class Versions:
-    """Delta table with a partition for each day, or for each day and hour.
-
-    Args:
-        store: root of the history.
-        name: name of the table.
-    """
+    """Delta table with a partition for each day, or for each day and hour."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -84,8 +81,6 @@ class Versions:
 
     def latest(self) -> DeltaTable | None:
         """Return the latest version; None if there is no table yet."""
-        from deltalake import DeltaTable
-
         uri = self.store.uri(self.name)
         return DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
 
@@ -105,8 +100,6 @@ class Versions:
 
     def prepare(self, schema: Schema, by: Iterable[str]) -> DeltaTable:
         """Return the latest version, with at least the columns of ``schema``. The table is created if necessary."""
-        from deltalake import DeltaTable
-
         uri = self.store.uri(self.name)
         table = self.latest() or DeltaTable.create(uri, schema, "ignore", list(by), configuration=_CONFIGURATION)
         present = {field.name for field in table.schema().fields}
@@ -117,7 +110,9 @@ class Versions:
 
     def append(self, files: list[AddAction], source: str, number: int) -> None:
         """Add files, unless this number of the source is in already."""
-        table = self._existing()
+        table = self.latest()
+        if table is None:
+            raise PipelineError(f"The table {self.store.url(self.name)} is missing: run again")
         if files and _number_in(table, source) < number:
             self._commit(table, files, source, number)
 
@@ -125,7 +120,6 @@ class Versions:
         """Replace the files of these days and hours, all at once.
 
         Args:
-            files: the new files.
             selected: the days and hours; those without a new file leave the table.
             seen: the result of :meth:`replaced` from before the new files were computed.
             data_change: False: the new files have the same rows as the old ones.
@@ -145,16 +139,7 @@ class Versions:
             file.data_change = data_change
         self._commit(table, [*(_removed(file, data_change) for file in old), *files], REPLACE, seen + 1)
 
-    def _existing(self) -> DeltaTable:
-        table = self.latest()
-        if table is None:
-            raise PipelineError(f"The table {self.store.url(self.name)} is missing: run again")
-        return table
-
     def _commit(self, table: DeltaTable, actions: list[Any], transaction: str, number: int) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
-
         properties = CommitProperties(app_transactions=[Transaction(transaction, number)])
         by = table.metadata().partition_columns
         try:
@@ -196,8 +181,6 @@ def _number_in(table: DeltaTable, transaction: str) -> int:
 
 
 def _live(table: DeltaTable, selected: DayHours | None) -> Iterator[LiveFile]:
-    import pyarrow as pa
-
     columns = ["path", "size_bytes", "partition"]
     for row in pa.table(table.get_add_actions()).select(columns).to_pylist():
         file = LiveFile(row["path"], row["size_bytes"], row["partition"]["day"], row["partition"].get("hour"))
@@ -206,8 +189,6 @@ def _live(table: DeltaTable, selected: DayHours | None) -> Iterator[LiveFile]:
 
 
 def _removed(file: LiveFile, data_change: bool) -> RemoveAction:
-    from deltalake.transaction import RemoveAction
-
     return RemoveAction(file.path, data_change, int(time.time() * 1000), file.bytes, partition_values(file.path))
 
 

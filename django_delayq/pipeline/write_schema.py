@@ -103,9 +103,7 @@ def _check_content(names: set[str], options: WriteOptions) -> None:
         raise PipelineError("score is the order of a merged job's payload; give a column payload, too")
     if options.encoded and "kwargs" in names:
         raise PipelineError("with encoded=true the column args holds all arguments; leave kwargs out")
-    if options.kind == "pull" and not {"task"} & names:
-        return
-    if options.task is None and "task" not in names and "payload" not in names:
+    if options.kind != "pull" and options.task is None and not {"task", "payload"} & names:
         raise PipelineError("which task? Give the option task, its registered name, or a column task")
 
 

@@ -21,6 +21,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,16 +45,49 @@ logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
 
 
-class JobsWriter(DataSourceArrowWriter):
+@dataclass(eq=False, repr=False)
+class _Writer:
+    """Writer of bulk loads."""
+
+    #: options as Spark passes them; as they may hold a password, there is no repr
+    options: Mapping[str, str]
+    write_options: WriteOptions
+    #: description of the input
+    source: Mapping[str, str]
+
+    def _write_part(self, run_id: str, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Write the rows of one task."""
+        context = TaskContext.get()
+        part = context.partitionId() if context else 0
+        attempt = context.taskAttemptId() if context else 0
+        try:
+            with open_broker(self.options) as broker:
+                sender = Sender(broker, self.write_options, self.source, run_id, part, attempt)
+                return sender.send(map(_with_our_names, iterator))
+        except Refused as error:
+            return Sent(refused=str(error))
+        except (RunDiffers, BulkLoadClosed) as error:
+            raise PipelineError(str(error)) from error
+        except DelayQError as error:
+            raise PipelineError(f"{error}. Bulk load {run_id} is open: {how_to_resume(run_id)}") from error
+
+    def _close_all(self, run_ids: Sequence[str], *, close: bool) -> dict[str, int]:
+        """Close bulk loads if ``close``; return the number of rows by outcome, as counted by Redis."""
+        counts: Counter[str] = Counter()
+        if run_ids:
+            with open_broker(self.options) as broker:
+                for run_id in run_ids:
+                    run = bulk_loads.read_load(broker, run_id)
+                    if run is not None:
+                        counts.update(bulk_loads.progress(broker, bulk_loads.close_load(broker, run) if close else run))
+        return dict(counts)
+
+
+@dataclass(eq=False, repr=False)
+class JobsWriter(_Writer, DataSourceArrowWriter):
     """Writer of one batch."""
 
-    def __init__(
-        self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str], run_id: str
-    ) -> None:
-        self._options = options
-        self._write_options = write_options
-        self._source = source
-        self._run_id = run_id
+    run_id: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Write the rows of one task up to the first invalid one, which its message then names.
@@ -61,7 +95,7 @@ class JobsWriter(DataSourceArrowWriter):
         Raises:
             PipelineError: Redis is unavailable, full or paused; the message says how to resume.
         """
-        return write_part(self._options, self._write_options, self._source, self._run_id, iterator)
+        return self._write_part(self.run_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the bulk load after all tasks, unless the option ``close`` announces more data.
@@ -70,22 +104,17 @@ class JobsWriter(DataSourceArrowWriter):
             PipelineError: a row is invalid; the bulk load stays open.
         """
         with plain_errors():
-            fail_if_refused(messages, f"Bulk load {self._run_id} is open: {how_to_resume(self._run_id)}")
-            counts = close_all(self._options, messages, close=self._write_options.close)
-        logger.info("bulk load %s: %s", self._run_id, counts)
+            fail_if_refused(messages, f"Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}")
+            counts = self._close_all(_run_ids(messages), close=self.write_options.close)
+        logger.info("bulk load %s: %s", self.run_id, counts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of a task. Written chunks stay, and the bulk load stays open."""
-        logger.error("bulk load %s stopped before its end and is open: %s", self._run_id, how_to_resume(self._run_id))
+        logger.error("bulk load %s stopped before its end and is open: %s", self.run_id, how_to_resume(self.run_id))
 
 
-class JobsStreamWriter(DataSourceStreamArrowWriter):
+class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writer of one streaming query: each of its batches is a bulk load, which a replayed batch finds again."""
-
-    def __init__(self, options: Mapping[str, str], write_options: WriteOptions, source: Mapping[str, str]) -> None:
-        self._options = options
-        self._write_options = write_options
-        self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Write one task of one batch; raises as :meth:`JobsWriter.write`."""
@@ -98,7 +127,7 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
                 "this Spark does not pass query and batch to its tasks, which identify a batch of a stream; write in "
                 "foreachBatch(), each batch under a runId of its own"
             )
-        return write_part(self._options, self._write_options, self._source, f"{query}:{batch}", iterator)
+        return self._write_part(f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Close the bulk load of a batch and delete earlier ones, which Spark will not replay.
@@ -111,10 +140,11 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
                 messages,
                 "The query replays this batch when it is started again; onError=quarantine skips and stores such rows",
             )
-            close_all(self._options, messages, close=True)
-        queries = {run_id.partition(":")[0] for run_id in _run_ids(messages)}
+            run_ids = _run_ids(messages)
+            self._close_all(run_ids, close=True)
+        queries = {run_id.partition(":")[0] for run_id in run_ids}
         if queries:
-            with open_broker(self._options) as broker:
+            with open_broker(self.options) as broker:
                 for query in queries:
                     forget_before(query, batchId, broker)
 
@@ -214,33 +244,6 @@ def fail_if_refused(messages: Sequence[WriterCommitMessage | None], how: str) ->
             raise PipelineError(f"{message.refused}. {how}")
 
 
-def write_part(
-    options: Mapping[str, str],
-    write_options: WriteOptions,
-    source: Mapping[str, str],
-    run_id: str,
-    iterator: Iterator[pa.RecordBatch],
-) -> Sent:
-    """Write the rows of one task.
-
-    Raises:
-        PipelineError: see :meth:`JobsWriter.write`.
-    """
-    context = TaskContext.get()
-    part = context.partitionId() if context else 0
-    attempt = context.taskAttemptId() if context else 0
-    try:
-        with open_broker(options) as broker:
-            sender = Sender(broker, write_options, source, run_id, part, attempt)
-            return sender.send(map(_with_our_names, iterator))
-    except Refused as error:
-        return Sent(refused=str(error))
-    except (RunDiffers, BulkLoadClosed) as error:
-        raise PipelineError(str(error)) from error
-    except DelayQError as error:
-        raise PipelineError(f"{error}. Bulk load {run_id} is open: {how_to_resume(run_id)}") from error
-
-
 def _with_our_names(batch: pa.RecordBatch) -> pa.RecordBatch:
     fault = fault_of_case(batch.schema.names)
     if fault:
@@ -250,21 +253,6 @@ def _with_our_names(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _run_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     return sorted({run_id for message in messages if isinstance(message, Sent) for run_id in message.run_ids})
-
-
-def close_all(
-    options: Mapping[str, str], messages: Sequence[WriterCommitMessage | None], *, close: bool
-) -> dict[str, int]:
-    """Close the bulk loads of the tasks if ``close``; return the number of rows by outcome, as counted by Redis."""
-    counts: Counter[str] = Counter()
-    ids = _run_ids(messages)
-    if ids:
-        with open_broker(options) as broker:
-            for run_id in ids:
-                run = bulk_loads.read_load(broker, run_id)
-                if run is not None:
-                    counts.update(bulk_loads.progress(broker, bulk_loads.close_load(broker, run) if close else run))
-    return dict(counts)
 
 
 def forget_before(query: str, batch: int, broker: Broker) -> None:

@@ -21,9 +21,9 @@ gone        the job no longer existed, and its row is deleted
 
 from __future__ import annotations
 
-from .actions import bury, discard, retry
+from .actions import VERBS, bury, discard, retry
 from .edit import retry_edited
 from .orders import order, stop
 from .selection import FILTERS, matching
 
-__all__ = ["FILTERS", "bury", "discard", "matching", "order", "retry", "retry_edited", "stop"]
+__all__ = ["FILTERS", "VERBS", "bury", "discard", "matching", "order", "retry", "retry_edited", "stop"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as replace_rows
 from datetime import timedelta
+from typing import Final
 
 from ..core import bulk
 from ..core.errors import InvalidJob
@@ -81,6 +82,14 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
         return counts
 
     return _each(rows, act)
+
+
+#: verb → its function, with the rows and the delay of a retry
+VERBS: Final[Mapping[str, Callable[[Sequence[Row], float | None], Counter[str]]]] = {
+    "retry": lambda rows, delay: retry(rows, delay=delay),
+    "discard": lambda rows, delay: discard(rows),
+    "bury": lambda rows, delay: bury(rows),
+}
 
 
 def delay_ms_of_action(delay: timedelta | float | None) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,14 +17,13 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from ..core.errors import InvalidJob, Release
-from ..mirror.rows import PLACES, Model, Row, place_of
+from ..mirror.rows import PLACES, Model, place_of, text
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling.decorators import task
 from ..scheduling.verbs import schedule
 from ..settings.conf import conf
 from ..worker.current import CurrentJob, current_job
-from . import actions
-from .actions import delay_ms_of_action
+from .actions import VERBS, delay_ms_of_action
 from .selection import matching, storable
 
 logger: Final = logging.getLogger(__name__)
@@ -36,17 +35,6 @@ QUEUE: Final = "delayq"
 CHUNK: Final = 250
 _TARGETS: Final = {place.model.__name__: place for place in PLACES.values()}
 _WAITING: Final = (State.WAITING, State.RUNNING)
-
-
-def _retry(rows: Sequence[Row], options: Mapping[str, Any]) -> Counter[str]:
-    return actions.retry(rows, delay=options.get("delay"))
-
-
-_VERBS: Final[dict[str, Callable[[Sequence[Row], Mapping[str, Any]], Counter[str]]]] = {
-    "retry": _retry,
-    "discard": lambda rows, options: actions.discard(rows),
-    "bury": lambda rows, options: actions.bury(rows),
-}
 
 
 def order(
@@ -71,7 +59,7 @@ def order(
     Raises:
         InvalidJob: an unknown action or filter, or an implausible delay.
     """
-    if action not in _VERBS or (action == "bury" and model.__name__ != "FailedJob"):
+    if action not in VERBS or (action == "bury" and model.__name__ != "FailedJob"):
         raise InvalidJob(f"{action!r} is no action on {model.__name__}; use retry, discard, or bury for failed jobs")
     delay_ms = delay_ms_of_action(delay)
     rows = matching(model, filters)
@@ -163,7 +151,7 @@ def _run_chunk(ordered: BulkAction) -> bool:
     chunk = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:CHUNK])
     counts = Counter(ordered.counts)
     if chunk:
-        counts += _VERBS[ordered.action](chunk, ordered.options)
+        counts += VERBS[ordered.action](chunk, ordered.options.get("delay"))
     progress: dict[str, Any] = {"counts": dict(counts), "done": ordered.done + len(chunk), "error": ""}
     if chunk:
         progress["position"] = chunk[-1].pk
@@ -181,4 +169,4 @@ def _orders() -> Any:
 
 
 def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:10_000]
+    return text(f"{type(error).__name__}: {error}", 10_000)

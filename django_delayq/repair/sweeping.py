@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from ..core.operations.selection import Progress
 
-__all__ = ["Sweep"]
-
 
 class Sweep:
     """Time limit for operations on a whole queue, shared by all calls.

@@ -97,9 +97,6 @@ class WithDatabase:
         aliases: aliases of the databases that it uses.
     """
 
-    #: its successful turns do not prove that Redis works (see Loop)
-    silent = True
-
     def __init__(self, name: str, duty: Duty, aliases: Iterable[str]) -> None:
         self._name = name
         self._duty = duty

@@ -19,7 +19,8 @@ from asgiref.sync import sync_to_async
 from .. import connections
 from ..core.replay import run_verb
 from ..core.task import Task
-from ..outbox.row_verbs import apply_on_loop, cancellation
+from ..outbox import row_verbs
+from ..outbox.row_verbs import A, Change, R, apply_on_loop
 from ..transactions import OnCommit, has_loop_of_its_own, in_transaction_of_coroutine
 from . import changes, verbs
 from .handle import Delay, JobHandle, Left
@@ -30,7 +31,6 @@ from .targets import find_job
 
 if TYPE_CHECKING:
     from ..core.operations.inspector import JobView
-    from ..outbox.row_verbs import Target
 
 __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "aschedule_many"]
 
@@ -82,10 +82,6 @@ def can_use_loop() -> bool:
     return broker is not None and broker.connection.can_use_loops and has_loop_of_its_own()
 
 
-def _can_change_on_loop(job: Target) -> bool:
-    return can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using))
-
-
 async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
     """Schedule many jobs. See :func:`django_delayq.schedule_many`; ``jobs`` is read in the other thread."""
     return await sync_to_async(verbs.schedule_many)(task, jobs, **options)
@@ -101,10 +97,7 @@ async def acancel(
     using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
     """Cancel a job. See :func:`django_delayq.cancel`."""
-    job = find_job(target, id, task, queue, using_db)
-    if _can_change_on_loop(job):
-        return await apply_on_loop(cancellation(job))
-    return await sync_to_async(verbs.cancel)(target, id, task=task, queue=queue, using_db=using_db)
+    return await _apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
 
 
 async def areschedule(
@@ -119,12 +112,7 @@ async def areschedule(
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
     """Reschedule a job. See :func:`django_delayq.reschedule`."""
-    job = find_job(target, id, task, queue, using_db)
-    if _can_change_on_loop(job):
-        return await apply_on_loop(changes.rescheduling(job, delay, at))
-    return await sync_to_async(verbs.reschedule)(
-        target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
-    )
+    return await _apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
 
 
 async def arun_now(
@@ -137,10 +125,15 @@ async def arun_now(
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
     """Make a job due now. See :func:`django_delayq.run_now`."""
-    job = find_job(target, id, task, queue, using_db)
-    if _can_change_on_loop(job):
-        return await apply_on_loop(changes.running_now(job))
-    return await sync_to_async(verbs.run_now)(target, id, task=task, queue=queue, using_db=using_db)
+    return await _apply(changes.running_now(find_job(target, id, task, queue, using_db)))
+
+
+async def _apply(change: Change[A, R]) -> R | OnCommit | Left:
+    """Make a change from the event loop; in a thread if that may block, or waits for a commit."""
+    job = change.target
+    if can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using)):
+        return await apply_on_loop(change)
+    return await sync_to_async(row_verbs.apply)(change)
 
 
 async def aget_job(

@@ -16,7 +16,7 @@ from ..core.inputs import check_queue_name, short
 from ..settings.conf import conf_or_defaults
 
 if TYPE_CHECKING:
-    from .verbs import JobHandle
+    from .handle import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")

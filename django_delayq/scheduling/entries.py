@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.errors import InvalidJob
-from ..core.inputs import short
+from ..core.inputs import option_hint, short
 from ..core.job import NewJob
-from ..core.job_options import option_hint
 from .handle import COLLECTED, JobHandle
 from .middleware import Chain, Scheduling, chain
 from .plans import Plan
@@ -20,7 +19,6 @@ class EntryReader:
     """Reader of the entries of one call.
 
     Args:
-        plan: plan of the call.
         options: options for all jobs; those of an entry override them.
 
     Attributes:

@@ -26,16 +26,13 @@ class JobHandle:
     :meth:`state` returns None, even if another job has the id by then. To address that job, pass the id to the
     functions of :mod:`django_delayq`. Which job the handle refers to depends on the outcome:
 
-    ========== =====================================================================================================
-    created    the new job
-    replaced   the new content; handles of the earlier content are stale
-    gated      the content behind the running attempt, not the attempt; a handle of the running job does not affect
-               the gated content
-    merged     the job that the payload was merged into, and the payload wherever it moves after that
-    ignored    the existing job
-    on_commit, the job of this call; if it is merged or ignored after the commit, from then on as above
-    outbox
-    ========== =====================================================================================================
+    * created: the new job
+    * replaced: the new content; handles of the earlier content are stale
+    * gated: the content behind the running attempt, not the attempt; a handle of the running job does not affect the
+      gated content
+    * merged: the job that the payload was merged into, and the payload wherever it moves after that
+    * ignored: the existing job
+    * on_commit, outbox: the job of this call; if it is merged or ignored after the commit, from then on as above
 
     Attributes:
         id: id of the job, unique within its queue.

@@ -14,6 +14,7 @@ The first one is the outermost. A middleware raises to refuse a job.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..settings.conf import SETTING, Conf, conf
 from ..settings.loading import load_function
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Scheduling:
     """One requested job, before it is checked. Changes made here are stored.
 
@@ -36,25 +38,13 @@ class Scheduling:
             yet, and an entry that is not passed on is counted as ``skipped``.
     """
 
-    __slots__ = ("args", "end", "kwargs", "many", "options", "task")
-
-    def __init__(
-        self,
-        task: Task,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: dict[str, Any],
-        *,
-        many: bool,
-        end: Callable[[Scheduling], object],
-    ) -> None:
-        self.task = task
-        self.args = args
-        self.kwargs = kwargs
-        self.options = options
-        self.many = many
-        #: innermost call; internal, not for middleware
-        self.end = end
+    task: Task
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    many: bool
+    #: innermost call; internal, not for middleware
+    end: Callable[[Scheduling], object]
 
     def __repr__(self) -> str:
         return f"<Scheduling {self.task.name}>"

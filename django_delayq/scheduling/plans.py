@@ -41,7 +41,6 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
     """Return the plan of a call.
 
     Args:
-        task: the task.
         options: options of the call, or the common ones of ``schedule_many``.
         many: many jobs are to be built, by one thread.
 

@@ -47,7 +47,6 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
     """Send one job and store the outcome in its handle.
 
     Args:
-        job: the job.
         broker: receives the job at once, unless it is durable. None = the process's broker, after the commit if a
             transaction is open.
 

@@ -17,7 +17,8 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
 from ..core.job_options import check_option_names
 from ..core.task import Task
-from .verbs import cancel, find_task, schedule_call
+from .targets import find_task
+from .verbs import cancel, schedule_call
 
 __all__ = ["Trigger", "cancel_on", "schedule_on"]
 

@@ -31,18 +31,6 @@ from .targets import find_job, find_task
 if TYPE_CHECKING:
     from ..core.operations.inspector import JobView
 
-__all__ = [
-    "JobHandle",
-    "cancel",
-    "find_task",
-    "get_job",
-    "reschedule",
-    "run_now",
-    "schedule",
-    "schedule_call",
-    "schedule_many",
-]
-
 
 def schedule(
     task: Task | str,

@@ -9,12 +9,11 @@ from zoneinfo import ZoneInfo
 
 from .formatting import duration, printable, table
 from .json_form import human_bytes
-from .snapshot import QueueStatus, RecurringStatus, Snapshot, WorkerStatus
+from .snapshot import PLACES, QueueStatus, RecurringStatus, Snapshot, WorkerStatus
 
 if TYPE_CHECKING:
     from ..outbox.stock import Stock
 
-PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
 PRODUCERS_PAUSED: Final = (
@@ -41,7 +40,7 @@ def report(snapshot: Snapshot) -> list[str]:
     lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
-    for line in filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))):
+    for line in waiting_lines(snapshot):
         lines += ["", line]
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
     return [*lines, "", *recurring_table(snapshot.recurring)] if snapshot.recurring else lines
@@ -82,6 +81,11 @@ def outbox_line(stock: Stock) -> str:
         f"outbox: {stock['waiting']} waiting{since}, {stock['sent']} sent, {stock['buried']} buried, "
         f"{stock['refused']} refused"
     )
+
+
+def waiting_lines(snapshot: Snapshot) -> list[str]:
+    """Return a line for each reason, other than its due time, for which jobs wait."""
+    return list(filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))))
 
 
 def quarantine_line(snapshot: Snapshot) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from ..core.moments import iso_of
 from ..core.timings import Histogram
 from .change import NOTHING, Change, Rates, by_queue, united
-from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
-
-_PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+from .snapshot import PLACES, QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
 
 
 def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
     counts = queue.counts
     values: dict[str, Any] = {
         "name": queue.name,
-        **{place: getattr(counts, place) for place in _PLACES},
+        **{place: getattr(counts, place) for place in PLACES},
         "quarantine": counts.quarantine,
         "parked": counts.parked,
         "lag_seconds": round(queue.lag_seconds, 3),
@@ -82,7 +80,7 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         values["by_shard"] = [
             {
                 "shard": number,
-                **{place: getattr(one, place) for place in _PLACES},
+                **{place: getattr(one, place) for place in PLACES},
                 "lag_seconds": round(one.lag_seconds, 3),
             }
             for number, one in counts.shards

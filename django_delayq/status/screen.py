@@ -15,16 +15,14 @@ from .drawing import (
     NO_WORKER,
     PRODUCERS_PAUSED,
     outbox_line,
-    parked_line,
-    quarantine_line,
     rules_of,
     seen,
     server_line,
     spark,
-    starving_line,
+    waiting_lines,
 )
 from .formatting import duration, printable, table
-from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
+from .snapshot import PLACES, QueueStatus, RunningJob, Snapshot, WorkerStatus
 
 #: number of snapshots in a trail
 LOOKS: Final = 30
@@ -32,12 +30,7 @@ LOOKS: Final = 30
 HORIZON: Final = tuple(range(120_000, 3_600_001, 120_000))
 COLUMNS: Final = (
     "queue",
-    "delayed",
-    "ready",
-    "reserved",
-    "gated",
-    "failed",
-    "morgue",
+    *PLACES,
     "lag",
     "done/s",
     "failing/s",
@@ -96,12 +89,11 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
     rules += [PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     outbox = [outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else []
     backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
-    apart = [line for line in (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot)) if line]
     return Screen(
         f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  {server_line(snapshot)}",
         totals(snapshot, change),
         [_row(queue, change.queues.get(queue.name, Rates()), trail) for queue in snapshot.queues],
-        [*rules, *backlog, *outbox, *apart],
+        [*rules, *backlog, *outbox, *waiting_lines(snapshot)],
         workers(snapshot) if snapshot.workers else [NO_WORKER],
     )
 
@@ -132,11 +124,9 @@ def late(histogram: Histogram, q: float) -> str:
 
 
 def _row(queue: QueueStatus, rates: Rates, trail: Trail) -> tuple[str, ...]:
-    counts = queue.counts
-    numbers = (counts.delayed, counts.ready, counts.reserved, counts.gated, counts.failed, counts.morgue)
     return (
         printable(queue.name),
-        *map(str, numbers),
+        *(str(getattr(queue.counts, place)) for place in PLACES),
         duration(queue.lag_seconds),
         f"{rates.done:.1f}",
         f"{rates.failing:.1f}",

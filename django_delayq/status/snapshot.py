@@ -12,6 +12,8 @@ from ..core.timings import Figures
 if TYPE_CHECKING:
     from ..outbox.stock import Stock
 
+#: where a job may be, in the order in which numbers are shown
+PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 #: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
 #: seconds behind more urgent jobs, beyond those that the queue allows, after which a priority counts as starving
@@ -210,10 +212,9 @@ class Snapshot:
     @property
     def totals(self) -> Totals:
         """Totals of all queues."""
-        places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
         alive = [worker for worker in self.workers if not worker.lost]
         return Totals(
-            **{place: sum(getattr(queue.counts, place) for queue in self.queues) for place in places},
+            **{place: sum(getattr(queue.counts, place) for queue in self.queues) for place in PLACES},
             lag_seconds=max((queue.lag_seconds for queue in self.queues), default=0.0),
             busy=sum(worker.running for worker in alive),
             threads=sum(worker.threads for worker in alive),

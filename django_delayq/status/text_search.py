@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..core.job import Job
     from ..core.operations.views import JobView
 
-__all__ = ["SearchTimeout", "TextSearch"]
-
 
 class SearchTimeout(Exception):
     """Signal that the search ran out of time."""

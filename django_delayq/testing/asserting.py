@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from ..core.codec import decode, decode_args, encode, encode_args
 from ..core.errors import InvalidJob
+from ..core.moments import datetime_of
 from .jobs import ScheduledJob, check_state
-from .times import datetime_of, ms_of_delta, ms_of_moment
+from .times import ms_of_delta, ms_of_moment
 
 #: default tolerance for a due time
 TOLERANCE: Final = timedelta(seconds=1)
 #: scheduled jobs that an error message lists
 _LISTED: Final = 20
+#: attributes by which a job is asserted
+_NAMES: Final = ("args", "kwargs", "id", "queue", "delay", "at", "payloads", "context", "priority", "state", "failures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,58 +33,42 @@ class _Condition:
 
 
 class Expectation:
-    """Expected attributes of a job. Each keyword that is not None is one condition."""
+    """Expected attributes of a job. Each keyword that is not None is one condition.
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        id: str | int | None = None,
-        queue: str | None = None,
-        delay: timedelta | float | None = None,
-        at: datetime | float | None = None,
-        within: timedelta | float | None = None,
-        **more: Any,
-    ) -> None:
+    Args:
+        within: tolerance for ``delay`` and ``at``.
+    """
+
+    def __init__(self, task: str, *, within: timedelta | float | None = None, **expected: Any) -> None:
+        for name in expected:
+            if name not in _NAMES:
+                raise TypeError(
+                    f"a scheduled job is not asserted by {name}=; use one of {', '.join((*_NAMES, 'within'))}"
+                )
         self.task = task
         self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
-        self._conditions: list[_Condition] = []
-        if args is not None:
-            self._expect_value("args", list(args), lambda value: decode_args(encode_args(tuple(value), {}))[0])
-        if kwargs is not None:
-            self._expect_value("kwargs", dict(kwargs), lambda value: decode_args(encode_args((), value))[1])
-        if id is not None:
-            self._expect_value("id", str(id), None)
-        if queue is not None:
-            self._expect_value("queue", queue, None)
-        if delay is not None:
-            span = timedelta(milliseconds=ms_of_delta(delay))
-            self._expect_near("delay", span, lambda job: job.delay)
-        if at is not None:
-            self._expect_near("at", datetime_of(ms_of_moment(at)), lambda job: job.due)
-        for name, value in more.items():
-            if name not in _MORE:
-                raise TypeError(
-                    f"a scheduled job is not asserted by {name}=; use one of args, kwargs, id, queue, "
-                    f"delay, at, within, {', '.join(_MORE)}"
-                )
-            if name == "state":
-                check_state(value)
-            self._expect_value(name, value, _stored if name == "payloads" else None)
+        self._conditions = [self._condition(name, value) for name, value in expected.items() if value is not None]
 
-    def _expect_value(self, name: str, expected: Any, stored: Callable[[Any], Any] | None) -> None:
-        self._conditions.append(
-            _Condition(
-                name, expected, lambda job: _equal(getattr(job, name), expected, stored), lambda job: getattr(job, name)
-            )
-        )
+    def _condition(self, name: str, expected: Any) -> _Condition:
+        match name:
+            case "args":
+                return _equals(name, list(expected), lambda value: decode_args(encode_args(tuple(value), {}))[0])
+            case "kwargs":
+                return _equals(name, dict(expected), lambda value: decode_args(encode_args((), value))[1])
+            case "payloads":
+                return _equals(name, expected, lambda value: [decode(encode(payload)) for payload in value])
+            case "id":
+                return _equals(name, str(expected))
+            case "delay":
+                return self._near(name, timedelta(milliseconds=ms_of_delta(expected)), lambda job: job.delay)
+            case "at":
+                return self._near(name, datetime_of(ms_of_moment(expected)), lambda job: job.due)
+            case "state":
+                check_state(expected)
+        return _equals(name, expected)
 
-    def _expect_near(self, name: str, expected: Any, value_of: Callable[[ScheduledJob], Any]) -> None:
-        self._conditions.append(
-            _Condition(name, expected, lambda job: bool(abs(value_of(job) - expected) <= self._within), value_of)
-        )
+    def _near(self, name: str, expected: Any, value_of: Callable[[ScheduledJob], Any]) -> _Condition:
+        return _Condition(name, expected, lambda job: bool(abs(value_of(job) - expected) <= self._within), value_of)
 
     def misses(self, job: ScheduledJob) -> list[str]:
         """Return descriptions of the attributes of a job that differ from the expected ones."""
@@ -95,7 +83,9 @@ class Expectation:
         return f"{self.task} with {conditions}" if conditions else self.task
 
 
-_MORE: Final = ("payloads", "context", "priority", "state", "failures")
+def _equals(name: str, expected: Any, stored: Callable[[Any], Any] | None = None) -> _Condition:
+    value_of = attrgetter(name)
+    return _Condition(name, expected, lambda job: _equal(value_of(job), expected, stored), value_of)
 
 
 def check_scheduled(
@@ -144,10 +134,6 @@ def _equal(value: Any, expected: Any, stored: Callable[[Any], Any] | None) -> bo
         return bool(value == stored(expected))
     except InvalidJob:  # an object like mock.ANY, which was compared above
         return False
-
-
-def _stored(payloads: Any) -> Any:
-    return [decode(encode(payload)) for payload in payloads]
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,6 @@ import functools
 import inspect
 import unittest
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import connections
@@ -40,9 +39,7 @@ class fake_queue:
         actives.append(fake)
         return fake
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fake, before, queues_seen = self._stack.pop()
         actives.remove(fake)
         connections.stand_in(before)
@@ -89,16 +86,16 @@ class immediate(fake_queue):
         fake.broker.on_scheduled = fake.run_at_once
         return fake
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object = None, *rest: object) -> None:
         fake, before, own = self._blocks.pop()
         fake.broker.on_scheduled = before
         dispatching.store_completions(fake.broker)
         if own:
-            super().__exit__(kind, error, trace)
+            super().__exit__(kind, *rest)
         errors, fake.errors = fake.errors, []
-        if error is None and errors:
+        if kind is None:
+            fake.warn_of_commit("immediate() did not run every job")
+        if kind is None and errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
 
 

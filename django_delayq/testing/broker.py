@@ -57,12 +57,7 @@ class MemoryQueue(Queue):
 
 
 class MemoryBroker(DjangoBroker):
-    """Broker with a server of its own in this process, and a clock that moves only on request.
-
-    Args:
-        clock: the clock.
-        prefix, lease_ms: see :class:`~django_delayq.core.broker.Broker`.
-    """
+    """Broker with a server of its own in this process, and a clock that moves only on request."""
 
     queue_class = MemoryQueue
     #: a test uses room at once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -110,8 +111,7 @@ class Fake:
         expected = Expectation(
             _name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at, within=within, **more
         )
-        hint = hint_of_commit([call for call in waiting_calls() if call not in self._earlier])
-        matches = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
+        matches = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, self._hint_of_commit())
         return matches[0] if matches else None
 
     def refute_scheduled(self, /, task: Task | str, **expected: Any) -> None:
@@ -120,6 +120,14 @@ class Fake:
         if not jobs:
             find_task(task)  # a misspelled name must not pass
         check_not_scheduled(Expectation(_name(task), **expected), jobs)
+
+    def _hint_of_commit(self) -> str:
+        return hint_of_commit([call for call in waiting_calls() if call not in self._earlier])
+
+    def warn_of_commit(self, what: str) -> None:
+        """Warn of calls that wait for a commit, because the transaction of a test never commits."""
+        if hint := self._hint_of_commit():
+            warnings.warn(f"{what}: {hint}", stacklevel=4)
 
     def _of(self, task: Task | str, expected: Mapping[str, Any]) -> list[ScheduledJob]:
         return self.scheduled_jobs(task, state="morgue" if expected.get("state") == "morgue" else None)
@@ -142,7 +150,10 @@ class Fake:
         Returns:
             The attempts and their outcomes.
         """
-        return self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
+        report = self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
+        if not report.runs:
+            self.warn_of_commit("run_due() ran no job")
+        return report
 
     async def arun_due(
         self, until: Until = None, *, max_jobs: int | None = None, raise_errors: bool = True

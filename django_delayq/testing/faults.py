@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.task import Task
-from ..scheduling.verbs import find_task
+from ..scheduling.targets import find_task
 
 if TYPE_CHECKING:
     from ..worker.attempt import Attempt
@@ -35,7 +35,8 @@ class Faults:
         errors = self._errors.get(attempt.task.name) if attempt.task is not None else None
         if errors:
             error = errors.popleft()
-            raise error if isinstance(error, BaseException) else error()
+            # An object that is raised again would keep the traceback of its earlier attempts, too.
+            raise error.with_traceback(None) if isinstance(error, BaseException) else error()
 
 
 @contextmanager

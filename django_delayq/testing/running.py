@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
+from ..core.moments import datetime_of
 from ..core.queue import Queue
 from ..core.rules import queue_policy
 from ..core.task import registry
@@ -29,7 +30,6 @@ from .agenda import Entry
 from .execution import RecordingExecution
 from .guard import Guard
 from .report import Ran, RunReport
-from .times import datetime_of
 
 if TYPE_CHECKING:
     from .broker import MemoryBroker

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.errors import InvalidJob, Misconfigured
+from ..core.moments import datetime_of
 from ..core.times import due_of
 
 Moment = datetime | float
@@ -31,11 +32,6 @@ def ms_of_delta(delta: timedelta | float) -> int:
     if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not math.isfinite(delta):
         raise InvalidJob(f"a time span must be a timedelta or a number of seconds, not {delta!r}")
     return round(delta * 1000)
-
-
-def datetime_of(ms: int) -> datetime:
-    """Return an aware ``datetime`` (UTC)."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
 class Clock:

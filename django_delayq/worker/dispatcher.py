@@ -187,6 +187,9 @@ class ShardPoller:
 
         beat.deadline_at = NEVER if self._reaper is None else at(tick.next_deadline_ms)
         beat.due_at = at(tick.next_due_ms)
+        if self._selector is not None:
+            work_at = now if tick.set_aside else beat.due_at + OWN_CONSUMER
+            self._selector.note_check(beat.queue.name, beat.shard, now, work_at)
         if beat.deadline_at <= now:
             beat.deadline_at = now + _RETRY_SECONDS  # expired: reaped in this turn, or held back
         if beat.due_at + OWN_CONSUMER <= now:

@@ -32,6 +32,9 @@ class Heartbeat:
         commands: carries out commands that were sent to this worker.
     """
 
+    #: each turn announces the process (see Loop)
+    calls_redis = True
+
     def __init__(
         self,
         broker: Broker,

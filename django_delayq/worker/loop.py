@@ -51,9 +51,8 @@ class Loop:
         self.name = name
         self._duty = duty
         self._health = health
-        #: a duty with a true ``silent`` does not call Redis in each turn, so a successful turn does not prove that
-        #: Redis works
-        self._silent = bool(getattr(duty, "silent", False))
+        #: a duty with a true ``calls_redis`` does so in each turn, so a successful turn proves that Redis works
+        self._calls_redis = bool(getattr(duty, "calls_redis", False))
         self._bell = threading.Condition()
         self._rung = False
         self._closing = False
@@ -83,7 +82,7 @@ class Loop:
         while not self._closing:
             try:
                 rest = self._duty.run()
-                if not self._silent:
+                if self._calls_redis:
                     self._health.recovered()
                 pause.reset()
             except Exception as error:

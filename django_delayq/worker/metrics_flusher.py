@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 class MetricsFlusher:
     """Duty for a :class:`~.loop.Loop`. A process in which no attempt ends sends no command."""
 
-    #: most of its turns send no command to Redis
-    silent = True
-
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._ring: Callable[[], None] | None = None

@@ -31,6 +31,13 @@ SILENT_MS: Final = 60_000
 EARLY_CHECK_SECONDS: Final = 30.0
 #: ends that wait for their listeners; further ones are found again at the next look
 _MOST_WAITING: Final = 1000
+#: ends for the log
+_ENDS: Final = {
+    "fail": "the attempt failed",
+    "release": "the job was released",
+    "bury": "the job was buried",
+    "record": "the end of the attempt was recorded",
+}
 
 Place = tuple[str, int, str, int]
 
@@ -45,9 +52,6 @@ class LeaseReaper:
 
     The shard poller has to be quick, so what somebody listens to is settled in the other thread.
     """
-
-    #: most of its turns ask nothing
-    silent = True
 
     def __init__(self, orphans: Orphans) -> None:
         self._orphans = orphans
@@ -150,5 +154,6 @@ def _log(settlements: list[Settlement], counted: list[bool]) -> None:
     for settlement, good in zip(settlements, counted, strict=True):
         job = settlement.job
         if good:
-            what = "worker %s is gone" if settlement.verb == "record" else "lease of worker %s ran out"
-            logger.warning(f"%s: {what}; %s %s", job.id, job.worker or "?", settlement.verb, settlement.outcome)
+            what = "worker %s is gone" if settlement.verb == "record" else "the lease of worker %s ran out"
+            end = _ENDS.get(settlement.verb, settlement.verb)
+            logger.warning(f"%s: {what}; %s (%s)", job.id, job.worker or "?", end, settlement.outcome)

@@ -22,10 +22,15 @@ class SafetyCheck:
         self._checked_at = time.monotonic()
 
     def next(self, now: float) -> float:
-        """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
-        oldest = stalest(self._selector.sources)
+        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
+
+        A shard that a dispatcher of this process checked within a rotation needs none.
+        """
+        sources = self._selector.sources
+        rotation = SAFETY_CHECK * len(sources)
+        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
         if oldest is None:
-            return NEVER
+            return min((source.checked_at + rotation for source in sources), default=NEVER)
         at = max(self._checked_at, oldest.sent_at) + SAFETY_CHECK
         if at <= now:
             self._checked_at = now

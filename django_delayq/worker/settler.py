@@ -152,7 +152,7 @@ class Settler:
 
         Returns:
             The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
-                ``attempts`` ended so long ago that the reaper has surely taken them.
+                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them.
         """
         pause = Backoff()
         while True:
@@ -162,7 +162,8 @@ class Settler:
                 return answer
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
-            hopeless = max((attempt.deadline for attempt in attempts), default=NEVER) + self._lease < time.monotonic()
+            reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
+            hopeless = max((attempt.deadline for attempt in attempts), default=NEVER) + self._lease < reachable_until
             if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not attempts):
                 self._give_up(attempts, one_by_one=fault is Fault.BUG)
                 return None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("pace", "passed", "reserve_number", "stride")
+    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "stride")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -34,6 +34,8 @@ class Source(ShardState):
         self.passed = 0.0
         #: number of the last reserve
         self.reserve_number = 0
+        #: when a dispatcher of this process last checked the shard, and found no work that is not known here
+        self.checked_at = -NEVER
 
 
 class ShardSelector:
@@ -181,6 +183,17 @@ class ShardSelector:
     def _end_rest(self) -> None:
         self.resting = False
         self.condition.notify_all()
+
+    def note_check(self, queue: str, shard: int, now: float, work_at: float) -> None:
+        """Record that a dispatcher of this process checked a shard.
+
+        Args:
+            work_at: from when there may be work, as far as the check shows.
+        """
+        source = self.by_place.get((queue, shard))
+        if source is not None:
+            with self.condition:
+                source.checked_at = now if source.due_at <= work_at else -NEVER
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
         """Return True if the shard's known due time passed ``patience`` seconds ago and no reserve here followed.

@@ -221,9 +221,13 @@ def test_t28_an_idle_worker_sends_less_than_a_request_a_second_and_still_starts_
     mill.wait_empty()
     seconds = 6.0
     quiet = threading.Event()
-    with Monitor(redis_box.client(decode_responses=False)) as monitor:
-        quiet.wait(seconds)  # the length of the measurement, not a way to wait for something
-        requests = dict(monitor.requests)
+    for _ in range(4):
+        with Monitor(redis_box.client(decode_responses=False)) as monitor:
+            quiet.wait(seconds)  # the length of the measurement, not a way to wait for something
+            requests = dict(monitor.requests)
+        # A window with what is sent once a minute is no measure of a minute: tests/worker/test_idle.py counts that.
+        if not requests.keys() & {"set", "hgetall"}:
+            break
     per_process = sum(requests.values()) / seconds / len(nodes)
     assert per_process < 1.0, requests
 

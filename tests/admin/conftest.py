@@ -4,7 +4,8 @@
                  After the test its console has to be empty (``browser.forgive(pattern)`` for what is meant to fail)
     operator     the same, logged in as a user who may do everything
     staff        ``staff("view_livejob", "cancel_livejob")``: a user of the admin with just these permissions
-    onlooker, dashboard_user    clients of users who may see the dashboard, or also queues and jobs, and pause
+    onlooker, dashboard_user, manager    clients of users who may see the dashboard, or also queues and jobs, and pause,
+                 or do everything with queues
 
 Without Chromium the tests that use ``browser`` are skipped, with ``CI=true`` they fail. On PostgreSQL they are left
 out: the pages are the same.
@@ -98,6 +99,13 @@ def onlooker(client: Client, staff: Callable[..., Any]) -> Client:
 def dashboard_user(client: Client, staff: Callable[..., Any]) -> Client:
     """A person who may also see queues and jobs, and pause."""
     client.force_login(staff("view_dashboard", "view_queueentry", "pause_queueentry", "view_livejob"))
+    return client
+
+
+@pytest.fixture
+def manager(client: Client, staff: Callable[..., Any]) -> Client:
+    """A person who may do everything with queues."""
+    client.force_login(staff("view_queueentry", "pause_queueentry", "run_queueentry", "purge_queueentry"))
     return client
 
 

@@ -52,6 +52,21 @@ BROKEN = """return Array.from(document.querySelectorAll(
         return lines > 1 && (!text.includes(' ') || one.tagName === 'TIME') ? [text] : [];
     })"""
 
+#: names of usual length that are cut off with an ellipsis
+SHORTENED = """return Array.from(document.querySelectorAll('.results .dq-name'))
+    .filter(one => one.innerText.length <= 24 && one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
+#: relative times of tables that have no absolute time beside them
+WITHOUT_TIME = """return Array.from(document.querySelectorAll('.results td time.dq-when'))
+    .filter(one => !one.dataset.at || getComputedStyle(one, '::after').content === 'none')
+    .map(one => one.innerText)"""
+#: labels of filters that stand in another line than their fields
+LOST_LABELS = """return Array.from(document.querySelectorAll('.dq-search label[for]')).filter(one => {
+        const [label, field] = [one, document.getElementById(one.htmlFor)].map(each => each.getBoundingClientRect());
+        return label.width && (label.bottom < field.top || field.bottom < label.top);
+    }).map(one => one.innerText)"""
+
+LOOKS = {"broken": BROKEN, "shortened": SHORTENED, "without a time": WITHOUT_TIME, "label": LOST_LABELS}
+
 
 def _mirrored(broker: Broker) -> None:
     """Failed jobs and jobs in the morgue, with long names and a traceback."""
@@ -103,11 +118,13 @@ def _pages() -> dict[str, str]:
         **{name: f"{BASE}{name}/" for name in lists.split()},
         **{f"livejob-{place}": f"{job}?place={place}" for place in ("reserved", "gated", "failed", "morgue")},
         "livejob-search": f"{job}?q=order-1",
+        "livejob-filter": f"{job}?task=shop.pay",
         "livejob-page": f"{job}{named}/change/",
         "livejob-reschedule": f"{job}{named}/reschedule/",
         "livejob-cancel": f"{job}{named}/cancel/",
         "livejob-finished": f"{job}finished/",
         "queueentry-create": f"{BASE}queueentry/create/",
+        "queueentry-recurring": f"{BASE}queueentry/recurring/",
         "livejob-gone": f"{job}payments_2Fnone/change/",
         **{f"queueentry-{page}": f"{queue}{page}/" for page in QUEUE_PAGES},
         **{name: f"{BASE}{name.partition('-')[0]}/{quote(str(key))}/change/" for name, key in changes.items()},
@@ -132,7 +149,11 @@ def test_every_page_fits_every_screen(operator: Browser, delayq: Broker) -> None
             operator.screenshot(f"page-{name}-{width}-light")
             problems += [f"{name} at {width}: {text}" for text in operator.run(CUT_OFF, width >= LAPTOP)]
             if width >= LAPTOP:
-                problems += [f"{name} at {width}: broken: {text}" for text in operator.run(BROKEN)]
+                problems += [
+                    f"{name} at {width}: {kind}: {text}"
+                    for kind, script in LOOKS.items()
+                    for text in operator.run(script)
+                ]
         operator.size(LAPTOP, 900)
         operator.theme("dark")
         operator.screenshot(f"page-{name}-{LAPTOP}-dark")

@@ -248,11 +248,11 @@ def test_the_next_day_is_foretold_from_redis_and_the_pace(delayq: Broker, reader
         queue.schedule(NewJob(f"d{number}", "shop.x", due_ms=int(delayq.now_ms()) - 5_000, delay_ms=None))
     delayq.queue("mail").schedule(NewJob("m", "shop.x", delay_ms=5_400_000))
     text = text_of(page(reader))
-    assert "4 jobs are due now, 1 fall due within 24 hours." in text
+    assert "Jobs due now: 4. Due within 24 hours: 1." in text
     assert "all due jobs are done in about 2 min." in text
     assert "orders 4 0 0 120 500 ms 2 s 2 min" in text
     assert "mail 0 1 0 – – – now" in text
-    assert "4 jobs are due now, 0 fall due" in text_of(page(reader, "?queue=orders"))
+    assert "Jobs due now: 4. Due within 24 hours: 0." in text_of(page(reader, "?queue=orders"))
 
 
 def test_what_cannot_be_foretold_is_not(delayq: Broker, reader: Client) -> None:

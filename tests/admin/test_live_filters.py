@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
@@ -177,6 +179,22 @@ def test_what_is_masked_is_neither_found_nor_changed(delayq: Broker, operator: C
     assert ids(operator, text="secret") == ["secret"]
     assert ids(operator, text="letmein") == []
     assert press(operator, "cancel", "text=letmein", across="1") == ["No job matched."]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "found"), [("morguejob", "no disk", "north-gone"), ("failedjob", "once", "once")]
+)
+def test_the_lists_of_dead_and_failed_jobs_lead_to_a_search_in_arguments_and_errors(
+    yard: Yard, client: Client, staff: Callable[..., Any], page: str, text: str, found: str
+) -> None:
+    client.force_login(staff("view_livejob", f"view_{page}"))
+    listed = client.get(f"/admin/django_delayq/{page}/", {"q": text}).content.decode()
+    link = re.search(r'<a href="([^"]+)">search in arguments and errors</a>', listed)
+    assert link is not None
+    assert [row[0] for row in cells(client.get(unescape(link[1])).content)] == [found]
+
+    client.force_login(staff(f"view_{page}"))
+    assert "search in arguments" not in client.get(f"/admin/django_delayq/{page}/").content.decode()
 
 
 def test_a_selection_that_was_tampered_with_is_refused(yard: Yard, operator: Client) -> None:

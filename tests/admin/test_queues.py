@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,25 +12,10 @@ from django_delayq.admin import queues
 from django_delayq.core.broker import Broker
 from django_delayq.core.rules import queue_policy
 from django_delayq.core.settlement import ack
+from tests.admin.queue_pages import LIST, press
 from tests.admin.support import Yard, cells, every_place, tags_of
 
 pytestmark = pytest.mark.django_db
-
-LIST = "/admin/django_delayq/queueentry/"
-
-
-@pytest.fixture
-def operator(client: Client, staff: Callable[..., Any]) -> Client:
-    """A person who may do everything with queues."""
-    client.force_login(staff("view_queueentry", "pause_queueentry", "run_queueentry", "purge_queueentry"))
-    return client
-
-
-def press(client: Client, verb: str, queue: str = "orders", **said: Any) -> list[str]:
-    answer = client.post(f"{LIST}{queue}/{verb}/", said, follow=True)
-    assert answer.status_code == 200
-    tags_of(answer.content)
-    return [str(message) for message in answer.context.get("messages", ())]
 
 
 def counts(broker: Broker, queue: str = "orders") -> dict[str, int]:
@@ -44,68 +28,68 @@ def paused(broker: Broker, queue: str = "orders") -> str:
     return found
 
 
-def test_the_list_has_the_numbers_of_every_queue(delayq: Broker, operator: Client) -> None:
-    operator.get(LIST)  # the first request of a process takes long; a lag of a second would be shown
+def test_the_list_has_the_numbers_of_every_queue(delayq: Broker, manager: Client) -> None:
+    manager.get(LIST)  # the first request of a process takes long; a lag of a second would be shown
     yard = every_place(delayq)
     yard.put("done")
     yard.queue.settle([ack(job, 1, 2) for job in yard.take() if job.id == "done"])
     Yard(delayq, "crm", shards=3).add("customer-1", {})
-    rows = {row[0].split()[0]: row[1:] for row in cells(operator.get(LIST).content)}
+    rows = {row[0].split()[0]: row[1:] for row in cells(manager.get(LIST).content)}
     assert rows == {
         "crm": ["0", "1", "0", "0", "0", "0", "–", "1", "0", "0", "3"],
         "orders": ["2", "0", "3", "1", "1", "1", "–", "8", "1", "2", "1"],
     }
 
 
-def test_the_lag_of_a_queue_is_marked(delayq: Broker, operator: Client) -> None:
+def test_the_lag_of_a_queue_is_marked(delayq: Broker, manager: Client) -> None:
     Yard(delayq).put("old", due_ms=int(delayq.now_ms()) - 125_000, delay_ms=None)
-    assert cells(operator.get(LIST).content)[0][7] == "2 min 5 s"
+    assert cells(manager.get(LIST).content)[0][7] == "2 min 5 s"
 
 
-def test_the_page_of_a_queue_has_the_lag_of_each_priority(delayq: Broker, operator: Client) -> None:
+def test_the_page_of_a_queue_has_the_lag_of_each_priority(delayq: Broker, manager: Client) -> None:
     yard, now_ms = Yard(delayq), int(delayq.now_ms())
     yard.put("patient", due_ms=now_ms - 725_000, delay_ms=None, priority=7)
-    page = " ".join(operator.get(f"{LIST}orders/change/").content.decode().split())
+    page = " ".join(manager.get(f"{LIST}orders/change/").content.decode().split())
     assert "Lag by priority" not in page, "it has used one only"
     yard.put("urgent", due_ms=now_ms + 60_000, delay_ms=None, priority=0)
-    page = " ".join(operator.get(f"{LIST}orders/change/").content.decode().split())
+    page = " ".join(manager.get(f"{LIST}orders/change/").content.decode().split())
     assert 'Lag by priority</dt><dd>0: <span>0 s</span>, 7: <span class="dq-pill dq-late">12 min' in page
 
 
-def test_pauses_and_limits_are_named(delayq: Broker, operator: Client) -> None:
+def test_pauses_and_limits_are_named(delayq: Broker, manager: Client) -> None:
     Yard(delayq).put("one")
     delayq.pause("orders", "out")
     delayq.limit("orders", max_length=50, morgue_ttl_ms=86_400_000, weighted=True)
-    assert cells(operator.get(LIST).content)[0][0] == (
+    assert cells(manager.get(LIST).content)[0][0] == (
         "orders paused for workers python, maximum of live jobs: 50, kept in the morgue for: 1 d, priorities: weighted"
     )
 
 
-def test_without_queues_the_page_says_so(delayq: Broker, operator: Client) -> None:
-    page = operator.get(LIST).content.decode()
+def test_without_queues_the_page_says_so(delayq: Broker, manager: Client) -> None:
+    page = manager.get(LIST).content.decode()
     assert "No queue yet" in page
     assert "No worker is running" in page
 
 
-def test_workers_are_listed_with_what_they_last_said(delayq: Broker, operator: Client) -> None:
+def test_workers_are_listed_with_what_they_last_said(delayq: Broker, manager: Client) -> None:
     Yard(delayq).put("one")
     delayq.announce("w1", {"host": "h1", "queues": ["orders"], "threads": 4, "running": 2, "dispatcher": True})
     delayq.announce("w2", {"host": "h2", "queues": ["crm"], "threads": 8, "running": 0, "stopping": True})
     delayq.announce("w3", {"host": "h2", "queues": ["crm"], "threads": 1, "running": 1, "quarantine": True})
-    assert cells(operator.get(LIST).content, "dq-workers") == [
+    assert cells(manager.get(LIST).content, "dq-workers") == [
         ["w1", "h1", "2 of 4 dispatcher", "now"],
         ["w2", "h2", "0 of 8 stopping", "now"],
         ["w3", "h2", "1 of 1 quarantine", "now"],
     ]
-    assert [row[0] for row in cells(operator.get(f"{LIST}orders/change/").content, "dq-workers")] == ["w1"]
+    assert [row[0] for row in cells(manager.get(f"{LIST}orders/change/").content, "dq-workers")] == ["w1"]
 
 
-def test_the_page_of_a_queue_shows_its_shards(delayq: Broker, operator: Client) -> None:
+def test_the_page_of_a_queue_shows_its_shards(delayq: Broker, manager: Client) -> None:
     yard = Yard(delayq, shards=2)
     for number in range(10):
         yard.put(f"job-{number}")
     delayq.reshard("orders", 3)
-    answer = operator.get(f"{LIST}orders/change/")
+    answer = manager.get(f"{LIST}orders/change/")
     tags_of(answer.content)
     rows = cells(answer.content, "dq-shards")
     assert [row[:2] for row in rows] == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"], ["1", "2"]]
@@ -113,20 +97,20 @@ def test_the_page_of_a_queue_shows_its_shards(delayq: Broker, operator: Client) 
     assert "epoch 0 with 2 shards is being drained" in answer.content.decode()
 
 
-def test_a_queue_of_many_shards_costs_no_round_trip_for_each(delayq: Broker, operator: Client) -> None:
+def test_a_queue_of_many_shards_costs_no_round_trip_for_each(delayq: Broker, manager: Client) -> None:
     delayq.queue("wide", shards=200)
     calls: list[str] = []
     delayq.observe(lambda verb, seconds, failed: calls.append(verb))
-    answer = operator.get(f"{LIST}wide/change/")
+    answer = manager.get(f"{LIST}wide/change/")
     delayq.observe(None)
     assert len(answer.context["shards"]) == queues.MOST_SHARDS
     assert calls == []  # counts go in pipelines
 
 
-def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, operator: Client) -> None:
+def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, manager: Client) -> None:
     for page in ("change", "run", "purge"):
-        assert operator.get(f"{LIST}nowhere/{page}/").status_code == 404
-    assert operator.post(f"{LIST}nowhere/pause/", {"direction": "in"}).status_code == 404
+        assert manager.get(f"{LIST}nowhere/{page}/").status_code == 404
+    assert manager.post(f"{LIST}nowhere/pause/", {"direction": "in"}).status_code == 404
     assert delayq.queue_names() == []
 
 
@@ -138,20 +122,20 @@ def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, operato
         ("both", "Paused: new jobs are refused"),
     ],
 )
-def test_a_queue_is_paused_and_resumed(delayq: Broker, operator: Client, direction: str, words: str) -> None:
+def test_a_queue_is_paused_and_resumed(delayq: Broker, manager: Client, direction: str, words: str) -> None:
     every_place(delayq)
-    (said,) = press(operator, "pause", direction=direction)
+    (said,) = press(manager, "pause", direction=direction)
     assert said.startswith(words)
     assert paused(delayq) == direction
-    assert press(operator, "resume") == ["The queue is no longer paused."]
+    assert press(manager, "resume") == ["The queue is no longer paused."]
     assert paused(delayq) == ""
 
 
-def test_what_is_paused_already_is_not_offered_again(delayq: Broker, operator: Client) -> None:
+def test_what_is_paused_already_is_not_offered_again(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
 
     def offered() -> list[str]:
-        page = operator.get(f"{LIST}orders/change/").content.decode()
+        page = manager.get(f"{LIST}orders/change/").content.decode()
         return [word for word in ("Resume", "Pause workers", "Pause new jobs", "Pause both") if f'"{word}"' in page]
 
     seen = [offered()]
@@ -165,27 +149,27 @@ def test_what_is_paused_already_is_not_offered_again(delayq: Broker, operator: C
     ]
 
 
-def test_a_pause_of_nothing_is_refused(delayq: Broker, operator: Client) -> None:
+def test_a_pause_of_nothing_is_refused(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
-    assert press(operator, "pause", direction="sideways") == ["Nothing was paused. Choose new jobs, workers or both."]
+    assert press(manager, "pause", direction="sideways") == ["Nothing was paused. Choose new jobs, workers or both."]
     assert paused(delayq) == ""
 
 
-def test_run_all_asks_and_then_makes_all_due(delayq: Broker, operator: Client) -> None:
+def test_run_all_asks_and_then_makes_all_due(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
-    page = operator.get(f"{LIST}orders/run/").content.decode()
+    page = manager.get(f"{LIST}orders/run/").content.decode()
     assert "Make all 2 delayed jobs of orders due now?" in page
     assert counts(delayq)["delayed"] == 2
-    assert press(operator, "run") == ["2 jobs are due now."]
+    assert press(manager, "run") == ["2 jobs are due now."]
     assert counts(delayq) == {"delayed": 0, "ready": 3, "reserved": 2, "gated": 1, "failed": 1, "morgue": 1}
 
 
-def test_purge_needs_the_name_of_the_queue(delayq: Broker, operator: Client) -> None:
+def test_purge_needs_the_name_of_the_queue(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
     before = counts(delayq)
-    assert "Cancel all 3 waiting jobs of orders, for good?" in operator.get(f"{LIST}orders/purge/").content.decode()
+    assert "Cancel all 3 waiting jobs of orders, for good?" in manager.get(f"{LIST}orders/purge/").content.decode()
     for typed in ("", "order", "ORDERS"):
-        answer = operator.post(f"{LIST}orders/purge/", {"typed": typed, "morgue": "on"})
+        answer = manager.post(f"{LIST}orders/purge/", {"typed": typed, "morgue": "on"})
         assert answer.status_code == 200
         assert "errorlist" in answer.content.decode()
         tags_of(answer.content)
@@ -193,35 +177,35 @@ def test_purge_needs_the_name_of_the_queue(delayq: Broker, operator: Client) -> 
 
 
 @pytest.mark.parametrize("morgue", [False, True])
-def test_purge_cancels_what_waits_and_the_morgue_if_wanted(delayq: Broker, operator: Client, morgue: bool) -> None:
+def test_purge_cancels_what_waits_and_the_morgue_if_wanted(delayq: Broker, manager: Client, morgue: bool) -> None:
     every_place(delayq)
-    said = press(operator, "purge", typed="orders", **({"morgue": "on"} if morgue else {}))
+    said = press(manager, "purge", typed="orders", **({"morgue": "on"} if morgue else {}))
     thrown = " 1 job in the morgue was discarded." if morgue else ""
     assert said == [f"3 waiting jobs were cancelled.{thrown}"]
     assert counts(delayq) == {"delayed": 0, "ready": 0, "reserved": 2, "gated": 1, "failed": 0, "morgue": 1 - morgue}
 
 
 def test_a_purge_that_takes_too_long_stops_and_says_how_far_it_came(
-    delayq: Broker, operator: Client, monkeypatch: pytest.MonkeyPatch
+    delayq: Broker, manager: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yard = Yard(delayq)
     for number in range(600):
         yard.put(f"job-{number}", delay_ms=60_000)
     monkeypatch.setattr(queues, "LONGEST_SWEEP", 0.0)
-    assert press(operator, "purge", typed="orders", morgue="on") == [
+    assert press(manager, "purge", typed="orders", morgue="on") == [
         "Stopped after 0 s: 250 of 600 jobs were processed. Repeat the action to continue."
     ]
     assert counts(delayq)["delayed"] == 350
     monkeypatch.undo()
-    assert press(operator, "purge", typed="orders") == ["350 waiting jobs were cancelled."]
+    assert press(manager, "purge", typed="orders") == ["350 waiting jobs were cancelled."]
 
 
-def test_who_did_what_to_a_queue_is_in_the_history(delayq: Broker, operator: Client) -> None:
+def test_who_did_what_to_a_queue_is_in_the_history(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
-    press(operator, "pause", direction="in")
-    press(operator, "resume")
-    press(operator, "run")
-    press(operator, "purge", typed="orders")
+    press(manager, "pause", direction="in")
+    press(manager, "resume")
+    press(manager, "run")
+    press(manager, "purge", typed="orders")
     told = [(entry.object_id, entry.change_message) for entry in LogEntry.objects.order_by("pk")]
     assert told == [
         ("orders", "pause in"),
@@ -231,20 +215,19 @@ def test_who_did_what_to_a_queue_is_in_the_history(delayq: Broker, operator: Cli
     ]
 
 
-def test_pages_have_no_inline_script_or_style(delayq: Broker, operator: Client) -> None:
+def test_pages_have_no_inline_script_or_style(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
     for page in ("", "orders/change/", "orders/run/", "orders/purge/"):
-        tags_of(operator.get(f"{LIST}{page}").content)
+        tags_of(manager.get(f"{LIST}{page}").content)
 
 
 def test_a_site_of_ones_own_has_the_pages_too(delayq: Broker, admin_user: Any, rf: Any) -> None:
     from django.contrib.admin import AdminSite
 
-    from django_delayq.admin import live
+    from django_delayq.admin import register
     from django_delayq.models import LiveJob, QueueEntry
 
     site = AdminSite(name="backstage")
-    live.register(site)
-    queues.register(site)
+    register(site)
     assert site.get_model_admin(LiveJob).url_name("changelist") == "django_delayq_livejob_changelist"
     assert {str(one.name) for one in site.get_model_admin(QueueEntry).get_urls()} >= {"django_delayq_queueentry_purge"}

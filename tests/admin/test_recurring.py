@@ -15,7 +15,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from tests.admin.support import cells, tags_of
 
-from .test_queues import LIST, operator  # noqa: F401 (a fixture)
+from .queue_pages import LIST
 
 pytestmark = pytest.mark.django_db
 
@@ -44,21 +44,21 @@ def act(client: Client, verb: str, name: str = NAME) -> list[str]:
     return [str(message) for message in answer.context.get("messages", ())]
 
 
-def test_recurring_tasks_are_shown_with_their_ticks(delayq: Broker, operator: Client) -> None:  # noqa: F811
-    assert f'href="{PAGE}"' in operator.get(LIST).content.decode()
-    name, schedule, missed, last, following, _ = row(operator)
+def test_recurring_tasks_are_shown_with_their_ticks(delayq: Broker, manager: Client) -> None:
+    assert f'href="{PAGE}"' in manager.get(LIST).content.decode()
+    name, schedule, missed, last, following, _ = row(manager)
     assert name == f"{NAME} default"
     assert (schedule, missed, last) == ("0 3 * * * Europe/Berlin", "are skipped", "–")
     assert following.startswith("in ") or following
 
 
-def test_a_task_is_paused_and_resumed(delayq: Broker, operator: Client) -> None:  # noqa: F811
-    assert act(operator, "pause") == [f"Paused: the ticks of {NAME} do not fire until it is resumed."]
+def test_a_task_is_paused_and_resumed(delayq: Broker, manager: Client) -> None:
+    assert act(manager, "pause") == [f"Paused: the ticks of {NAME} do not fire until it is resumed."]
     assert recurring_pauses.is_paused(delayq, NAME)
-    cells_of = row(operator)
+    cells_of = row(manager)
     assert cells_of[0] == f"{NAME} paused default"
     assert cells_of[4].startswith("paused ")
-    assert act(operator, "resume") == [f"The ticks of {NAME} fire again."]
+    assert act(manager, "resume") == [f"The ticks of {NAME} fire again."]
     assert not recurring_pauses.is_paused(delayq, NAME)
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
         "pause recurring task",
@@ -66,19 +66,19 @@ def test_a_task_is_paused_and_resumed(delayq: Broker, operator: Client) -> None:
     ]
 
 
-def test_a_task_is_run_now(delayq: Broker, operator: Client) -> None:  # noqa: F811
-    assert act(operator, "run") == [f"A run of {NAME} is due now."]
+def test_a_task_is_run_now(delayq: Broker, manager: Client) -> None:
+    assert act(manager, "run") == [f"A run of {NAME} is due now."]
     assert delayq.inspector.counts("default").ready == 1
     delayq.queue("default").reserve(0, 1, worker="w")
-    assert act(operator, "run") == [f"A run of {NAME} begins when the present one ends."]
+    assert act(manager, "run") == [f"A run of {NAME} begins when the present one ends."]
 
 
-def test_what_cannot_be_done_is_said(delayq: Broker, operator: Client) -> None:  # noqa: F811
-    (text,) = act(operator, "pause", "shop.daily")
+def test_what_cannot_be_done_is_said(delayq: Broker, manager: Client) -> None:
+    (text,) = act(manager, "pause", "shop.daily")
     assert "is no recurring task of this project" in text
     delayq.queue("default")
     delayq.pause("default", "in")
-    (text,) = act(operator, "run")
+    (text,) = act(manager, "run")
     assert "resume it" in text
 
 
@@ -101,12 +101,12 @@ def test_who_may_not_see_queues_sees_no_tasks(delayq: Broker, client: Client, st
     assert client.get(PAGE).status_code == 403
 
 
-def test_a_pause_of_a_task_that_is_gone_is_shown_and_ended(delayq: Broker, operator: Client) -> None:  # noqa: F811
+def test_a_pause_of_a_task_that_is_gone_is_shown_and_ended(delayq: Broker, manager: Client) -> None:
     recurring_pauses.pause(delayq, "shop.gone")
-    content = operator.get(PAGE).content
+    content = manager.get(PAGE).content
     (gone,) = [one for one in cells(content) if one[0].startswith("shop.gone")]
     assert gone[0] == "shop.gone paused not in this project"
     assert gone[1:4] == ["–", "–", "–"]
     assert gone[5] == "Resume"
-    assert act(operator, "resume", "shop.gone") == ["The ticks of shop.gone fire again."]
-    assert "shop.gone" not in operator.get(PAGE).content.decode()
+    assert act(manager, "resume", "shop.gone") == ["The ticks of shop.gone fire again."]
+    assert "shop.gone" not in manager.get(PAGE).content.decode()

@@ -12,8 +12,8 @@ from django.urls import URLPattern, URLResolver
 
 from django_delayq.api import urls as api_urls
 from django_delayq.core.broker import Broker
+from tests.support.api_caller import ROOT, Caller
 
-from .conftest import ROOT, Caller
 from .errands import keys_of
 
 #: what stands in an address in the place of its arguments

@@ -12,9 +12,9 @@ from django.contrib.auth.models import Permission
 from django.core import checks
 
 from django_delayq.settings.conf import SETTING
+from tests.support.api_caller import ROOT, Caller
 
 from . import routes
-from .conftest import ROOT, Caller
 from .routes import Route, all_routes, calls, ids_of
 
 #: bodies of requests that get as far as an answer that is kept

@@ -6,8 +6,8 @@ from typing import Any
 
 from django_delayq.api import idempotency
 from django_delayq.core.broker import Broker
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import carry, put
 
 QUEUE = "v1/queues/errands"

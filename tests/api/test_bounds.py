@@ -26,8 +26,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import ack
 from django_delayq.pull import search
+from tests.support.api_caller import ROOT, Caller
 
-from .conftest import ROOT, Caller
 from .errands import carry
 from .routes import picture
 

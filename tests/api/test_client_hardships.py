@@ -20,9 +20,9 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.client import ApiError, Client, Invalid, Throttled, TryLater, Unavailable
+from tests.support.api_caller import ALL, ROOT, Caller
 
 from .awaiting import AwaitingClient, AwaitingJob
-from .conftest import ALL, ROOT, Caller
 from .world import CANCEL, World, tasks
 
 real = pytest.mark.django_db(transaction=True)

@@ -10,8 +10,8 @@ import pytest
 from django_delayq.api.serializers.where import filter_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.moments import datetime_of
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import bury, carry, ids, put, waiting
 
 QUEUE = "v1/queues/errands"

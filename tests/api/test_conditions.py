@@ -12,8 +12,8 @@ import pytest
 from django_delayq.api import bulk, listing
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import pages
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import bury, carry, collect, fail, greet, ids, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"

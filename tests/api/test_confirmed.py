@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq.client import errors
-
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from django_delayq.core.moments import iso_of
+from tests.support.api_caller import Caller
 from tests.worker.support import config, eventually, registry_of, working
 
-from .conftest import Caller
 from .test_workers import NAME, announced
 
 

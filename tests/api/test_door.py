@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 
 def test_a_stranger_is_refused_at_an_address_that_there_is_not(caller: Callable[..., Caller]) -> None:

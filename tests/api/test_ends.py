@@ -12,9 +12,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.task import registry
+from tests.support.api_caller import Caller
 from tests.support.listening import Ears, listening
-
-from .conftest import Caller
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 ARGS = encode_args((7,), {"to": "Ann"})

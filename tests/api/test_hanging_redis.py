@@ -11,9 +11,8 @@ import pytest
 from django_delayq import connections
 from django_delayq.api import brokers
 from django_delayq.api.idempotency import UNDER_WAY, IdempotencyRecord
+from tests.support.api_caller import Caller
 from tests.support.redis_box import RedisBox
-
-from .conftest import Caller
 
 #: patience of these tests, seconds; a request may need several answers, and a line that was lost is made anew once
 SHORT = 0.3

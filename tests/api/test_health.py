@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from .conftest import ROOT, Caller
+from tests.support.api_caller import ROOT, Caller
 
 
 @contextlib.contextmanager

@@ -16,8 +16,7 @@ from django_delayq.history.moments import floor_hour
 from django_delayq.history.rows import FIELDS
 from django_delayq.models.history import HourlyStat, PipelineRun
 from tests.history.past import HOUR, NOON, hour_of, seed
-
-from .conftest import ROOT, Caller
+from tests.support.api_caller import ROOT, Caller
 
 
 def only_mail(request: Any, action: str, queue: str) -> bool:

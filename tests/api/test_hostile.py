@@ -13,8 +13,8 @@ from django.test import Client
 
 from django_delayq.api.parsing import is_deeper, loads
 from django_delayq.core.broker import Broker
+from tests.support.api_caller import ROOT, Caller
 
-from .conftest import ROOT, Caller
 from .errands import bury, carry, contents, put
 
 QUEUE = "v1/queues/errands"

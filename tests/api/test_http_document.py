@@ -17,8 +17,7 @@ from django_delayq.api.components import CODES
 from django_delayq.api.openapi import document
 from django_delayq.client import Client, HeldJob
 from django_delayq.settings.sections import ApiConf
-
-from .conftest import ALL, Caller
+from tests.support.api_caller import ALL, Caller
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
 

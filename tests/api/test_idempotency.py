@@ -14,9 +14,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.settlement import ack
 from django_delayq.models import OutboxJob
 from django_delayq.scheduling.middleware import Scheduling
+from tests.support.api_caller import Caller
 
 from ..support.redis_box import RedisBox
-from .conftest import Caller
 from .errands import carry, live, put, reserve, waiting
 
 JOBS = "v1/queues/errands/jobs"

@@ -10,8 +10,8 @@ import pytest
 from django_delayq import schedule, signals
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import carry, fail, ids, keep, live, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"

@@ -13,8 +13,8 @@ from django_delayq.core import settlement
 from django_delayq.core.broker import Broker
 from django_delayq.core.moments import iso_of
 from django_delayq.masking import HIDDEN
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import bury, carry, collect, fail, greet, ids, live, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"

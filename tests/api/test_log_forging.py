@@ -9,8 +9,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.inputs import one_line
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import carry, put
 
 pytestmark = pytest.mark.django_db

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import bury, carry, collect, greet, live, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"

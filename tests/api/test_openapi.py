@@ -22,8 +22,8 @@ from drf_spectacular.validation import validate_schema
 import django_delayq
 from django_delayq.api import components, openapi, urls
 from django_delayq.api.components import CODES, TAGS
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .world import World, tasks
 
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from django_delayq.core.job import NewJob
+from tests.support.api_caller import ALL, ROOT, Caller
 
-from .conftest import ALL, ROOT, Caller
 from .routes import NOTHING, OPEN, Route, ask, calls, ids_of, picture
 
 CALLS = calls()

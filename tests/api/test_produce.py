@@ -12,8 +12,8 @@ from django.db.models import Model
 
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import contents, live, waiting
 
 JOBS = "v1/queues/errands/jobs"

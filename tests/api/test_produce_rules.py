@@ -13,9 +13,9 @@ from django_delayq import signals
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
 from django_delayq.scheduling.middleware import Scheduling
+from tests.support.api_caller import Caller
 
 from ..support.redis_box import RedisBox
-from .conftest import Caller
 from .errands import carry, live, waiting
 
 JOBS = "v1/queues/errands/jobs"
@@ -29,6 +29,11 @@ def row_keys() -> list[tuple[str, str]]:
 
 
 # --- back-pressure ---
+
+
+def test_a_body_in_a_queue_of_tasks_is_refused_with_the_way_out(api: Caller, delayq: Broker) -> None:
+    status, answer = api.post(JOBS, {"body": "x"})
+    assert status == 400 and "a body goes into a queue of kind pull" in answer["detail"]
 
 
 def test_a_full_queue_answers_429_and_when_to_come_again(api: Caller, delayq: Broker, settings: Any) -> None:

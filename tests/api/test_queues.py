@@ -16,8 +16,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.redis import gather
 from django_delayq.core.settlement import bury
 from django_delayq.models import OutboxJob
-
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 NO_LIMITS = {"max_length": None, "morgue_max": None, "morgue_ttl": None, "priorities": "strict", "starve_after": None}
 NOTHING = {"delayed": 0, "ready": 0, "reserved": 0, "gated": 0, "failed": 0, "morgue": 0}

@@ -8,8 +8,8 @@ import pytest
 
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.settlement import bury, fail
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .routes import Route, all_routes, ask, picture
 
 ROUTES = all_routes()

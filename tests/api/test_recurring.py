@@ -10,8 +10,7 @@ import pytest
 from django_delayq import task
 from django_delayq.core import recurring_pauses
 from django_delayq.core.task import registry
-
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 NAME = "shop.nightly"
 

@@ -40,8 +40,8 @@ from schemathesis.specs.openapi.checks import (
 
 from django_delayq import connections
 from django_delayq.api.components import CODES
+from tests.support.api_caller import ALL, Caller
 
-from .conftest import ALL, Caller
 from .world import CANCEL, IDS, QUEUES, SECRET, SYNC, WORKER, World, tasks
 
 # Timers of the process (a connection's age, a pause before a retry) draw from `random` while an example is made.

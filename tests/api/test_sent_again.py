@@ -17,10 +17,10 @@ from django_delayq.core.job import Job, NewJob
 from django_delayq.core.settlement import ack
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.row_verbs import Target
+from tests.support.api_caller import Caller
 
 from ..support.redis_box import RedisBox
 from ..support.tcp_proxy import TcpProxy
-from .conftest import Caller
 from .errands import bury, carry, keep, keys_of, live, put, waiting
 
 pytestmark = pytest.mark.one_server("the line is that to one server")

@@ -18,8 +18,8 @@ from django_delayq.api.serializers.produce import BytesSerializer, CallSerialize
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_key
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import carry, collect
 
 pytestmark = pytest.mark.django_db

@@ -7,8 +7,7 @@ from typing import Any
 from django_delayq import status
 from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import bury
-
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 
 def seed(broker: Any) -> None:

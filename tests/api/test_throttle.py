@@ -9,8 +9,8 @@ import pytest
 from django.core.cache import cache
 
 from django_delayq.core.broker import Broker
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
 from .errands import waiting
 
 JOBS = "v1/queues/errands/jobs"

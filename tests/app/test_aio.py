@@ -33,6 +33,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.core.broker import Broker
+from django_delayq.outbox import row_verbs
 from django_delayq.scheduling import aio, event_loop, verbs
 from django_delayq.scheduling.handle import JobHandle
 
@@ -109,7 +110,7 @@ def test_the_loop_goes_on_while_redis_is_asked(monkeypatch: pytest.MonkeyPatch) 
         assert answered.wait(10)
         return "done"
 
-    monkeypatch.setattr(verbs, "cancel", slow)
+    monkeypatch.setattr(row_verbs, "apply", slow)
 
     async def live() -> object:
         waiting = asyncio.ensure_future(acancel("x"))

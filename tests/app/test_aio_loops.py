@@ -127,7 +127,7 @@ def test_a_durable_job_gets_its_row_in_the_thread_of_sync_code(hops: list[str]) 
         return found
 
     assert asyncio.run(main()) == ["created", True, "cancelled"]
-    assert hops == ["schedule_call", "cancel", "close"]
+    assert hops == ["schedule_call", "apply", "close"]
 
 
 @pytest.fixture

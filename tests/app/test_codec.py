@@ -25,6 +25,7 @@ from django_delayq.core.job import Undecodable
 from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
+from django_delayq.status.job_content import split_call
 from django_delayq.worker import Worker
 
 HERE = "tests.app.test_codec"
@@ -171,7 +172,7 @@ def test_people_see_the_arguments_as_json(send: Any, unite: Any) -> None:
     handle = schedule(send, 5, day=date(2030, 1, 1), delay=60)
     view = get_job(handle)
     assert view is not None and decode_args(view.job.args) == ([5], {"day": date(2030, 1, 1)})
-    assert content.split_call(view.job.args) == ([5], {"day": {"$d": "2030-01-01"}})
+    assert split_call(view.job.args) == ([5], {"day": {"$d": "2030-01-01"}})
     assert json.loads(content.json_text(encode({"a": 1}))) == {"a": 1}
     assert [found.id for found in connections.broker().inspector.search("default", "2030-01-01")] == [handle.id]
 

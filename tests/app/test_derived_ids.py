@@ -111,7 +111,23 @@ def test_an_option_of_another_system_is_answered_with_ours(name: str, ours: str)
         schedule_many(note, [{"args": ["x"], name: 5}])
 
 
-@pytest.mark.parametrize("name", ["delay", "apply_async", "enqueue", "send", "perform_async"])
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("bind", "current_job"), ("max_retries", "max_attempts="), ("time_limit", "timeout="), ("queue_name", "queue=")],
+)
+def test_an_option_of_another_systems_task_is_answered_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(Misconfigured, match=f"unknown option '{name}'. Here that is {ours}"):
+        task(name="derived.foreign", **{name: 5})(lambda: None)  # type: ignore[call-overload]
+
+
+def test_an_option_in_place_of_an_argument_is_answered_with_the_call_that_takes_it() -> None:
+    with pytest.raises(
+        TypeError, match=r"argument 'delay' .*\. As an option: schedule\(…, delay=…\), or using\(delay=…\)"
+    ):
+        note.schedule("x", delay=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "s", "enqueue", "send", "perform_async", "perform_in"])
 def test_a_method_of_another_system_is_answered_with_ours(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"task deeds.note has no {name}\(\); call schedule\(note, …, delay=…\)"):
         getattr(note, name)

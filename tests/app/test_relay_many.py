@@ -184,10 +184,10 @@ def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
 
 
 def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "CLAIM", 0.3)
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
     stage.move(row.due_ms + 60_000)
     stage.write("order-5")
+    monkeypatch.setattr(claims, "CLAIM", 0.3)
     sleeper = stage.relay()
     hand = sleeper._outbox.claim(10, stage.broker)
     assert len(hand.rows) == 2

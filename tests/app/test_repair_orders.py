@@ -192,14 +192,14 @@ def test_an_error_is_seen_and_the_order_is_tried_again_until_it_has_failed(
     made = order("discard", MorgueJob, {})
 
     def broken(rows: Any) -> Any:
-        raise QueueUnavailable("Redis is away")
+        raise QueueUnavailable("Redis is \0away")
 
     with monkeypatch.context() as patch:
         patch.setattr(actions, "discard", broken)
         with pytest.raises(QueueUnavailable):
             orders.carry_out(str(made.pk))
     found = BulkAction.objects.get()
-    assert (found.state, found.error) == ("waiting", "QueueUnavailable: Redis is away")
+    assert (found.state, found.error) == ("waiting", "QueueUnavailable: Redis is \u2400away")
     for _ in range(10):
         job = Queue("delayq").reserve_id(f"order-{made.pk}", early=True)
         assert job is not None and job.fail(QueueUnavailable("for good"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -18,6 +18,15 @@ from tests.support.redis_box import RedisBox
 from .bulk_stage import ProgressLog, bury_all
 from .stage import LEASE, Stage
 from .world import read_world
+
+#: jobs that one script may move
+MOST_AT_ONCE = 500
+
+
+def cpu_seconds(broker: Broker) -> float:
+    """Return the processor's time that Redis has used so far."""
+    used = broker.client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def test_all_waiting_jobs_are_cancelled_and_no_others(wide: Stage) -> None:
@@ -82,12 +91,6 @@ def test_t33_a_job_is_never_moved_to_a_later_time(stage: Stage) -> None:
     assert all(after[ident] <= before[ident] for ident in before)
 
 
-def cpu_seconds(broker: Broker) -> float:
-    """Return the CPU time of the server so far."""
-    cpu = broker.client.info("cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
-
-
 def test_t33_a_hundred_thousand_jobs_run_now_without_a_long_script(redis_factory: Callable[..., RedisBox]) -> None:
     box = redis_factory()
     connection = connect(RedisConfig.parse(box.url))
@@ -97,13 +100,15 @@ def test_t33_a_hundred_thousand_jobs_run_now_without_a_long_script(redis_factory
     queue.count_many(NewJob(f"{n:06}", "work", delay_ms=3_600_000 + n * 7 % total) for n in range(total))
     due = [queue.shard(number).names["due.4"] for number in queue.numbers]
     before = [broker.client.zrange(key, 0, -1) for key in due]
-    spent = [cpu_seconds(broker)]
-    told = ProgressLog(lambda: spent.append(cpu_seconds(broker)))
+    used = cpu_seconds(broker)
+    told = ProgressLog()
     assert bulk.run_all_now(queue, progress=told) == {"moved": total}
+    moved = [now - then for (then, _), (now, _) in pairwise([(0, 0), *told.steps])]
+    assert max(moved) <= MOST_AT_ONCE
+    # The time of Redis's processor, not that of a clock: a machine that is busy elsewhere stops Redis now and then.
+    used = cpu_seconds(broker) - used
     assert told.steps[-1] == (total, total)
-    # Not the slow log, which also counts the time in which a busy machine runs other processes.
-    long = [step for step in itertools.pairwise(spent) if step[1] - step[0] > 0.010]
-    assert len(long) <= len(told.steps) // 20
+    assert used / len(moved) < 0.010, f"{used} s for {len(moved)} scripts"
     assert [broker.client.zrange(key, 0, -1) for key in due] == before
     counts = broker.inspector.counts("q")
     assert counts.ready + counts.delayed == total

@@ -10,6 +10,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
+from django_delayq.core.operations import job_reader
 from django_delayq.core.operations.inspector import JobView, Lease
 
 from .stage import LEASE, T0, Stage
@@ -115,6 +116,27 @@ def test_all_queues_are_counted_in_one_go(broker: Broker) -> None:
     assert broker.queue_names() == [f"q{n}" for n in range(5)]
     broker.client.script_flush()
     assert sum(counts.ready for counts in broker.inspector.all_counts()) == 10
+
+
+def test_many_shards_are_counted_together_whichever_queues_there_are(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "COUNTED_TOGETHER", 4)
+    for place, name in enumerate("abcd", 1):
+        broker.queue(name, shards=3).schedule_many(
+            NewJob(f"{name}{n}", "t", delay_ms=60_000) for n in range(10 * place)
+        )
+
+    def counted(*names: str) -> list[int]:
+        return [one.delayed for one in broker.inspector.all_counts(queues=[broker.queue(name) for name in names])]
+
+    assert counted("a", "b", "c", "d") == [10, 20, 30, 40]
+    monkeypatch.setattr(job_reader, "COUNTED_TOGETHER", 32)
+    # The first and the last shard of these calls are the same.
+    assert (counted("a", "b", "d"), counted("a", "c", "d")) == ([10, 20, 40], [10, 30, 40])
+    assert [one.delayed for one in broker.inspector.count_each_shard(broker.queue("a"), broker.queue("a").numbers)] == [
+        broker.inspector.count_shards(broker.queue("a"), [number]).delayed for number in broker.queue("a").numbers
+    ]
 
 
 def test_failed_jobs_are_paged_by_failures_and_by_time(stage: Stage) -> None:

@@ -177,6 +177,13 @@ def test_only_a_local_limit_wakes_another_consumer_for_what_was_parked(stage: St
     assert stage.broker.client.llen(wake) <= 1
 
 
+def test_a_tick_reports_that_jobs_are_parked_or_wait_for_quarantine(behind: Stage) -> None:
+    tick = behind.queue.tick(0)
+    assert (tick.next_due_ms, tick.set_aside) == (None, True)
+    assert len(behind.take(10)) == 3
+    assert not behind.queue.tick(0).set_aside
+
+
 def test_fsck_finds_and_mends_a_parked_job_without_order(behind: Stage) -> None:
     behind.broker.client.zpopmin(behind.key("parked_order"))
     behind.broker.client.zadd(behind.key("parked_order"), {b"\1\0\5" + b"\0" * 8 + b"ghost": 0})

@@ -18,6 +18,7 @@ from django_delayq.core.redis.connection import Connection
 from django_delayq.core.redis.faults import Fault, classify
 
 from ..support.cluster_box import ClusterBox
+from ..support.processes import wait_until
 from ..support.redis_box import RedisBox
 
 Factory = Callable[..., RedisBox]
@@ -196,3 +197,57 @@ def test_a_child_after_a_fork_has_connections_of_its_own(redis_url: str, prefix:
     assert theirs != mine
     assert act(2) == "created"
     assert client.client_id() == mine
+
+
+# --- the end
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["a plain command", "a packed call"])
+def test_closing_lets_the_calls_of_other_threads_end_and_then_closes_their_connections(
+    redis_factory: Factory, opened: Opener, prefix: str, packed: bool
+) -> None:
+    box = redis_factory()
+    connection = opened(box.url)
+    act = schedule(connection, prefix)
+    act(0)
+    before = connections_to(box)
+    assert before == 1
+
+    def close_in_between() -> None:
+        pool = connection.pool(b"any")
+        wait_until(lambda: pool.in_use == 1, what="the call")
+        connection.close()
+        box.resume()
+
+    box.pause()
+    assert at_once(1, act if packed else lambda _number: connection.client.ping(), close_in_between) == []
+    wait_until(lambda: connections_to(box) == 0, what="the end of the connections")
+    assert act(7) == "created"
+
+
+def test_on_a_cluster_closing_lets_the_calls_of_other_threads_end(cluster_box: ClusterBox, opened: Opener) -> None:
+    cluster_box.flush()
+    connection = opened(cluster_box.setting)
+    others = [connections_to(box) for box in cluster_box.boxes]
+    act = schedule(connection, "end", shards=6)
+    begun, closed = threading.Event(), threading.Event()
+
+    def schedule_meanwhile(_number: int) -> None:
+        for job in range(100, 110):
+            act(job)
+        begun.set()
+        job = 110
+        while not closed.is_set() or job < 120:
+            act(job)
+            job += 1
+
+    def close_often() -> None:
+        begun.wait(30)
+        for _ in range(50):
+            connection.close()
+        closed.set()
+
+    assert at_once(1, schedule_meanwhile, close_often) == []
+    assert act(0) == "created"
+    connection.close()
+    wait_until(lambda: [connections_to(box) for box in cluster_box.boxes] == others, what="their end")

@@ -72,8 +72,8 @@ def test_without_counts_there_is_no_quantile() -> None:
     total = histogram([5])
     for broken in ([], [1, 2], ()):
         histograms.add(total, broken)
-    histograms.add_all(total, [None, [], [1] * 33])
-    histograms.add_all(total, [])
+    histograms.add(total, None, [], [1] * 33)
+    histograms.add(total)
     assert total == histogram([5])
 
 

@@ -38,7 +38,7 @@ def test_the_status_shows_what_a_worker_ignores(delayq: Broker) -> None:
 def test_a_queue_is_paused_for_a_time(delayq: Broker) -> None:
     schedule(note, "1")
     before = delayq.now_ms()
-    assert "default is paused: new jobs are refused; in ends at 20" in run(
+    assert "default is paused: new jobs are refused until 20" in run(
         "delayq_queue", "pause", "default", "--in", "--for", "10m"
     )
     end = delayq.queue("default").layout["until"]["in"]

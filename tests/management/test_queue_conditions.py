@@ -73,7 +73,7 @@ def test_the_jobs_that_match_are_cancelled(delayq: Broker) -> None:
     )
     assert waiting(delayq) == ["south-1", "north-2"]
     assert json.loads(run("cancel", "default", "--text", "to north", "--yes", "--json")[0]) == {"cancelled": 1}
-    assert run("cancel", "default", "--text", "to north", "--yes")[0].strip() == "nothing to do"
+    assert run("cancel", "default", "--match", "to north", "--yes")[0].strip() == "nothing to do"
     assert waiting(delayq) == ["south-1"]
 
 

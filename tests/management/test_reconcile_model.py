@@ -87,6 +87,7 @@ def test_what_is_missing_is_found_exactly_and_restored_once(
         "first": sorted(map(name, pks[4:])),
         "outcomes": {},
     }
+    assert call(*ROWS, *JOBS, "--dry-run")[0] == "dry run: 2 missing\n"
     assert {*waiting(delayq, queue.name)} == {name(pks[0])}, "a dry run changes nothing"
     assert reconcile()["outcomes"] == {"created": 2}
     there = waiting(delayq, queue.name)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_delayq import Queue, get_job, schedule, schedule_many
-from tests.api.conftest import Caller, api, caller  # noqa: F401 - fixtures
+from tests.support.api_caller import Caller
 from tests.worker.support import eventually
 
 from .deeds import fall, first, later, note, seen, unite
@@ -224,7 +224,7 @@ def test_a_trace_header_of_a_request_reaches_the_jobs_of_the_http_api(
     traced: InMemorySpanExporter,
     work_off: Callable[..., None],
     settings: Any,
-    api: Caller,  # noqa: F811
+    api: Caller,
 ) -> None:
     settings.MIDDLEWARE = ["tests.metrics.site.telemetry.traced", *settings.MIDDLEWARE]
     schedule(note, "makes the queue")
@@ -247,7 +247,7 @@ def test_a_trace_header_of_a_request_reaches_the_jobs_of_the_http_api(
 def test_a_program_names_its_trace_in_the_body_of_the_http_api(
     traced: InMemorySpanExporter,
     work_off: Callable[..., None],
-    api: Caller,  # noqa: F811
+    api: Caller,
     several: bool,
 ) -> None:
     schedule(note, "makes the queue")

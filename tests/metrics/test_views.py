@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import connections, schedule
 from django_delayq.metrics import measuring, views
-from tests.api.conftest import ALL, Caller, api, caller  # noqa: F401 - fixtures
+from tests.support.api_caller import Caller
 from tests.support.redis_box import RedisBox
 
 from .deeds import note
@@ -37,7 +37,7 @@ def ask(who: Caller | None = None, *, accept: str = "*/*", path: str = "/delayq/
     return Client().generic(method, path, headers=headers)
 
 
-def test_who_may_view_the_api_may_read_the_metrics(caller: Callable[..., Caller]) -> None:  # noqa: F811
+def test_who_may_view_the_api_may_read_the_metrics(caller: Callable[..., Caller]) -> None:
     schedule(note, "one")
 
     answers = {actions: ask(caller(*actions)).status_code for actions in ((), ("view",), ("produce",))}
@@ -45,14 +45,14 @@ def test_who_may_view_the_api_may_read_the_metrics(caller: Callable[..., Caller]
     assert answers == {(): 403, ("view",): 200, ("produce",): 403}
 
 
-def test_nobody_is_told_how_to_come_in(caller: Callable[..., Caller]) -> None:  # noqa: F811
+def test_nobody_is_told_how_to_come_in(caller: Callable[..., Caller]) -> None:
     answer = ask(caller(anonymous=True), accept=PROMETHEUS)
 
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Token")
     assert answer.json()["code"] == "not_authenticated"
 
 
-def test_the_project_has_a_word_in_it(caller: Callable[..., Caller], settings: Any) -> None:  # noqa: F811
+def test_the_project_has_a_word_in_it(caller: Callable[..., Caller], settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{__name__}.refuse"}}
 
     assert ask(caller("view")).status_code == 403
@@ -85,7 +85,7 @@ def test_public_metrics_need_no_token(delayq: Any, settings: Any) -> None:
     ],
 )
 def test_the_format_is_the_one_that_was_asked_for(
-    caller: Callable[..., Caller],  # noqa: F811
+    caller: Callable[..., Caller],
     accept: str,
     content_type: str,
     end: bytes,
@@ -99,12 +99,12 @@ def test_the_format_is_the_one_that_was_asked_for(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
-def test_it_is_only_read(caller: Callable[..., Caller], method: str) -> None:  # noqa: F811
+def test_it_is_only_read(caller: Callable[..., Caller], method: str) -> None:
     assert ask(caller("view"), method=method).status_code == 405
 
 
 def test_a_scraper_is_not_sent_to_the_login_of_the_project(
-    caller: Callable[..., Caller],  # noqa: F811
+    caller: Callable[..., Caller],
     settings: Any,
 ) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]

@@ -75,7 +75,7 @@ def frame(spark: SparkSession, sql: str = "SELECT 7 AS pk, date '2026-11-21' AS 
     ],
 )
 def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, ident: str | None) -> None:
-    made = jobs(spark.sql(sql), ident=template, due=None, opened_ms=0)
+    made = jobs(spark.sql(sql), BulkOptions(queue="sms", id=template), 0)
     assert [row["id"] for row in made.toArrow().to_pylist()] == [ident]
 
 
@@ -95,7 +95,7 @@ def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, i
 def test_ids_that_cannot_be_are_refused(spark: SparkSession, template: str, words: str) -> None:
     rows = frame(spark, "SELECT 7 AS pk, current_date() AS day, 1D AS f, now() AS t")
     with pytest.raises(Misconfigured) as caught:
-        jobs(rows, ident=template, due=None, opened_ms=0)
+        jobs(rows, BulkOptions(queue="sms", id=template), 0)
     assert words in str(caught.value)
 
 
@@ -120,7 +120,7 @@ def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, 
         "SELECT 7 AS pk, timestamp '2030-01-02T03:04:05.678Z' AS at, 123 AS ms, 'tomorrow' AS none, "
         "'2030-01-02T04:04:05.678+01:00' AS text, '2030-01-02 03:04:05' AS utc",
     )
-    (row,) = jobs(rows, ident="{pk}", due=due, opened_ms=1_000).toArrow().to_pylist()
+    (row,) = jobs(rows, BulkOptions(queue="sms", id="{pk}", due=due), 1_000).toArrow().to_pylist()
     found = row["due_ms"] if "due_ms" in row else row["due"]
     assert (int(found.timestamp() * 1000) if isinstance(found, datetime) else found) == ms
 
@@ -139,7 +139,7 @@ def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, 
 )
 def test_due_times_that_cannot_be_meant_are_refused(spark: SparkSession, due: str, words: str) -> None:
     with pytest.raises(Exception, match=r".") as caught:
-        jobs(frame(spark), ident="{pk}", due=due, opened_ms=0)
+        jobs(frame(spark), BulkOptions(queue="sms", id="{pk}", due=due), 0)
     assert words in str(caught.value)
 
 

@@ -303,6 +303,21 @@ def test_a_subcommand_that_cannot_look_for_itself_is_cut_short(root: Path, delay
     assert spark.range(3).count() == 3
 
 
+def test_a_dry_run_that_is_cut_short_was_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not failed, as the error of Spark's cancelled jobs would say."""
+
+    def cut(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("Job 5 cancelled")
+
+    monkeypatch.setattr("django_delayq.management.pipeline.common.session", cut)
+    (tmp_path / "rows.csv").write_text("pk\n1\n")
+    words = ("--task", "shop.report", "--id", "{pk}", "--due", "+1h", "--dry-run")
+    with pytest.raises(CommandError, match="stopped by SIGTERM") as error:
+        run("bulk", str(tmp_path / "rows.csv"), "--schema", "pk LONG", *words)
+    assert error.value.returncode == 4
+
+
 TWICE = """
 import os, signal, sys, time
 from django_delayq.management.pipeline.stopping import StopRequest

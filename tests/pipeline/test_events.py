@@ -99,7 +99,7 @@ def test_a_smaller_schema_reads_only_these_columns(
         ("j1", 0),
         ("j2", 0),
     ]
-    with pytest.raises(PySparkException, match="no column colour"):
+    with pytest.raises(PySparkException, match="no column 'colour'"):
         reader.schema("colour string").load().collect()
 
 

@@ -23,19 +23,19 @@ Spawn = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.mark.parametrize(
-    ("master", "local", "here"),
+    ("master", "here"),
     [
-        ("local", True, True),
-        ("local[*,4]", True, True),
-        ("local-cluster[2,1,1024]", False, True),
-        ("spark://host:7077", False, False),
-        ("yarn", False, False),
-        ("k8s://https://host", False, False),
+        ("local", True),
+        ("local[*,4]", True),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://host:7077", False),
+        ("yarn", False),
+        ("k8s://https://host", False),
     ],
 )
-def test_only_a_driver_whose_executors_are_here_hides_behind_the_loopback(master: str, local: bool, here: bool) -> None:
+def test_only_a_driver_whose_executors_are_here_hides_behind_the_loopback(master: str, here: bool) -> None:
     options = SessionOptions(master=master)
-    assert (options.is_local, options.on_this_machine) == (local, here)
+    assert options.on_this_machine is here
     assert ("spark.driver.host" in settings(options)) is here
     assert settings(options)["spark.master"] == master
 

@@ -17,7 +17,7 @@ from django_delayq.pipeline import upkeep
 from django_delayq.pipeline.day_hours import whole
 from django_delayq.pipeline.history import read
 from django_delayq.pipeline.store import Store
-from django_delayq.pipeline.tables import FORMS, Step, Table, days_of, no_step
+from django_delayq.pipeline.tables import FORMS, Step, Table, days_of, ignore
 
 from .history_stage import DAY, Row, at, event, frame
 
@@ -38,7 +38,7 @@ def table(root: Path) -> Table:
     return open_table(root)
 
 
-def open_table(root: Path, step: Step = no_step) -> Table:
+def open_table(root: Path, step: Step = ignore) -> Table:
     return Table(Store(str(root)), "events", step)
 
 

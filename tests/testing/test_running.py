@@ -95,6 +95,14 @@ def test_retries_follow_the_back_off_until_the_morgue(delayq_fake: Fake, done: l
     assert done == []
 
 
+def test_an_error_that_is_raised_several_times_has_the_traceback_of_one_attempt(delayq_fake: Fake) -> None:
+    schedule(note, "x", id="1")
+    delayq_fake.fail_next(note, ConnectionError("away"), times=3)
+    run_due(until=10 * MINUTE, raise_errors=False)
+    (buried,) = scheduled_jobs(state="morgue")
+    assert buried.error["traceback"].count("in raise_next") == 1
+
+
 @pytest.mark.parametrize(
     ("verdict", "outcome", "state", "delay"),
     [("retry", "failed", "delayed", 5), ("release", "released", "delayed", 7), ("bury", "buried", "morgue", None)],

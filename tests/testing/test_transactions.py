@@ -30,6 +30,16 @@ def test_in_a_testcase_jobs_wait_for_a_commit_that_never_comes_and_are_told_of(d
 
 
 @pytest.mark.django_db
+def test_running_nothing_because_of_a_missing_commit_is_warned_of(delayq_fake: Fake, done: list[Any]) -> None:
+    pending = "immediate\\(\\) did not run every job: 1 job waits for the commit"
+    with pytest.warns(UserWarning, match=pending), delayq_fake.immediate():
+        schedule(note, "x")
+    with pytest.warns(UserWarning, match=r"run_due\(\) ran no job: 1 job waits for the commit \(schedule works.note"):
+        assert not run_due()
+    assert done == []
+
+
+@pytest.mark.django_db
 def test_captured_callbacks_send_them(
     delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:

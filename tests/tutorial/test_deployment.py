@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from django.core.management import load_command_class
 
+from django_delayq.api.views import health
+
+from ..support.redis_box import RedisBox
 from ..testing.project import ROOT
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
@@ -43,6 +49,70 @@ def test_compose_and_kubernetes_are_well_formed(block: str) -> None:
     parts = list(yaml.safe_load_all(block))
 
     assert all("services" in part or {"apiVersion", "kind", "metadata", "spec"} <= part.keys() for part in parts)
+
+
+def test_compose_names_only_what_it_declares() -> None:
+    (compose,) = (yaml.safe_load(block) for block in blocks("yaml") if "services:" in block)
+    services = compose["services"]
+    mounted = {one.partition(":")[0] for service in services.values() for one in service.get("volumes", ())}
+
+    assert all({"image", "build"} & service.keys() for service in services.values())
+    assert {name for service in services.values() for name in service.get("depends_on", ())} <= services.keys()
+    assert mounted == compose["volumes"].keys()
+
+
+def test_the_pods_of_kubernetes_are_selected_and_probed() -> None:
+    deployments = [part for block in blocks("yaml") if "apiVersion" in block for part in yaml.safe_load_all(block)]
+    probes = {path.pattern._route for path in health.urlpatterns}  # type: ignore[union-attr]
+
+    assert [part["metadata"]["name"] for part in deployments] == ["booking-worker", "booking-web"]
+    for part in deployments:
+        spec = part["spec"]
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+        for container in spec["template"]["spec"]["containers"]:
+            asked = [container[name]["httpGet"] for name in ("readinessProbe", "livenessProbe") if "ports" in container]
+            assert all(probe["path"].removeprefix("/delayq/") in probes for probe in asked)
+            assert all(probe["port"] == container["ports"][0]["containerPort"] for probe in asked)
+
+
+def test_the_image_runs_the_worker_as_an_ordinary_user_and_gets_its_signals() -> None:
+    (text,) = blocks("dockerfile")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    instructions = [name for name, _ in lines]
+    command = json.loads(lines[-1][1])
+
+    assert instructions == ["FROM", "ENV", "RUN", "WORKDIR", "COPY", "RUN", "COPY", "USER", "CMD"]
+    assert re.fullmatch(r"python:3\.\d+-slim", lines[0][1])
+    assert f"useradd --create-home {lines[-2][1]}" in lines[2][1]
+    assert command[:3] == ["python", "manage.py", "delayq_worker"]
+
+
+def test_supervisord_gets_options_that_it_has() -> None:
+    (text,) = (block for block in blocks("ini") if block.startswith("[program:"))
+    config = configparser.RawConfigParser(inline_comment_prefixes=(";",))
+    config.read_string(text)
+    program = dict(config["program:delayq-worker"])
+
+    known = "command directory user environment autorestart stopsignal stopwaitsecs killasgroup"
+    assert program.keys() == set(known.split())
+    assert (program["stopsignal"], program["killasgroup"]) == ("TERM", "true")
+
+
+def test_redis_takes_the_settings() -> None:
+    (text,) = (block for block in blocks("ini") if "appendonly" in block)
+    settings = dict(line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    command = re.search(r"command: redis-server (.*)", PAGE)
+    assert command is not None
+    of_compose = dict(zip(*[iter(command[1].split())] * 2, strict=True))
+
+    options: dict[str, Any] = {name.replace("-", "_"): value for name, value in settings.items()}
+    with RedisBox(**options) as box:
+        held = box.client().config_get("*")
+        assert held["appendonly"] == "yes"
+        assert held["maxmemory-policy"] == "noeviction"
+        assert held["maxmemory"] == str(1 << 30)
+    assert {name.removeprefix("--") for name in of_compose} == settings.keys() - {"tcp-keepalive"}
+    assert of_compose["--maxmemory-policy"] == settings["maxmemory-policy"]
 
 
 def test_processes_are_given_longer_than_their_grace() -> None:

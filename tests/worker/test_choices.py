@@ -13,9 +13,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.workers import CHOICES_KEPT, knows_task
 
+from .programs import Program
 from .support import config, eventually, put, registry_of, working
 from .test_orders import BEAT
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 
 def note() -> None:
@@ -73,7 +73,7 @@ def test_a_worker_that_starts_anew_serves_the_queues_of_its_options(broker: Brok
 
 
 def test_all_processes_of_a_program_watch_also_the_one_that_replaces_a_dead_one(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "wait", id="other", queue="mail")

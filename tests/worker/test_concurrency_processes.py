@@ -9,9 +9,9 @@ from collections.abc import Callable
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import fsck
 
+from .programs import Program
 from .support import config, eventually, put, working
 from .test_concurrency import Running, permits_of, registry_with
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 MakeProgram = Callable[..., Program]
 
@@ -32,7 +32,7 @@ def numbers_running(trace: list[tuple[str, str, int, int]]) -> list[int]:
 
 
 def test_a_limit_of_three_over_two_processes_is_reached_never_exceeded_and_survives_a_kill(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     broker.queue("default", shards=2)

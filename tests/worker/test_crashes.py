@@ -14,8 +14,8 @@ from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark, digest_of
 
+from .programs import Program
 from .support import eventually, make_job, places, put, put_payload, registry_of
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 
 def batches(client: redis.Redis) -> list[list[str]]:
@@ -24,7 +24,7 @@ def batches(client: redis.Redis) -> list[list[str]]:
 
 
 def test_t11_ids_that_shared_a_call_with_a_deadly_payload_run_alone_and_are_done(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     for ident in ("a", "b", "deadly", "z"):
@@ -44,7 +44,7 @@ def test_t11_ids_that_shared_a_call_with_a_deadly_payload_run_alone_and_are_done
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_t10_a_crash_in_the_last_permitted_attempt_leads_to_the_morgue(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
     merged: bool,
 ) -> None:

@@ -21,6 +21,7 @@ from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.execution import Execution
 
+from .programs import Program
 from .support import (
     config,
     eventually,
@@ -34,7 +35,6 @@ from .support import (
     run_dry,
     working,
 )
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 
 def events(broker: Broker) -> list[tuple[str, str]]:
@@ -222,7 +222,7 @@ def test_batches_are_acked_early_too(broker: Broker) -> None:
 
 
 def test_the_job_of_a_killed_process_is_lost_and_never_begins_again(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "wait_early", id="once")

@@ -11,8 +11,8 @@ from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.settlement import Settlement
 
+from .programs import Program
 from .support import eventually, places, put, put_payload
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 ENDS = "job_failed,job_buried"
 
@@ -26,7 +26,7 @@ def outcomes(broker: Broker) -> list[tuple[str, str]]:
 
 
 def test_a_crash_is_notified_by_the_supervisor(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "crash_once", id="a")
@@ -36,7 +36,7 @@ def test_a_crash_is_notified_by_the_supervisor(
 
 
 def test_poison_and_an_ignored_time_limit_are_exhausted_ends(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "always_exit", id="poison", options=b'{"max_attempts":1}')
@@ -52,7 +52,7 @@ def test_poison_and_an_ignored_time_limit_are_exhausted_ends(
 
 
 def test_of_a_job_that_was_acked_before_its_process_was_killed_there_is_an_end(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "wait_early", id="once")
@@ -76,7 +76,7 @@ def lose(broker: Broker, ident: str, task: str = "note", **options: Any) -> None
 
 
 def test_a_lease_that_ran_out_is_notified_by_one_of_several_dispatchers(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     for ident in ("a", "b"):
@@ -92,7 +92,7 @@ def test_a_lease_that_ran_out_is_notified_by_one_of_several_dispatchers(
 
 
 def test_an_end_whose_dispatcher_died_before_it_was_stored_is_notified_by_the_next_one(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     lose(broker, "a")
@@ -106,7 +106,7 @@ def test_an_end_whose_dispatcher_died_before_it_was_stored_is_notified_by_the_ne
 
 
 def test_a_lost_merged_job_is_notified_with_its_payloads(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put_payload(broker, "explode", "a", "fine", options=b'{"max_attempts":1}')
@@ -117,7 +117,7 @@ def test_a_lost_merged_job_is_notified_with_its_payloads(
 
 
 def test_what_a_lost_machine_had_begun_after_an_early_ack_is_found_by_a_dispatcher(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     queue = broker.queue("default")

@@ -20,8 +20,8 @@ from django_delayq.worker.metrics_flusher import MetricsFlusher
 from django_delayq.worker.redis_health import RedisHealth
 from tests.support.redis_box import RedisBox
 
+from .programs import Program
 from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 
 def counts(figures: Figures) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
@@ -81,7 +81,7 @@ def test_jobs_that_are_acked_before_they_begin_are_counted_when_they_end(broker:
 
 
 def test_the_run_that_killed_its_process_is_counted_by_the_supervisor(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "crash_once")

@@ -23,6 +23,7 @@ from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
 
+from .programs import Program
 from .support import (
     DEADLINE,
     config,
@@ -35,7 +36,6 @@ from .support import (
     registry_of,
     working,
 )
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 #: s; workers of these tests announce themselves so often
 BEAT = 0.05
@@ -179,7 +179,7 @@ def test_a_board_carries_the_stronger_of_two_wishes() -> None:
 
 
 def test_all_processes_of_a_program_that_is_told_to_stop_end_with_their_grace(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     """Each of them is told, as a person does who stops all that he sees; that is not a second signal: not at once."""
@@ -198,7 +198,7 @@ def test_all_processes_of_a_program_that_is_told_to_stop_end_with_their_grace(
 
 
 def test_all_processes_of_a_program_drain_when_one_is_told_to(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "wait", id="a")
@@ -243,7 +243,7 @@ def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Bro
 
 @pytest.mark.parametrize("word", ["stop", "drain"])
 def test_a_program_without_a_supervisor_does_so_itself(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
     word: str,
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_program_without_a_supervisor_does_so_itself(
 
 
 def test_a_signal_behind_the_word_stop_does_not_end_a_program_at_once(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
 ) -> None:
     put(broker, "wait", id="a")

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.faults import Backoff, Fault
 from django_delayq.worker import Hooks, Worker
-from django_delayq.worker.dispatcher import ShardPoller
+from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
+from django_delayq.worker.loop import Loop
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.redis_health import RedisHealth
@@ -147,6 +150,25 @@ def test_a_worker_that_is_started_without_redis_waits_for_it(redis_factory: Call
     opener.join()
     assert ran == [1]
     connection.close()
+
+
+def test_only_a_call_to_redis_ends_an_outage(broker: Broker) -> None:
+    """A turn of a loop that sends no command says nothing about Redis."""
+    health = RedisHealth()
+    health.failed("fetch loop", QueueUnavailable("away"))
+    turns: SimpleQueue[None] = SimpleQueue()
+
+    def queues() -> list[Queue]:
+        turns.put(None)
+        return []
+
+    loop = Loop("epoch-cleanup", EpochCleanup(broker, queues), health)
+    loop.start()
+    turns.get(timeout=DEADLINE)
+    loop.ring()
+    turns.get(timeout=DEADLINE)  # the first turn is over
+    loop.close()
+    assert health.lasting() > 0
 
 
 class BrokenQueue:

@@ -12,15 +12,15 @@ import pytest
 
 from django_delayq.core.broker import Broker
 
+from .programs import Program
 from .support import eventually, places, put
-from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 CRASH_LIMIT = 2  # of the task "deadly"
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_innocent_job_is_buried_beside_a_poisonous_one(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
     seed: int,
 ) -> None:
@@ -30,7 +30,7 @@ def test_no_innocent_job_is_buried_beside_a_poisonous_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(20))
 def test_no_innocent_job_is_buried_beside_many_poisonous_ones(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
     round_: int,
 ) -> None:
@@ -40,7 +40,7 @@ def test_no_innocent_job_is_buried_beside_many_poisonous_ones(
 
 
 def live_beside_poison(
-    program: Callable[..., Program],  # noqa: F811
+    program: Callable[..., Program],
     broker: Broker,
     dice: random.Random,
     *,

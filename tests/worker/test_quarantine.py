@@ -18,8 +18,8 @@ from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
+from .programs import Program, alive
 from .support import DEADLINE, config, eventually, make_job, places, put, registry_of, working
-from .test_supervisor import Program, alive, program  # noqa: F401 (a fixture)
 
 MakeProgram = Callable[..., Program]
 
@@ -44,7 +44,7 @@ def kill_the_process_of(begun: list[tuple[str, str, int, int]]) -> int:
     return pid
 
 
-def test_twenty_short_jobs_behind_five_suspects_do_not_wait(program: MakeProgram, broker: Broker) -> None:  # noqa: F811
+def test_twenty_short_jobs_behind_five_suspects_do_not_wait(program: MakeProgram, broker: Broker) -> None:
     for number in range(5):
         put(broker, "wait", id=f"suspect-{number}")
     running = program(threads=5)
@@ -64,7 +64,7 @@ def test_twenty_short_jobs_behind_five_suspects_do_not_wait(program: MakeProgram
 
 
 def test_six_jobs_of_a_killed_child_run_again_each_in_a_process_of_its_own_as_many_at_once_as_allowed(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     for number in range(6):
@@ -88,7 +88,7 @@ def test_six_jobs_of_a_killed_child_run_again_each_in_a_process_of_its_own_as_ma
 
 
 def test_a_job_that_died_with_its_process_alone_is_in_quarantine_too_so_that_it_kills_no_other(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     put(broker, "wait", id="alone")
@@ -105,7 +105,7 @@ def test_a_job_that_died_with_its_process_alone_is_in_quarantine_too_so_that_it_
     assert running.wait() == 0
 
 
-def test_the_loss_of_a_host_is_counted_and_quarantines_nothing(program: MakeProgram, broker: Broker) -> None:  # noqa: F811
+def test_the_loss_of_a_host_is_counted_and_quarantines_nothing(program: MakeProgram, broker: Broker) -> None:
     for number in range(3):
         put(broker, "wait", id=f"held-{number}")
     gone = program(threads=3, lease=1500, heartbeat=0.2)
@@ -128,7 +128,7 @@ def test_the_loss_of_a_host_is_counted_and_quarantines_nothing(program: MakeProg
 
 
 def test_jobs_that_wait_for_quarantine_are_found_by_a_supervisor_that_did_not_put_them_there(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     quarantined(broker, "note", id="left behind")
@@ -141,7 +141,7 @@ def test_jobs_that_wait_for_quarantine_are_found_by_a_supervisor_that_did_not_pu
     assert running.wait() == 0
 
 
-def test_a_quarantine_process_takes_the_next_job_and_ends_when_none_comes(program: MakeProgram, broker: Broker) -> None:  # noqa: F811
+def test_a_quarantine_process_takes_the_next_job_and_ends_when_none_comes(program: MakeProgram, broker: Broker) -> None:
     quarantined(broker, "note", id="first")
     running = program(idle=3.0)
     (first,) = running.await_words("ran")
@@ -157,7 +157,7 @@ def test_a_quarantine_process_takes_the_next_job_and_ends_when_none_comes(progra
 
 
 def test_a_stop_during_quarantine_costs_no_attempt_and_does_not_end_the_suspicion(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     quarantined(broker, "wait", id="suspect")
@@ -170,7 +170,7 @@ def test_a_stop_during_quarantine_costs_no_attempt_and_does_not_end_the_suspicio
 
 
 def test_draining_finishes_the_run_in_quarantine_and_leaves_the_other_suspects(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     for ident in ("a", "b"):
@@ -186,7 +186,7 @@ def test_draining_finishes_the_run_in_quarantine_and_leaves_the_other_suspects(
 
 
 def test_a_job_in_quarantine_that_ignores_its_time_limit_pays_for_it_and_the_next_one_runs(
-    program: MakeProgram,  # noqa: F811
+    program: MakeProgram,
     broker: Broker,
 ) -> None:
     quarantined(broker, "stubborn", id="stubborn", options=b'{"max_attempts":2}')

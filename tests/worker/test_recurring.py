@@ -6,63 +6,23 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
 from django_delayq.worker.redis_health import RedisHealth
-from tests.core.stage import T0, Stage
+from tests.core.stage import T0
 
+from .recurring_stage import EVERY, ID, Tower, recurring, work
 from .support import DEADLINE, config, eventually, working
-
-#: T0 is a tick of it
-EVERY = 100_000
-ID = "recurring:work"
-
-
-def work() -> None: ...
-
-
-def recurring(**options: Any) -> Registry:
-    """A registry with the one task ``work``, every 100 s."""
-    registry = Registry()
-    options = options if "cron" in options else {"every": EVERY / 1000, **options}
-    registry.add(Task(work, name="work", options=TaskOptions(**options)))
-    return registry
-
-
-class Tower(Stage):
-    """A stage whose clock strikes: any number of dispatchers read it."""
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker, name="default")
-
-    def dispatcher(self, **options: Any) -> RecurringTicker:
-        """One more dispatcher for the task ``work``."""
-        return RecurringTicker(self.broker, recurring(**options), clock=lambda: self.us / 1000)
-
-    def started(self, **options: Any) -> RecurringTicker:
-        """A dispatcher that was there before the next tick."""
-        made = self.dispatcher(**options)
-        made.run()
-        return made
-
-
-@pytest.fixture
-def tower(connection: Connection, prefix: str) -> Iterator[Tower]:
-    broker = Broker(connection, prefix=prefix, lease_ms=3_600_000, test_clock=True)
-    yield Tower(broker)
-    fsck.assert_invariants(broker)
-
 
 # --- a tick
 

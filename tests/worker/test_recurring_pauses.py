@@ -8,10 +8,10 @@ from django_delayq.core import recurring_pauses
 from django_delayq.core.errors import InvalidJob
 from django_delayq.worker.recurring import resume, run_now, work_of
 
-from .test_recurring import EVERY, ID, Tower, recurring, tower  # noqa: F401 (a fixture)
+from .recurring_stage import EVERY, ID, Tower, recurring
 
 
-def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower: Tower) -> None:  # noqa: F811
+def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower: Tower) -> None:
     dispatcher = tower.started()
     recurring_pauses.pause(tower.broker, "work")
     tower.wait(3 * EVERY)
@@ -23,7 +23,7 @@ def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower
     assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
 
 
-def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:  # noqa: F811
+def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:
     dispatcher = tower.started(missed="skip")
     recurring_pauses.pause(tower.broker, "work")
     tower.wait(3 * EVERY)
@@ -37,7 +37,7 @@ def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:  # n
     assert tower.picture() == {"waiting": [f"{ID} +{4 * EVERY}"]}
 
 
-def test_a_pause_survives_restarts_of_all_processes(tower: Tower) -> None:  # noqa: F811
+def test_a_pause_survives_restarts_of_all_processes(tower: Tower) -> None:
     tower.started()
     recurring_pauses.pause(tower.broker, "work")
     since = recurring_pauses.paused_since(tower.broker)
@@ -50,7 +50,7 @@ def test_a_pause_survives_restarts_of_all_processes(tower: Tower) -> None:  # no
     assert recurring_pauses.paused_since(tower.broker).keys() == {"work"}
 
 
-def test_a_pause_concerns_one_task_only(tower: Tower) -> None:  # noqa: F811
+def test_a_pause_concerns_one_task_only(tower: Tower) -> None:
     dispatcher = tower.started()
     recurring_pauses.pause(tower.broker, "other")
     tower.wait(EVERY)
@@ -58,7 +58,7 @@ def test_a_pause_concerns_one_task_only(tower: Tower) -> None:  # noqa: F811
     assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
 
 
-def test_a_job_of_an_earlier_tick_runs_during_a_pause(tower: Tower) -> None:  # noqa: F811
+def test_a_job_of_an_earlier_tick_runs_during_a_pause(tower: Tower) -> None:
     dispatcher = tower.started()
     tower.wait(EVERY)
     dispatcher.run()
@@ -66,7 +66,7 @@ def test_a_job_of_an_earlier_tick_runs_during_a_pause(tower: Tower) -> None:  # 
     assert tower.take_one().id == ID
 
 
-def test_run_now_adds_a_run_and_leaves_the_ticks_alone(tower: Tower) -> None:  # noqa: F811
+def test_run_now_adds_a_run_and_leaves_the_ticks_alone(tower: Tower) -> None:
     dispatcher = tower.started()
     work = work_of(recurring(), "work")
     now_ms = tower.us // 1000
@@ -83,7 +83,7 @@ def test_run_now_adds_a_run_and_leaves_the_ticks_alone(tower: Tower) -> None:  #
     assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
 
 
-def test_a_run_is_possible_during_a_pause(tower: Tower) -> None:  # noqa: F811
+def test_a_run_is_possible_during_a_pause(tower: Tower) -> None:
     recurring_pauses.pause(tower.broker, "work")
     assert run_now(tower.broker, work_of(recurring(), "work")) == "created"
 
@@ -93,7 +93,7 @@ def test_what_is_no_recurring_task_is_refused() -> None:
         work_of(recurring(), "nightly")
 
 
-def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:  # noqa: F811
+def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:
     dispatcher = tower.started(aliases=("shop.work",))
     recurring_pauses.pause(tower.broker, "shop.work")
     tower.wait(EVERY)
@@ -106,7 +106,7 @@ def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:  # noq
     assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
 
 
-def test_a_pause_of_a_task_that_is_gone_can_be_ended(tower: Tower) -> None:  # noqa: F811
+def test_a_pause_of_a_task_that_is_gone_can_be_ended(tower: Tower) -> None:
     recurring_pauses.pause(tower.broker, "shop.gone")
     assert resume(tower.broker, recurring(), "shop.gone") == "shop.gone"
     assert recurring_pauses.paused_since(tower.broker) == {}

@@ -49,6 +49,13 @@ def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
     assert settler.call_with_retries(failing(2), attempts) == answer
 
 
+def test_ends_are_kept_for_as_long_as_redis_is_away(settler: Settler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes a lease during an outage, however long it lasts: the end still counts when Redis is back."""
+    monkeypatch.setattr(settler._health, "lasting", lambda: 60.0)
+    attempts = [make_attempt(make_job(id="a"), deadline=time.monotonic() - 3 * LEASE)]
+    assert settler.call_with_retries(failing(2), attempts) == "answer"
+
+
 def test_what_was_given_up_is_remembered_as_ones_own(settler: Settler) -> None:
     """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
     settler.halted = True

@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
-import redis
 
 from django_delayq.core.broker import Broker
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import decide
 from django_delayq.worker.scoreboard import Mark
 
+from .programs import ROOT, Program, alive
 from .support import eventually, make_job, places, put, registry_of
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-class Program:
-    """A supervisor (or a single worker) in a process of its own, and what its jobs told."""
-
-    def __init__(self, process: subprocess.Popen[Any], client: redis.Redis) -> None:
-        self.process = process
-        self.client = client
-
-    def trace(self) -> list[tuple[str, str, int, int]]:
-        """(word, job id, attempt, pid) in the order told."""
-        lines = [entry.decode().split(":") for entry in self.client.lrange("trace", 0, -1)]
-        return [(word, ident, int(attempt), int(pid)) for word, ident, attempt, pid in lines]
-
-    def ends(self) -> list[str]:
-        """Arguments that the listeners to ends were called with, in order."""
-        return [line.decode() for line in self.client.lrange("ends", 0, -1)]
-
-    def await_words(self, word: str, count: int = 1) -> list[tuple[str, str, int, int]]:
-        """The first ``count`` entries that say ``word``."""
-        return eventually(lambda: len(found := [e for e in self.trace() if e[0] == word]) >= count and found, word)  # type: ignore[no-any-return]
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def wait(self, timeout: float = 20) -> int:
-        return int(self.process.wait(timeout))
-
-
-@pytest.fixture
-def program(
-    spawn: Callable[..., Any], redis_url: str, prefix: str, redis_client: redis.Redis
-) -> Callable[..., Program]:
-    """``program(role, grace=1, …)``: started."""
-
-    def start(
-        role: str = "supervise",
-        *,
-        patience: float = 5,
-        lease: int = 15_000,
-        idle: float = 30,
-        listen: str = "",
-        stderr: IO[bytes] | None = None,
-        **config: Any,
-    ) -> Program:
-        environment = {
-            "DQ_URL": redis_url,
-            "DQ_PREFIX": prefix,
-            "DQ_CONFIG": json.dumps(config),
-            "DQ_PATIENCE": str(patience),
-            "DQ_LEASE": str(lease),
-            "DQ_IDLE": str(idle),
-            "DQ_LISTEN": listen,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-        }
-        process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT, stderr=stderr)
-        return Program(process, redis_client)
-
-    return start
 
 
 def failures(broker: Broker, ident: str) -> int | None:
@@ -224,13 +160,6 @@ def test_children_end_when_their_supervisor_is_killed(program: Callable[..., Pro
     running.signal(signal.SIGKILL)
     running.wait()
     eventually(lambda: not alive(entry[3]))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_job_that_ignores_its_limit_is_the_only_one_to_pay(program: Callable[..., Program], broker: Broker) -> None:

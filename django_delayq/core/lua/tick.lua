@@ -3,8 +3,8 @@
 -- reaper hold after a restart of Redis (another run_id) or when the caller noticed an outage. Deletes old requests, and
 -- morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
---         leases ran out, 1 = reaper hold;
+-- Returns '<dddBBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
+--         leases ran out, 1 = reaper hold, 1 = jobs wait for quarantine or are parked;
 --         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
@@ -46,7 +46,8 @@ end
 local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local deadline = tonumber(first[2]) or -1
 local ran_out = deadline >= 0 and deadline <= now_ms
-return struct.pack('<dddBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0)
+return struct.pack('<dddBBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0,
+    head(QUARANTINE, PARKED) and 1 or 0)
   .. struct.pack('<Bc0Bc0I4I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', MARKS),
     redis.call('HLEN', BEGUN))
   .. newest(FAILED) .. newest(MORGUE) .. (meta[6] or '')

@@ -17,7 +17,7 @@ from ..records.schedule_frames import unpack_payload
 from ..redis.scripts import clear_errors
 from .counts import Counts, check_horizon
 from .job_filter import JobFilter
-from .job_reader import Call, JobReader
+from .job_reader import JobReader
 from .pages import Accepts, Page, PageRequest, read_page
 from .paging import INDEXES, Bound, Range, pack_cursor, unpack_cursor
 from .views import JobView, framed
@@ -65,18 +65,18 @@ class Inspector:
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
         """Return the joint counts of some shards of a queue, whatever their epochs."""
-        return Counts.joint(queue.name, self._reader.call_all("stats", [(queue, number, ()) for number in numbers]))
+        return Counts.joint(queue.name, self._reader.stats([(queue, number) for number in numbers]))
 
     def count_each_shard(self, queue: Queue, numbers: Sequence[int]) -> list[Counts]:
         """Return the counts of each of these shards."""
-        answers = self._reader.call_all("stats", [(queue, number, ()) for number in numbers])
+        answers = self._reader.stats([(queue, number) for number in numbers])
         return [Counts.joint(queue.name, [answer]) for answer in answers]
 
     def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False) -> list[Counts]:
         nothing = (0,) * (len(offsets) + 2)
         counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
-        calls: list[Call] = [(queue, number, offsets) for queue in queues for number in queue.numbers]
-        for (queue, number, _), answer in zip(calls, self._reader.call_all("stats", calls), strict=True):
+        places = [(queue, number) for queue in queues for number in queue.numbers]
+        for (queue, number), answer in zip(places, self._reader.stats(places, offsets), strict=True):
             counts[queue.name].add(answer)
             if by_shard:
                 counts[queue.name].shards.append((number, Counts.joint(queue.name, [answer])))

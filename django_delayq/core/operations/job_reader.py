@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..records.keys import SHARD_KEYS
+from ..records.keys import SHARD_KEYS, joint
 from ..redis.gather import gather
 from .paging import Entry, Range
 from .views import JobView, unpack_graves, unpack_views
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..broker import Broker
     from ..queue import Queue
 
+#: shards that one call counts; Redis serves others about a millisecond later
+COUNTED_TOGETHER: Final = 32
 #: queue, shard, and the further arguments of a script
 Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
 
@@ -137,6 +139,13 @@ class JobReader:
         """Run a reading script on a shard."""
         shard = queue.shard(number)
         return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
+
+    def stats(self, places: Sequence[tuple[Queue, int]], offsets: tuple[int, ...] = ()) -> list[Any]:
+        """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them."""
+        shards = [queue.shard(number) for queue, number in places]
+        together = 1 if self._broker.connection.cluster else COUNTED_TOGETHER
+        calls = [(joint(shards[start : start + together]), offsets) for start in range(0, len(shards), together)]
+        return list(chain.from_iterable(gather(self._broker, "stats", calls, shards=together)))
 
     def call_all(self, script: str, calls: Sequence[Call]) -> list[Any]:
         """Return the replies of many shards, in one round trip for each node."""

@@ -50,7 +50,7 @@ def shard_snapshots(queue: Queue) -> dict[int, ShardSnapshot]:
     queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
     snapshots = {}
     for number in queue.numbers:
-        now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = queue.call("stats", number)
+        ((now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_),) = queue.call("stats", number)
         snapshots[number] = ShardSnapshot(int(now_ms), delayed, ready + delayed, failed, morgue)
     return snapshots
 

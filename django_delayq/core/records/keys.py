@@ -65,7 +65,9 @@ Keys that expire, on which no job depends:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from ..job import PRIORITIES
@@ -110,6 +112,11 @@ class Shard:
     constants: bytes
     names: dict[str, bytes] = field(repr=False)
     fresh_keys: tuple[tuple[bytes, ...], ...] = field(repr=False)  # of schedule_fresh.lua, by priority
+
+
+def joint(shards: Sequence[Shard]) -> Shard:
+    """Return the first of these shards with the keys of all, for scripts that read several."""
+    return replace(shards[0], keys=tuple(chain.from_iterable(shard.keys for shard in shards)))
 
 
 #: field of the registry of queues: since when the producers of all queues are paused, Unix ms

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, cast
 from weakref import WeakSet
@@ -180,24 +179,27 @@ class Connection:
 
     def reconnect(self) -> None:
         """Close idle connections, so that the next command resolves the address again."""
-        client = self.__dict__.get("client")
-        if isinstance(client, redis.Redis):
-            client.connection_pool.disconnect(inuse_connections=False)
-        elif isinstance(client, RedisCluster):
-            for node in client.get_nodes():
-                if node.redis_connection is not None:
-                    node.redis_connection.connection_pool.disconnect(inuse_connections=False)
+        for pool in self._pools():
+            pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        """Close all its connections, also those of blocking clients. The next command opens new ones."""
-        for pool in list(self._waiting):
-            pool.disconnect()
+        """Close all its connections, also those of blocking clients. The next command opens new ones.
+
+        A call of another thread ends first, and then its connection is closed.
+        """
+        for waiting in list(self._waiting):
+            waiting.disconnect()
         self._loops.close()
+        for pool in self._pools():
+            pool.close()
+
+    def _pools(self) -> list[BoundedPool]:
+        """Return the pools of the client for commands, as far as there are any."""
+        if self.only_pool is not None:
+            return [self.only_pool]
         client = self.__dict__.get("client")
-        if client is not None:
-            # The client is being discarded, so errors of its peer do not matter.
-            with suppress(redis_errors.RedisError, OSError):
-                client.close()
+        nodes = [] if client is None else client.known_nodes()
+        return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
 
 
 def _pause_of_move(error: Exception, moved_by: float) -> float:

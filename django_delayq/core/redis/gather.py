@@ -23,24 +23,28 @@ if TYPE_CHECKING:
 
 #: the shard, and the further arguments of the script
 Call = tuple[Shard, tuple[Any, ...]]
-#: calls sent in one piece, 2 kB each
+#: shards whose calls are sent in one piece, 2 kB each
 PIPELINE: Final = 16_384
 
 
-def gather(broker: Broker, script: str, calls: Sequence[Call]) -> list[Any]:
+def gather(broker: Broker, script: str, calls: Sequence[Call], *, shards: int = 1) -> list[Any]:
     """Return the replies to the calls of a script, in their order.
+
+    Args:
+        shards: number of shards whose keys a call has, at most.
 
     Raises:
         QueueUnavailable, QueueFull, Misconfigured: a part of the calls failed; see :meth:`Scripts.call`.
     """
-    return _Gathering(broker, script, calls).answers()
+    return _Gathering(broker, script, calls, PIPELINE // shards).answers()
 
 
 class _Gathering:
-    def __init__(self, broker: Broker, script: str, calls: Sequence[Call]) -> None:
+    def __init__(self, broker: Broker, script: str, calls: Sequence[Call], at_once: int) -> None:
         self._broker = broker
         self._script = script
         self._calls = calls
+        self._at_once = at_once
         #: a reply, or the error in its place
         self._found: list[Any] = [None] * len(calls)
 
@@ -50,8 +54,8 @@ class _Gathering:
         with clear_errors():
             sha, _ = self._broker.scripts.loaded(self._script)
         for pool, places in self._group_by_node().items():
-            for start in range(0, len(places), PIPELINE):
-                self._call_node(pool, places[start : start + PIPELINE], sha)
+            for start in range(0, len(places), self._at_once):
+                self._call_node(pool, places[start : start + self._at_once], sha)
         return [
             self._call_alone(place) if isinstance(reply, Exception) else reply
             for place, reply in enumerate(self._found)

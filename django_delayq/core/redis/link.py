@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis import exceptions as redis_errors
 from redis.retry import Retry
@@ -155,6 +154,8 @@ class Link(_Base):
         self._max_age = max_age
         #: True while a caller holds it
         self.in_use = False
+        #: True if it is to be closed when it is released
+        self.closes = False
         #: moment (monotonic) at which it is to be replaced
         self.old_at = math.inf
         #: True if the socket's time limit may differ from ``socket_timeout``
@@ -290,11 +291,3 @@ class Link(_Base):
         if remaining <= 0:
             raise redis_errors.TimeoutError("no answer within the time that a call may take")
         return remaining if seconds is None else min(seconds, remaining)
-
-
-@cache
-def link_class(base: type) -> type[Link]:
-    """Return redis-py's class of connections as one of links."""
-    if issubclass(base, Link):
-        return base
-    return cast(type[Link], type(f"{base.__name__}Link", (Link, base), {}))

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 from weakref import WeakSet
@@ -23,7 +23,7 @@ from redis import exceptions as redis_errors
 from redis.connection import ConnectionPool
 from redis.sentinel import SentinelConnectionPool
 
-from .link import Link, deadline_of_thread, link_class
+from .link import Link, deadline_of_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class BoundedPool(ConnectionPool):
     def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
         self.limits = limits
         super().__init__(*args, **options | {"max_connections": limits.connections})
-        self.connection_class = link_class(self.connection_class)
+        self.connection_class = _link_class(self.connection_class)
 
     def __repr__(self) -> str:
         # redis-py 6 and 7 print all arguments here, the password among them.
@@ -98,6 +98,9 @@ class BoundedPool(ConnectionPool):
             if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
                 return
             connection.retry.until = None
+            if connection.closes:
+                connection.closes = False
+                connection.disconnect()
             if self._waiting:
                 self._waiting.popleft().put(connection)
                 return
@@ -106,6 +109,20 @@ class BoundedPool(ConnectionPool):
                 self._available_connections.append(connection)
             else:
                 self._available_connections.insert(0, connection)  # open ones are used first
+
+    def close(self) -> None:
+        """Close the idle connections now, and those in use as soon as their callers release them."""
+        with self._lock:
+            for link in self._links:
+                if link.in_use:
+                    link.closes = True
+                else:
+                    link.disconnect()
+
+    @property
+    def in_use(self) -> int:
+        """Number of connections that callers hold."""
+        return len(self._in_use_connections)
 
     # --- for packed calls
 
@@ -241,3 +258,11 @@ class Pending:
             return self._read(until)
         finally:
             self._release()
+
+
+@cache
+def _link_class(base: type) -> type[Link]:
+    """Return redis-py's class of connections as one of links."""
+    if issubclass(base, Link):
+        return base
+    return cast(type[Link], type(f"{base.__name__}Link", (Link, base), {}))

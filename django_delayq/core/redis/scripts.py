@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 from redis.exceptions import NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
+from ..records.keys import SHARD_KEYS
 from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
@@ -19,6 +20,8 @@ from .faults import REDIS_ERRORS, Fault, classify
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
+#: keys of a script that works on one shard, with its wake list
+_MOST_KEYS: Final = len(SHARD_KEYS) + 1
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 
 
@@ -203,7 +206,9 @@ class Scripts:
 
         Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
         """
-        if len(keys) == 1:  # soon packed, and there may be a key for each job
+        # A single key is soon packed, and there may be one for each job; the first and the last one do not identify the
+        # keys of several shards.
+        if not 1 < len(keys) <= _MOST_KEYS:
             return _pack_head(sha, keys, arguments)
         of = (sha, keys[0], keys[-1], arguments)
         head = self._heads.get(of)

@@ -200,11 +200,9 @@ class _Cluster(RedisCluster):
             node = newcomers.setdefault(node_name, ClusterNode(address, int(number)))
         return node
 
-    def close(self) -> None:
-        for node in self.__dict__.pop("_newcomers", {}).values():
-            if node.redis_connection is not None:
-                node.redis_connection.close()
-        super().close()
+    def known_nodes(self) -> list[ClusterNode]:
+        """Return the nodes of the list, and those that redirects named."""
+        return [*self.get_nodes(), *self.__dict__.get("_newcomers", {}).values()]  # type: ignore[no-untyped-call]
 
 
 @dataclass(eq=False)

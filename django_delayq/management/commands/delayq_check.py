@@ -20,7 +20,6 @@ class Command(DelayQCommand):
         "and the task names of stored jobs. Exit code 1 if there is an error."
     )
     examples = ("delayq_check", "delayq_check --deploy --fail-level warning", "delayq_check --max-outbox-age 300")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

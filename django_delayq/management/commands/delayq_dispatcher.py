@@ -20,6 +20,7 @@ class Command(DelayQCommand):
         "jobs of dead workers to their queues. Several dispatchers may run. Each delayq_worker includes one, unless it "
         "is started with --no-dispatcher."
     )
+    requires_system_checks = "__all__"
     examples = ("delayq_dispatcher", "delayq_dispatcher --queues orders,mail --log-format json")
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -18,7 +18,6 @@ class Command(DelayQCommand):
 
     help = "Checks the consistency of the data in Redis. Exit code 1 if a violation is left unrepaired."
     examples = ("delayq_fsck", "delayq_fsck --queues orders --repair")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -40,7 +41,6 @@ class Command(DelayQCommand):
         "delayq_morgue retry --queue orders --task shop.remind --buried-from 2030-01-31T00:00:00Z",
         "delayq_morgue discard --all --older-than 2592000",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -134,13 +134,7 @@ class Command(DelayQCommand):
         """Retry or discard these jobs of a queue."""
         if action == "discard":
             return bulk.discard_many(queue, jobs, progress=progress)
-        return bulk.kick_many(
-            queue,
-            jobs,
-            delay_ms=int(options["delay"] * 1000),
-            replace=options["replace"],
-            progress=progress,
-        )
+        return bulk.kick_many(queue, jobs, **_kick_options(options), progress=progress)
 
     def act_on_all(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> dict[str, int]:
         """Retry or discard the whole morgue of a queue."""
@@ -148,13 +142,7 @@ class Command(DelayQCommand):
             age = options["older_than"]
             before_ms = None if age is None else queue.broker.now_ms() - age * 1000
             return bulk.discard_all(queue, before_ms=before_ms, progress=progress)
-        return bulk.kick_all(
-            queue,
-            delay_ms=int(options["delay"] * 1000),
-            per_second=options["per_second"],
-            replace=options["replace"],
-            progress=progress,
-        )
+        return bulk.kick_all(queue, **_kick_options(options), per_second=options["per_second"], progress=progress)
 
     def act_on_matching(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> Counter[str]:
         """Retry or discard the jobs in the morgue of a queue that meet the conditions."""
@@ -165,12 +153,7 @@ class Command(DelayQCommand):
             where = replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
         verb = filtered_bulk.DISCARD
         if action == "retry":
-            verb = filtered_bulk.kick(
-                delay_ms=int(options["delay"] * 1000),
-                per_second=options["per_second"],
-                replace=options["replace"],
-                now_ms=now_ms,
-            )
+            verb = filtered_bulk.kick(**_kick_options(options), per_second=options["per_second"], now_ms=now_ms)
         return filtered_bulk.change_matching(queue, verb, where, progress=progress).counts
 
     def queues(self, name: str | None) -> list[Queue]:
@@ -198,8 +181,7 @@ class Command(DelayQCommand):
             )
             for view in views
         ]
-        for line in table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3):
-            self.stdout.write(line)
+        self.print_lines(table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3))
 
     def print_jobs(self, jobs: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
         """Print all details of the jobs."""
@@ -233,18 +215,16 @@ class Command(DelayQCommand):
             )
 
 
+def _kick_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {"delay_ms": int(options["delay"] * 1000), "replace": options["replace"]}
+
+
 def _select(
     queues: list[Queue], ids: list[str], limit: int | None, where: JobFilter
 ) -> Iterator[tuple[Queue, JobView]]:
-    """Yield the selected jobs of the morgue, newest first in each queue."""
-    left = limit
-    for queue in queues:
-        for view in _of_ids(queue, ids) if ids else _all(queue, where):
-            if left is not None:
-                if left == 0:
-                    return
-                left -= 1
-            yield queue, view
+    """Return an iterator over the selected jobs of the morgue, newest first in each queue."""
+    found = ((queue, view) for queue in queues for view in (_of_ids(queue, ids) if ids else _all(queue, where)))
+    return islice(found, limit)
 
 
 def _of_ids(queue: Queue, ids: list[str]) -> Iterator[JobView]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
@@ -14,8 +13,8 @@ from django.core.management.base import CommandError
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check, running
-from ..base import DelayQCommand, share_options, with_examples
-from ..pipeline.common import MISSING, STOPPED, is_spark_error, spark_message
+from ..base import share_options, with_examples
+from ..pipeline.common import MISSING, STOPPED, PipelineCommand, is_spark_error, spark_message
 from ..pipeline.stopping import Stopped, StopRequest
 
 #: names of subcommands, and of their modules in django_delayq.management.pipeline
@@ -36,7 +35,7 @@ SUBCOMMANDS: Final = (
 _PACKAGE: Final = "django_delayq.management.pipeline"
 
 
-class Command(DelayQCommand):
+class Command(PipelineCommand):
     """Command that runs the subcommands of the data pipeline."""
 
     help = (
@@ -51,13 +50,11 @@ class Command(DelayQCommand):
         "delayq_pipeline status",
         "delayq_pipeline bulk --help",
     )
-    requires_system_checks = ()
-    stop_request: StopRequest
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the arguments of all subcommands."""
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
-        for name in filter(_is_installed, SUBCOMMANDS):
+        for name in SUBCOMMANDS:
             module = _module(name)
             parser_options = with_examples(*getattr(module, "EXAMPLES", ()))
             description = f"{module.HELP[0].upper()}{module.HELP[1:]}."
@@ -86,6 +83,8 @@ class Command(DelayQCommand):
                     f"`manage.py delayq_pipeline doctor` tests both."
                 ) from error
             except Exception as error:
+                if self.stop_request():
+                    raise CommandError(self.stop_request.message, returncode=STOPPED) from error
                 if is_spark_error(error):
                     raise CommandError(f"{spark_message(error)}\n--traceback shows Spark's full error.") from error
                 raise
@@ -95,7 +94,3 @@ class Command(DelayQCommand):
 
 def _module(name: str) -> ModuleType:
     return import_module(f"{_PACKAGE}.{name}")
-
-
-def _is_installed(name: str) -> bool:
-    return find_spec(f"{_PACKAGE}.{name}") is not None

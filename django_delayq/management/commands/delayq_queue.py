@@ -81,7 +81,6 @@ class Command(DelayQCommand):
         "delayq_queue cancel orders --task shop.remind --prefix north-",
         "delayq_queue run-now orders --yes",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -188,8 +187,7 @@ class Command(DelayQCommand):
             return
         names = tuple(queues[0])
         rows = [[self.cell(name, queue[name]) for name in names] for queue in queues]
-        for line in table(names, rows, left=3):
-            self.stdout.write(line)
+        self.print_lines(table(names, rows, left=3))
 
     def cell(self, name: str, value: Any) -> object:
         """Return a value of :func:`as_dict` for a table."""

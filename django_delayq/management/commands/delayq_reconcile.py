@@ -17,7 +17,7 @@ from ...outbox.claims import Outbox
 from ...outbox.completions import Marks, places
 from ...outbox.reconciler import Reconciler, Row, read
 from ...outbox.relay import Relay
-from ...outbox.rows import free
+from ...outbox.rows import chunks, free
 from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker import Changes
@@ -45,7 +45,6 @@ class Command(DelayQCommand):
         "delayq_reconcile --refused --id invoice-17 --yes",
         "delayq_reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -110,7 +109,8 @@ class Command(DelayQCommand):
         if options["json"]:
             self.print_json(result)
         else:
-            self.stdout.write(f"{result['state']}: {count_text(result['outcomes'])}")
+            counts = {"missing": result["missing"]} if options["dry_run"] else result["outcomes"]
+            self.stdout.write(f"{result['state']}: {count_text(counts)}")
 
     # --- the outbox
 
@@ -192,8 +192,7 @@ class Command(DelayQCommand):
         )
         restored: Counter[str] = Counter(lost=count)
         for outbox, rows in zip(outboxes, lost, strict=True):
-            for start in range(0, len(rows), PAGE):
-                pks = [row.pk for row in rows[start : start + PAGE]]
+            for pks in chunks([row.pk for row in rows], PAGE):
                 page = outbox.rows.filter(free(), pk__in=pks, state=State.BURIED)
                 restored["unburied"] += page.update(state=State.UNSENT)
             restored.update(self._relay(outbox, broker))
@@ -220,19 +219,17 @@ class Command(DelayQCommand):
             yes=options["yes"],
         )
         for outbox, rows, overtaken in zip(outboxes, refused, overtaken_of, strict=True):
-            pks = [row.pk for row in rows if row.pk not in overtaken]
-            for start in range(0, len(pks), PAGE):
-                page = outbox.rows.filter(pk__in=pks[start : start + PAGE], state=State.REFUSED)
+            for pks in chunks([row.pk for row in rows if row.pk not in overtaken], PAGE):
+                page = outbox.rows.filter(pk__in=pks, state=State.REFUSED)
                 counts["again"] += page.update(state=State.UNSENT, tries=0, error="", claim=None, claimed_until=None)
             counts.update(self._relay(outbox, broker))
         return dict(counts)
 
     def _overtaken(self, outbox: Outbox, rows: list[Row]) -> set[int]:
         """Return the rows of plain jobs that would replace a newer job of their id."""
-        plain = [row.pk for row in rows if not row.digest]
         overtaken: set[int] = set()
-        for start in range(0, len(plain), PAGE):
-            overtaken |= outbox.overtaken(plain[start : start + PAGE], (*OutboxJob.WAITING, State.SENT))
+        for plain in chunks([row.pk for row in rows if not row.digest], PAGE):
+            overtaken |= outbox.overtaken(plain, (*OutboxJob.WAITING, State.SENT))
         return overtaken
 
     # --- selection of rows

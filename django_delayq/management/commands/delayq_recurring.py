@@ -33,7 +33,6 @@ class Command(DelayQCommand):
         "delayq_recurring resume shop.tasks.nightly",
         "delayq_recurring run-now shop.tasks.nightly",
     )
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -72,7 +71,6 @@ class Command(DelayQCommand):
         if as_json:
             self.print_json([recurring_as_json(one) for one in tasks])
         elif tasks:
-            for line in recurring_table(tasks):
-                self.stdout.write(line)
+            self.print_lines(recurring_table(tasks))
         else:
             self.stdout.write("No task of this project recurs: give one every= or cron=.")

@@ -26,7 +26,6 @@ class Command(DelayQCommand):
         "the running workers empty the old ones. Change the number in the settings as well."
     )
     examples = ("delayq_reshard orders --shards 12 --wait", "delayq_reshard orders --status")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -60,31 +59,22 @@ class Command(DelayQCommand):
 
     def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
         """Print the counts of each epoch."""
-        if as_json:
-            self.print_json(
-                {
-                    "queue": name,
-                    "epochs": [
-                        {
-                            "epoch": epoch.epoch,
-                            "shards": epoch.shards,
-                            "state": epoch.state,
-                            "jobs": _jobs(epoch),
-                            "reserved": epoch.counts.reserved,
-                            "morgue": epoch.counts.morgue,
-                        }
-                        for epoch in epochs
-                    ],
-                }
-            )
-            return
-        head = ("epoch", "state", "shards", "jobs", "reserved", "morgue")
         rows = [
-            (epoch.epoch, epoch.state, epoch.shards, _jobs(epoch), epoch.counts.reserved, epoch.counts.morgue)
+            {
+                "epoch": epoch.epoch,
+                "shards": epoch.shards,
+                "state": epoch.state,
+                "jobs": _jobs(epoch),
+                "reserved": epoch.counts.reserved,
+                "morgue": epoch.counts.morgue,
+            }
             for epoch in epochs
         ]
-        for line in table(head, rows, left=2):
-            self.stdout.write(line)
+        if as_json:
+            self.print_json({"queue": name, "epochs": rows})
+            return
+        head = ("epoch", "state", "shards", "jobs", "reserved", "morgue")
+        self.print_lines(table(head, [[row[column] for column in head] for row in rows], left=2))
         old = [epoch for epoch in epochs if epoch.state == "old"]
         if _left(epochs):
             self.stdout.write("The workers are emptying the old shards. --status shows what is left.")

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import connections
@@ -27,7 +27,6 @@ class Command(DelayQCommand):
 
     help = "Shows the queues (delayed, ready, reserved, gated, failed, morgue, lag), the workers and Redis."
     examples = ("delayq_status", "delayq_status --watch 5", "delayq_status --json")
-    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -99,10 +98,4 @@ class Command(DelayQCommand):
     def show_json(self, now: Snapshot, change: Change | None) -> None:
         """Print a snapshot and the change since the last one as JSON."""
         self.print_json(as_json(now, change))
-        self.stdout.flush()
-
-    def print_lines(self, lines: Sequence[str]) -> None:
-        """Print lines of text."""
-        for line in lines:
-            self.stdout.write(line)
         self.stdout.flush()

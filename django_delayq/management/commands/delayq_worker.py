@@ -29,6 +29,7 @@ class Command(DelayQCommand):
         "worker at once. SIGUSR1: finish the running jobs without a time limit, then end. SIGTTIN: log the stacks of "
         "all threads."
     )
+    requires_system_checks = "__all__"
     examples = (
         "delayq_worker",
         "delayq_worker --queues orders,mail --processes 2 --threads 10",

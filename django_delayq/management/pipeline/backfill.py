@@ -9,7 +9,6 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from . import common, history_runs
-from .stopping import Stopped
 
 HELP: Final = "compute the attempts and metrics of days again from their events, e.g. after a change of the SLA"
 EXAMPLES: Final = ("delayq_pipeline backfill --from 2026-11-01 --to 2026-11-21",)
@@ -24,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Compute and write the days."""
     first, last = options["first"], options["last"]
     if last < first:
@@ -38,10 +37,4 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             summary = history_runs.driver(spark, options).backfill(
                 first, last, history_runs.write_hours, stop=command.stop_request, on_days=on_days
             )
-        values = history_runs.summary_values(summary)
-        record.progress(rows=summary.rows, bad=summary.bad, detail=values)
-        common.print_result(
-            command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **values}
-        )
-        if summary.stopped:
-            raise Stopped(command.stop_request.message)
+        history_runs.finish(command, run_id, record, summary)

@@ -64,20 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="WHAT",
         help="due time: a column, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m (default: at once)",
     )
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        # "args" is reserved among the options of a Django command
-        made.add_argument(
-            f"--{name}",
-            dest=f"{name}_columns",
-            type=job_writer.column_names,
-            default=(),
-            metavar="A,B",
-            help=f"columns that are {text}",
-        )
-    made.add_argument(
-        "--payload", metavar="COLUMN", help="payload of merged tasks, or body of the jobs of a queue of kind pull"
+    job_writer.add_fields(
+        made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull"
     )
-    made.add_argument("--score", metavar="COLUMN", help="score of the payload")
     made.add_argument(
         "--on-conflict",
         choices=("ignore", "replace", "merge", "error"),
@@ -118,7 +107,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
     source, bulk_options = _source(options), _bulk_options(options)
     if options["dry_run"]:
@@ -126,7 +115,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | Non
             _attach(spark, options)
             from ...pipeline.bulk import rehearse
 
-            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]), options)
+            print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]))
         return None
     run_id = options["run_id"] or history_runs.new_run_id("bulk")
     bulk_options = replace(bulk_options, run_id=run_id)
@@ -147,8 +136,8 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> int | Non
             raise CommandError(f"{error}\nRun {run_id}: {hint}") from error
         raise
     if result.was_over:
-        common.print_note(command, f"Run {run_id} was complete already, so nothing was written.", options)
-    common.print_result(command, _result_values(result))
+        command.print_note(f"Run {run_id} was complete already, so nothing was written.")
+    command.print_result(_result_values(result))
     return None
 
 
@@ -160,7 +149,7 @@ def _attach(spark: Any, options: Mapping[str, Any]) -> None:
 
 
 def _write(
-    command: common.CommandContext,
+    command: common.PipelineCommand,
     spark: Any,
     source: Files | Table,
     bulk_options: BulkOptions,
@@ -253,11 +242,11 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
         task=name,
         id=options["id"],
         due=options["due"],
-        args=options["args_columns"],
-        kwargs=options["kwargs_columns"],
+        args=options["job_args"],
+        kwargs=options["job_kwargs"],
         payload=options["payload"],
         score=options["score"],
-        context=options["context_columns"],
+        context=options["job_context"],
         redis_env=ENV,
         prefix=settings.prefix,
         run_id=options["run_id"],
@@ -274,7 +263,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
 
 def _run_detail(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command line's options for the run's row, without secrets."""
-    names = ("model", "filter", "id", "due", "args_columns", "kwargs_columns", "payload", "score", "rate", "master")
+    names = ("model", "filter", "id", "due", "job_args", "job_kwargs", "payload", "score", "rate", "master")
     files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
     return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.moments import iso_of
 from ...status.formatting import table
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from ...pipeline.dry_run import DryRun
 
 
-def print_dry_run(command: common.CommandContext, dry_run: DryRun, options: Mapping[str, Any]) -> None:
+def print_dry_run(command: common.PipelineCommand, dry_run: DryRun) -> None:
     """Print a dry run as readable text on stderr, and as JSON in the last line."""
     lines = [
         f"{dry_run.rows:,} rows, {dry_run.due_now:,} of them due now; about {dry_run.bytes_per_job:,.0f} bytes per "
@@ -24,9 +23,8 @@ def print_dry_run(command: common.CommandContext, dry_run: DryRun, options: Mapp
     lines += table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in dry_run.dues])
     lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in dry_run.first)]
     lines += ["", *(f"WARNING: {text}" for text in dry_run.warnings)]
-    common.print_note(command, "\n".join(lines), options)
-    common.print_result(
-        command,
+    command.print_note("\n".join(lines))
+    command.print_result(
         {
             "state": "dry run",
             "rows": dry_run.rows,

@@ -1,4 +1,4 @@
-"""Shared parts of the subcommands: Spark's options and session, the pipeline's settings, the last line of output."""
+"""Shared parts of the subcommands: Spark's options and session, the pipeline's settings, the output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings as django_settings
 
@@ -17,13 +17,12 @@ from ...history.records import Record, record
 from ...pipeline.errors import PipelineError
 from ...pipeline.session import SessionOptions, opened
 from ...settings.conf import Conf, conf
-from ..progress import Progress
+from ..base import DelayQCommand
 from ..terminal import RawOutput
 from . import address
 from .stopping import Stopped, StopRequest
 
 if TYPE_CHECKING:
-    from django.core.management.base import OutputWrapper
     from pyspark.sql import SparkSession
 
 # exit codes, in addition to 0 (done), 1 (failed) and 2 (wrong use)
@@ -31,28 +30,22 @@ MISSING: Final = 3
 STOPPED: Final = 4
 
 
-class CommandContext(Protocol):
-    """Part of :class:`~django_delayq.management.commands.delayq_pipeline.Command` that a subcommand uses."""
+class PipelineCommand(DelayQCommand):
+    """Base of the command ``delayq_pipeline``, as its subcommands use it."""
 
-    stdout: OutputWrapper
-    stderr: OutputWrapper
     stop_request: StopRequest
 
-    def progress(self, name: str, *, unit: str = "jobs") -> Progress:
-        """Return a progress display on stderr, a context manager."""
-        ...
+    def print_note(self, text: str) -> None:
+        """Print a line on stderr; none with ``--verbosity 0``."""
+        if not self.quiet:
+            out = RawOutput(self.stderr)
+            out.write(f"{text}\n")
+            out.flush()
 
-    def check_confirmable(self, question: str = ..., *, yes: bool) -> None:
-        """Check that the action is confirmed, or can be."""
-        ...
-
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask for confirmation, unless ``yes`` is set."""
-        ...
-
-    def confirmed(self, question: str, *, yes: bool) -> bool:
-        """Return True if the action is confirmed."""
-        ...
+    def print_result(self, result: Mapping[str, Any]) -> None:
+        """Print the result as the last line of stdout, as one line of JSON."""
+        self.stdout.write(json.dumps(result, default=str, ensure_ascii=False))
+        self.stdout.flush()
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -129,7 +122,7 @@ def session_options(options: Mapping[str, Any], app: str) -> SessionOptions:
 
 @contextlib.contextmanager
 def session(
-    command: CommandContext, options: Mapping[str, Any], app: str, *, patient: bool = False
+    command: PipelineCommand, options: Mapping[str, Any], app: str, *, patient: bool = False
 ) -> Iterator[SparkSession]:
     """Open a Spark session with the formats registered and the address of Redis set for :func:`format_options`.
 
@@ -153,7 +146,7 @@ def session(
 
 @contextlib.contextmanager
 def record_run(
-    command: CommandContext, kind: str, run_id: str, *, endless: bool = False, **about: Any
+    command: PipelineCommand, kind: str, run_id: str, *, endless: bool = False, **about: Any
 ) -> Iterator[Record]:
     """Create and update the run's :class:`~django_delayq.models.PipelineRun`.
 
@@ -179,20 +172,6 @@ def record_run(
             raise
         if endless and command.stop_request():
             run.stop()
-
-
-def print_note(command: CommandContext, text: str, options: Mapping[str, Any]) -> None:
-    """Print a line on stderr; none with ``--verbosity 0``."""
-    if options.get("verbosity") != 0:
-        out = RawOutput(command.stderr)
-        out.write(f"{text}\n")
-        out.flush()
-
-
-def print_result(command: CommandContext, result: Mapping[str, Any]) -> None:
-    """Print the result as the last line of stdout, as one line of JSON."""
-    command.stdout.write(json.dumps(result, default=str, ensure_ascii=False))
-    command.stdout.flush()
 
 
 def is_spark_error(error: BaseException) -> bool:

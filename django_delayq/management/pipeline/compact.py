@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Compact days, and print which ones."""
     run_id = history_runs.new_run_id("compact")
     with (
@@ -30,4 +30,4 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             compacted = history_runs.driver(spark, options).compact(options["older_than"], on_days=on_days)
         days = [str(day) for day in compacted]
         record.progress(detail={"days": days})
-    common.print_result(command, {"run_id": run_id, "state": "finished", "days": days})
+    command.print_result({"run_id": run_id, "state": "finished", "days": days})

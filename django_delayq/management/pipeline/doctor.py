@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--master", metavar="URL", help="master of Spark to check for (default: that of the settings)")
 
 
-def run(command: Any, options: Mapping[str, Any]) -> int | None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Run the checks and print the findings. Return the exit code for missing requirements."""
     settings = conf()
     master = options["master"] or settings.pipeline.master
@@ -64,7 +64,7 @@ def run(command: Any, options: Mapping[str, Any]) -> int | None:
     missing = [finding.check for finding in results if finding.level == "ERROR"]
     if options["json"]:
         values = [{"level": item.level, "what": item.check, "text": item.text} for item in results]
-        common.print_result(command, {"ok": not missing, "missing": missing, "findings": values})
+        command.print_result({"ok": not missing, "missing": missing, "findings": values})
     elif not missing:
         command.stdout.write("All requirements are met.")
     return common.MISSING if missing else None

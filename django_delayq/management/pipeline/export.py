@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.add_argument(name, dest=dest, type=common.day, metavar="DAY", help=f"{text} (default: all days)")
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Copy the files, and print how many."""
     if unknown := [name for name in options["tables"] if name not in TABLES]:
         raise CommandError(
@@ -61,4 +61,4 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
         )
     tables = {name: asdict(files) for name, files in exported.items()}
-    common.print_result(command, {"state": "finished", "folder": options["parquet"], "tables": tables})
+    command.print_result({"state": "finished", "folder": options["parquet"], "tables": tables})

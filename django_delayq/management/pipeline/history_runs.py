@@ -17,6 +17,7 @@ from ...history.rows import replace_days
 from ...settings.conf import conf
 from ..base import positive, queue_list
 from . import address, common
+from .stopping import Stopped
 
 if TYPE_CHECKING:
     import pyarrow
@@ -130,8 +131,21 @@ def summary_values(summary: Summary) -> dict[str, Any]:
     }
 
 
+def finish(command: common.PipelineCommand, run_id: str, record: Record, summary: Summary, **more: Any) -> None:
+    """Store and print the result of a run; ``more`` is stored with it.
+
+    Raises:
+        Stopped: a stop request has cut the run short.
+    """
+    values = summary_values(summary)
+    record.progress(rows=summary.rows, bad=summary.bad, detail={**values, **more})
+    command.print_result({"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **values})
+    if summary.stopped:
+        raise Stopped(command.stop_request.message)
+
+
 @contextlib.contextmanager
-def follow_days(command: common.CommandContext, name: str, record: Record) -> Iterator[OnDays]:
+def follow_days(command: common.PipelineCommand, name: str, record: Record) -> Iterator[OnDays]:
     """Yield a callback that shows the progress of work over many days and updates the run's row.
 
     If rows are not counted, the progress counts days.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
@@ -10,10 +10,29 @@ from ... import connections as ours
 from ...core.task import Task, registry, suggest
 from ...settings.conf import conf
 
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
 
 def column_names(text: str) -> tuple[str, ...]:
     """Return columns or fields like ``pk,day``, as an argparse type."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def add_fields(jobs: _ArgumentGroup, noun: str, *, payload: str = "payload of merged tasks") -> None:
+    """Add the options that name the parts of a row of which its job is made.
+
+    Args:
+        jobs: group of the options.
+        noun: name of such a part: column or field.
+        payload: meaning of ``--payload``.
+    """
+    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
+        # "args" is reserved among the options of a Django command
+        dest, meaning = f"job_{name}", f"{noun}s that are {text}"
+        jobs.add_argument(f"--{name}", dest=dest, type=column_names, default=(), metavar="A,B", help=meaning)
+    jobs.add_argument("--payload", metavar=noun.upper(), help=payload)
+    jobs.add_argument("--score", metavar=noun.upper(), help="score of the payload")
 
 
 def known_task(name: str, *, payload: str | None) -> Task:

@@ -60,23 +60,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
-    from ...pipeline.maintain import FOR, carry_out
+    from ...pipeline.maintain import FOR, carry_out, choose
 
     action = _maintain_options(options)
     if not options["dry_run"]:
         command.check_confirmable(yes=options["yes"])
     run_id, began = history_runs.new_run_id("jobs"), time.monotonic()
     with common.session(command, options, f"delayq jobs {run_id}") as spark:
-        selection = select(command, spark, action)
+        selection = choose(spark, action)
         preview(command, selection, options)
         result: dict[str, Any] = {"run_id": run_id, "verb": action.verb, "selected": selection.total}
         if options["dry_run"] or not selection.total:
             if not selection.total:
-                common.print_note(command, f"No job matches. {action.verb} is for {FOR[action.verb]}.", options)
+                command.print_note(f"No job matches. {action.verb} is for {FOR[action.verb]}.")
             state = "dry run" if options["dry_run"] else "finished"
-            common.print_result(command, {**result, "state": state, "groups": group_values(selection), "outcomes": {}})
+            command.print_result({**result, "state": state, "groups": group_values(selection), "outcomes": {}})
             return
         command.confirm(f"{action.verb}: {selection.total:,} jobs?", yes=options["yes"])
         detail = {
@@ -102,27 +102,12 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             record.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
             if seen < selection.total:
                 command.stop_request.check()
-    common.print_result(
-        command, {**result, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
+    command.print_result(
+        {**result, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
     )
 
 
-def select(command: common.CommandContext, spark: Any, action: MaintainOptions) -> Selection:
-    """Return the selected jobs.
-
-    Raises:
-        Stopped: a stop was requested during the selection.
-    """
-    from ...pipeline.maintain import choose
-
-    try:
-        return choose(spark, action)
-    except Exception:
-        command.stop_request.check()
-        raise
-
-
-def preview(command: common.CommandContext, selection: Selection, options: Mapping[str, Any]) -> None:
+def preview(command: common.PipelineCommand, selection: Selection, options: Mapping[str, Any]) -> None:
     """Print the numbers of selected jobs by queue, task and state, and the first jobs."""
     if not selection.total:
         return
@@ -134,7 +119,7 @@ def preview(command: common.CommandContext, selection: Selection, options: Mappi
     names, hide = list(selection.examples[0]), mask_for(options)
     rows = [hide.value(row) for row in selection.examples]
     lines += ["", *table(names, ([_cell(row[name]) for name in names] for row in rows), left=len(names))]
-    common.print_note(command, "\n".join(lines), options)
+    command.print_note("\n".join(lines))
 
 
 def _cell(value: object) -> str:

@@ -32,14 +32,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="delete nothing, print what would be deleted")
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Delete old days, and print which ones."""
     settings = conf().pipeline
     keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
     if options["dry_run"]:
         outdated = _outdated(history_runs.driver(None, options), keep)
         result = {"state": "dry run", "keep_days": keep, **outdated, "bulk_runs": _old_runs(keep["hours"])}
-        common.print_result(command, result)
+        command.print_result(result)
         return
     run_id = history_runs.new_run_id("purge")
     with common.record_run(command, "purge", run_id, detail={"keep_days": keep}) as record:
@@ -52,7 +52,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
         forgotten = _forget_runs(keep["hours"])
         record.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
     result = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
-    common.print_result(command, result)
+    command.print_result(result)
 
 
 def _forget_runs(days: float | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from django.db import router
 
 from ... import connections as ours
 from ...core.errors import DelayQError
-from ...core.inputs import check_queue_name, short
+from ...core.inputs import check_queue_name
 from ...history.records import Record
 from ...repair.row_jobs import database_now_ms
 from ...settings.conf import conf
@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Compare, restore missing jobs, and print the result."""
     from ...pipeline.reconcile import Reconciliation
     from ...pipeline.table import attach
@@ -63,7 +63,7 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
         attach(spark)
         comparison = Reconciliation(spark, reconcile_options, now_ms=clock)
         counts = comparison.look()
-        common.print_note(command, counts.summary(include_morgue=reconcile_options.include_morgue), options)
+        command.print_note(counts.summary(include_morgue=reconcile_options.include_morgue))
         result = {"run_id": run_id, "state": "dry run", **counts.values(), "outcomes": {}}
         record.progress(
             rows=counts.rows,
@@ -73,23 +73,25 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
         )
         orphans = comparison.orphans() if options["report_orphans"] or options["cancel_orphans"] else None
         if not options["dry_run"]:
-            outcomes = _restore(command, comparison, counts, run_id, record, options)
+            outcomes = _restore(command, comparison, counts, run_id, record)
             result |= {"state": "finished", "outcomes": outcomes, "bad": counts.bad + outcomes.get("refused", 0)}
-        result |= _report_bad_rows(command, result["bad"], (*counts.first_bad, *comparison.refused), options)
+        if result["bad"]:
+            first_bad = (*counts.first_bad, *comparison.refused)
+            command.print_note(rows.bad_rows_text(result["bad"], first_bad))
+            result["first_bad"] = [list(pair) for pair in first_bad]
         if orphans is not None:
             result |= _handle_orphans(command, comparison, orphans, options)
         result["seconds"] = round(time.monotonic() - began, 3)
         record.progress(detail=result)
-    common.print_result(command, result)
+    command.print_result(result)
 
 
 def _restore(
-    command: common.CommandContext,
+    command: common.PipelineCommand,
     comparison: Reconciliation,
     counts: ComparisonResult,
     run_id: str,
     record: Record,
-    options: Mapping[str, Any],
 ) -> dict[str, int]:
     if counts.missing:
         ours.queue(comparison.queue)  # created with the shards and limits of the settings, if it does not exist
@@ -101,27 +103,15 @@ def _restore(
         outcomes = comparison.put_back(counts, run_id=run_id, watch=watch)
     record.progress(created=outcomes.get("created", 0), bad=counts.bad + outcomes.get("refused", 0))
     if counts.missing:
-        common.print_note(command, f"restored: {count_text(outcomes)}", options)
+        command.print_note(f"restored: {count_text(outcomes)}")
     return outcomes
 
 
-def _report_bad_rows(
-    command: common.CommandContext, bad: int, first: Sequence[tuple[str | None, str]], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Report rows that cannot have a job on stderr, and return them for the last line."""
-    if not bad:
-        return {}
-    lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
-    lines += [f"    {short(ident)}: {reason}" for ident, reason in first]
-    common.print_note(command, "\n".join(lines), options)
-    return {"first_bad": [list(pair) for pair in first]}
-
-
 def _handle_orphans(
-    command: common.CommandContext, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
+    command: common.PipelineCommand, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     preview(command, orphans, options)
-    common.print_note(command, f"{orphans.total:,} live jobs of the task that no row needs", options)
+    command.print_note(f"{orphans.total:,} live jobs of the task that no row needs")
     result: dict[str, Any] = {"orphans": orphans.total, "orphan_groups": group_values(orphans)}
     if not options["cancel_orphans"] or options["dry_run"] or not orphans.total:
         return result
@@ -175,9 +165,7 @@ def _reconcile_options(options: Mapping[str, Any]) -> ReconcileOptions:
             outbox=tuple(settings.outbox.databases),
         )
         # Checked here, because a Spark worker takes twenty seconds and a long message to report it.
-        Table.of(
-            TableOptions(checked.model, tuple(checked.filters), (*checked.columns, checked.created), checked.using)
-        )
+        Table.of(TableOptions(checked.model, tuple(checked.filters), (*jobs.columns, checked.created), checked.using))
         return replace(checked, written=options["using"] or router.db_for_write(apps.get_model(checked.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error

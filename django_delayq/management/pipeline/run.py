@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ..progress import follow
 from . import common, history_runs
-from .stopping import Stopped
 
 HELP: Final = "read the events since the last run into the history, and end; for cron"
 
@@ -19,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Read, compute and write, then print the result."""
     run_id, total = history_runs.new_run_id("history"), history_runs.unread_events(options["queues"])
     with (
@@ -31,10 +30,4 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             with follow(progress, history_runs.event_counter(spark, total)):
                 summary = history.run(history_runs.write_hours, stop=command.stop_request)
             progress.update(summary.rows)
-        values = history_runs.summary_values(summary)
-        record.progress(rows=summary.rows, bad=summary.bad, detail={**values, "offsets": summary.offsets})
-        common.print_result(
-            command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **values}
-        )
-        if summary.stopped:
-            raise Stopped(command.stop_request.message)
+        history_runs.finish(command, run_id, record, summary, offsets=summary.offsets)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from django.utils import timezone
 
-from ...history.records import state_of
+from ...history.records import seconds_of, state_of
 from ...models.history import PipelineRun
 from ...settings.conf import mask
 from ...status.formatting import duration, printable, table
@@ -32,30 +33,25 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, with details and errors")
 
 
-def run(command: Any, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Read and print the runs."""
     runs = PipelineRun.objects.all()
-    for field, name in (("kind", "kind"), ("run_id", "run_id")):
+    for name in ("kind", "run_id"):
         if options[name]:
-            runs = runs.filter(**{field: options[name]})
+            runs = runs.filter(**{name: options[name]})
     state = options["state"]
     if state:
         runs = runs.filter(state="running" if state == "died" else state)
     now = timezone.now()
-    rows = []
-    for row in runs.iterator(chunk_size=100):
-        if state is None or state_of(row, now) == state:
-            rows.append(row)
-        if len(rows) == options["limit"]:
-            break
+    found = (row for row in runs.iterator(chunk_size=100) if state is None or state_of(row, now) == state)
+    rows = list(islice(found, options["limit"]))
     if options["json"]:
-        common.print_result(command, {"runs": [as_json(row, now) for row in rows]})
+        command.print_result({"runs": [as_json(row, now) for row in rows]})
         return
     if not rows:
         command.stdout.write("No pipeline run found.")
         return
-    for line in table(_COLUMNS, [_cells(row, now) for row in rows], left=4):
-        command.stdout.write(line)
+    command.print_lines(table(_COLUMNS, [_cells(row, now) for row in rows], left=4))
     for row in rows:
         if row.error:
             command.stdout.write(f"{row.run_id}: {printable(mask().text(row.error).splitlines()[0], 200)}")
@@ -71,7 +67,7 @@ def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
         "task": row.task,
         "started_at": row.started_at.isoformat(),
         "ended_at": row.ended_at and row.ended_at.isoformat(),
-        "seconds": round(_seconds(row, now), 3),
+        "seconds": round(seconds_of(row, now), 3),
         "total": row.total,
         "rows": row.rows,
         "created": row.created,
@@ -82,12 +78,6 @@ def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
     }
 
 
-def _seconds(row: PipelineRun, now: datetime) -> float:
-    """Return the duration of a run; for one that died, until its last update."""
-    running = state_of(row, now) == PipelineRun.State.RUNNING
-    return ((row.ended_at or (now if running else row.seen_at)) - row.started_at).total_seconds()
-
-
 def _cells(row: PipelineRun, now: datetime) -> tuple[object, ...]:
     began = timezone.localtime(row.started_at) if timezone.is_aware(row.started_at) else row.started_at
     return (
@@ -95,7 +85,7 @@ def _cells(row: PipelineRun, now: datetime) -> tuple[object, ...]:
         row.kind,
         printable(row.run_id),
         state_of(row, now),
-        duration(_seconds(row, now)),
+        duration(seconds_of(row, now)),
         row.rows,
         row.created,
         row.known,

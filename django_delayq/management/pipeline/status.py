@@ -30,14 +30,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
-def run(command: Any, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Read and print the status."""
     status = read_status()
     if options["json"]:
-        common.print_result(command, status)
+        command.print_result(status)
         return
-    for line in status_lines(status):
-        command.stdout.write(line)
+    command.print_lines(status_lines(status))
 
 
 def read_status() -> dict[str, Any]:

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
+def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Read at regular intervals. A stop request is a normal end."""
     run_id = history_runs.new_run_id("history")
     counts: Counter[str] = Counter(rows=0, bad=0, batches=0)
@@ -44,12 +44,10 @@ def run(command: common.CommandContext, options: Mapping[str, Any]) -> None:
             detail = {**history_runs.summary_values(summary), "offsets": summary.offsets}
             record.progress(rows=counts["rows"], bad=counts["bad"], detail=detail)
             if summary.rows:
-                common.print_note(command, f"history: {summary.rows} events in {duration(summary.seconds)}", options)
+                command.print_note(f"history: {summary.rows} events in {duration(summary.seconds)}")
 
-        common.print_note(
-            command, f"history: reads every {options['interval']:g} s; SIGTERM or Ctrl-C ends it", options
-        )
+        command.print_note(f"history: reads every {options['interval']:g} s; SIGTERM or Ctrl-C ends it")
         runs = history_runs.driver(spark, options).stream(
             options["interval"], history_runs.write_hours, command.stop_request, on_summary=on_summary
         )
-    common.print_result(command, {"run_id": run_id, "state": "stopped", "runs": runs, **counts})
+    command.print_result({"run_id": run_id, "state": "stopped", "runs": runs, **counts})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -63,7 +64,20 @@ def javascript(server: Server, folder: Path) -> list[str]:
     return [node, str(DOCS / "http_worker.mjs"), "feed", "./handler.mjs"]
 
 
-@pytest.mark.parametrize("worker", [shell, javascript])
+def go(server: Server, folder: Path) -> list[str]:
+    compiler = shutil.which("go")
+    if compiler is None:
+        pytest.skip("go is missing")
+    (folder / "command.py").write_text(_COMMAND)
+    program = folder / "http_worker"
+    cache = {**os.environ, "GOCACHE": os.environ.get("GOCACHE", str(folder / "cache")), "GOFLAGS": ""}
+    command = [compiler, "build", "-o", str(program), str(DOCS / "http_worker.go")]
+    subprocess.run(command, env=cache, check=True, timeout=280)
+    python = shutil.which("python3") or "python3"
+    return [str(program), "feed", python, str(folder / "command.py"), str(folder / "done")]
+
+
+@pytest.mark.parametrize("worker", [shell, javascript, go])
 def test_a_worker_in_another_language_works_off_a_queue(
     worker: Start, asgi: Server, spawn: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -88,10 +102,10 @@ def test_a_worker_in_another_language_works_off_a_queue(
     assert asgi.places("feed") == {}
 
 
-@pytest.mark.parametrize("name", ["http_worker.sh", "http_worker.mjs"])
-def test_the_workers_are_short_and_shown(name: str) -> None:
+@pytest.mark.parametrize(("name", "most"), [("http_worker.sh", 40), ("http_worker.mjs", 40), ("http_worker.go", 130)])
+def test_the_workers_are_short_and_shown(name: str, most: int) -> None:
     text = (DOCS / name).read_text()
-    assert len(text.splitlines()) <= 40
+    assert len(text.splitlines()) <= most
     assert text in (DOCS / "http_consumers.md").read_text()
 
 

@@ -1,6 +1,5 @@
 """Reserve of one certain job over HTTP: by its id, or the first one that matches."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 from typing import Any
@@ -10,9 +9,9 @@ import pytest
 from django_delayq import connections
 from django_delayq.api.views import consuming
 from django_delayq.core import matching
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
-from .feed import consumer, delayq, end, places, put, take  # noqa: F401 - fixtures
+from .feed import end, places, put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 

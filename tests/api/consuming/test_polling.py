@@ -1,6 +1,5 @@
 """Facts for a handler that polls, wherever it runs: attempts, releases, and when the job was first scheduled."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 from datetime import timedelta
@@ -10,10 +9,10 @@ from django.utils import timezone
 
 from django_delayq import Queue
 from django_delayq.worker.current import CurrentJob
+from tests.support.api_caller import Caller
 from tests.worker.support import make_attempt
 
-from .conftest import Caller
-from .feed import consumer, delayq, end, moment, put, take  # noqa: F401 - fixtures
+from .feed import end, moment, put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 

@@ -1,14 +1,14 @@
 """Reserve over HTTP by a caller that holds jobs already (beanstalkd's DEADLINE_SOON); nothing waits here."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from .conftest import Caller
-from .feed import consumer, delayq, put, take  # noqa: F401 - fixtures
+from tests.support.api_caller import Caller
+
+from .feed import put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 RESERVE = "v1/queues/feed/reserve"

@@ -1,6 +1,5 @@
 """Leases of held jobs over HTTP: lost, wrong, of several shards and epochs."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import json
@@ -13,10 +12,10 @@ from django_delayq import Queue, connections
 from django_delayq.api import brokers
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from tests.support.api_caller import Caller
 from tests.support.reaping import reaping
 
-from .conftest import Caller
-from .feed import LOST, VERBS, consumer, delayq, end, places, put, take  # noqa: F401 - fixtures
+from .feed import LOST, VERBS, end, places, put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 

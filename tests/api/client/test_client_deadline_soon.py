@@ -1,6 +1,5 @@
 """The clients: a wait ends before the lease of a job that is held already (beanstalkd's DEADLINE_SOON)."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import time
@@ -9,8 +8,6 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.client import Client
-
-from .clients import client, kind, token  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

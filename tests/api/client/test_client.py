@@ -1,6 +1,5 @@
 """The Python clients against a real server: every route, every error, and connections that break."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import inspect
@@ -25,8 +24,7 @@ from django_delayq.client import (
     QueueNotFound,
 )
 
-from .clients import client, kind, token, url  # noqa: F401 - fixtures
-from .world import CANCEL, SYNC, WORKER
+from ..world import CANCEL, SYNC, WORKER
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

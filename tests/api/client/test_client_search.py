@@ -1,6 +1,5 @@
 """The clients: reserve of one certain job, searches, and bulk verbs on what matches."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
@@ -10,8 +9,7 @@ import pytest
 from django_delayq.api import bulk
 from django_delayq.client import Client
 
-from .clients import client, kind, token, url  # noqa: F401 - fixtures
-from .world import CANCEL
+from ..world import CANCEL
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -10,12 +10,10 @@ from django_delayq import task
 from django_delayq.client import NotFound
 from django_delayq.core.task import registry
 
-from .clients import client, kind, token  # noqa: F401 - fixtures
-
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_recurring_tasks_are_listed_paused_resumed_and_run(client: Any) -> None:  # noqa: F811
+def test_recurring_tasks_are_listed_paused_resumed_and_run(client: Any) -> None:
     made = task(name="shop.nightly", every=3600, queue="reports")(lambda: None)
     try:
         (found,) = [one for one in client.recurring() if one.task == "shop.nightly"]

@@ -1,4 +1,10 @@
-"""Fixtures of the tests of both clients: a live server, a token, and a client in a prepared world."""
+"""Fixtures for tests of both clients.
+
+token     token of a user who may everything
+kind      class of the client: the one that blocks, and the one for coroutines
+client    a client in a world with something in every place
+url       address of the API on the live server
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.client import (
-    Client,
-)
+from django_delayq.client import Client
+from tests.support.api_caller import ALL, ROOT, Caller
 
-from .awaiting import AwaitingClient
-from .conftest import ALL, ROOT, Caller
-from .world import World, tasks
+from ..awaiting import AwaitingClient
+from ..world import World, tasks
 
 
 @pytest.fixture
@@ -34,9 +38,6 @@ def client(delayq: Any, transactional_db: None, live_server: Any, token: str, ki
         World().refresh()
         with kind(live_server.url + ROOT, token=token, retries=0) as made:
             yield made
-
-
-blocking_only = pytest.mark.parametrize("kind", [Client], ids=["sync"], indirect=True)
 
 
 @pytest.fixture

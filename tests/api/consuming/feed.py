@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import pytest
 from django.test import TestCase
 
 from django_delayq import Queue, connections, schedule
-from django_delayq.core.broker import Broker
 from django_delayq.scheduling.handle import JobHandle
-
-from .conftest import Caller
+from tests.support.api_caller import Caller
 
 LOST = "0.1234567890123456"
 VERBS = ("ack", "fail", "release", "bury", "touch")
-
-
-@pytest.fixture
-def delayq(delayq: Broker, settings: Any) -> Broker:
-    """The process's broker, with "feed" for raw bytes and "wide" in four shards; both are there."""
-    kinds = {"feed": {"kind": "pull"}, "wide": {"kind": "pull", "shards": 4}}
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": kinds}
-    for name in kinds:
-        connections.broker().queue(name)
-    return connections.broker()
-
-
-@pytest.fixture
-def consumer(caller: Callable[..., Caller]) -> Caller:
-    """User who may only reserve jobs."""
-    return caller("consume")
 
 
 def put(body: bytes | str, queue: str = "feed", **options: Any) -> JobHandle:

@@ -1,6 +1,5 @@
 """The Python clients: every refusal, connections that break, and clients shared by threads and tasks."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import asyncio
@@ -26,10 +25,10 @@ from django_delayq.client import (
     QueuePaused,
     Unavailable,
 )
+from tests.support.api_caller import ROOT, Caller
 
-from .clients import blocking_only, client, kind, token, url  # noqa: F401 - fixtures
-from .conftest import ROOT, Caller
-from .world import CANCEL, SECRET
+from ..world import CANCEL, SECRET
+from .marks import blocking_only
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

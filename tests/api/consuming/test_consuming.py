@@ -1,6 +1,5 @@
 """Reserve and the ends of held jobs, over HTTP."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import base64
@@ -19,9 +18,9 @@ from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
-from .feed import LOST, VERBS, consumer, delayq, end, moment, places, put, scheduled, take  # noqa: F401 - fixtures
+from .feed import LOST, VERBS, end, moment, places, put, scheduled, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 EVERY_BYTE = bytes(range(256))

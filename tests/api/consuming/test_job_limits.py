@@ -1,6 +1,5 @@
 """Row 40 over HTTP: the lease and the time limit that a producer gives a job."""
 
-# ruff: noqa: F811 (fixtures are imported)
 from __future__ import annotations
 
 import time
@@ -9,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
+from tests.support.api_caller import Caller
 
-from .conftest import Caller
-from .feed import consumer, delayq, moment, put, take  # noqa: F401 - fixtures
+from .feed import moment, put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 
