@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -223,6 +224,39 @@ def test_closing_lets_the_calls_of_other_threads_end_and_then_closes_their_conne
     assert at_once(1, act if packed else lambda _number: connection.client.ping(), close_in_between) == []
     wait_until(lambda: connections_to(box) == 0, what="the end of the connections")
     assert act(7) == "created"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_can_close_although_a_thread_of_its_parent_used_the_pool_at_the_fork(
+    redis_url: str, prefix: str, opened: Opener
+) -> None:
+    connection = opened(redis_url)
+    schedule(connection, prefix)(0)
+    pool = connection.pool(b"any")
+    forked, inside = threading.Event(), threading.Event()
+
+    def use_pool() -> None:
+        with pool._lock:
+            inside.set()
+            forked.wait(30)
+
+    user = threading.Thread(target=use_pool)
+    user.start()
+    inside.wait(30)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends a child that waits for the thread, which it does not have
+        code = 1
+        try:
+            connection.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    forked.set()
+    user.join(30)
+    assert status == 0
+    assert connection.client.ping(), "the parent's connection is not the child's to close"
 
 
 def test_on_a_cluster_closing_lets_the_calls_of_other_threads_end(cluster_box: ClusterBox, opened: Opener) -> None:

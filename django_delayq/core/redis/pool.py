@@ -112,6 +112,8 @@ class BoundedPool(ConnectionPool):
 
     def close(self) -> None:
         """Close the idle connections now, and those in use as soon as their callers release them."""
+        if self.pid != os.getpid():
+            self._checkpid()
         with self._lock:
             for link in self._links:
                 if link.in_use:
