@@ -20,7 +20,8 @@ from ..core.task import Task
 from ..outbox import durability, row_verbs
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
-from . import changes, event_loop
+from . import changes
+from .caller_warnings import warn_of_loop
 from .entries import EntryReader, explicit
 from .handle import Delay, JobHandle, Left
 from .middleware import Scheduling, chain
@@ -99,7 +100,7 @@ def schedule_call(
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`schedule`."""
     if _get_running_loop() is not None:  # checked here, because most calls are made without a loop
-        event_loop.warn("schedule")
+        warn_of_loop("schedule")
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     if plan is None:
         check_installed()
@@ -158,7 +159,7 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
             can be scheduled again without becoming two jobs.
     """
     check_installed()
-    event_loop.warn("schedule_many")
+    warn_of_loop("schedule_many")
     task = find_task(task)
     check_option_names(options, task)
     if isinstance(jobs, (Mapping, str)) or not isinstance(jobs, Iterable):
@@ -196,7 +197,7 @@ def cancel(
         IdTaken: the live job of this id belongs to another task than the given one.
         QueueUnavailable: Redis cannot be reached.
     """
-    event_loop.warn("cancel")
+    warn_of_loop("cancel")
     return row_verbs.apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
 
 
@@ -217,7 +218,7 @@ def reschedule(
         True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
         relay will move the durable job.
     """
-    event_loop.warn("reschedule")
+    warn_of_loop("reschedule")
     return row_verbs.apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
 
 
@@ -236,7 +237,7 @@ def run_now(
         True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
         relay will move the durable job.
     """
-    event_loop.warn("run_now")
+    warn_of_loop("run_now")
     return row_verbs.apply(changes.running_now(find_job(target, id, task, queue, using_db)))
 
 
@@ -254,7 +255,7 @@ def get_job(
     "gated" while the job waits behind the running attempt of another one. The call changes nothing and does not wait
     for a transaction.
     """
-    event_loop.warn("get_job")
+    warn_of_loop("get_job")
     return changes.look_up(connections.broker(), find_job(target, id, task, queue))
 
 

@@ -93,10 +93,10 @@ class immediate(fake_queue):
         if own:
             super().__exit__(kind, *rest)
         errors, fake.errors = fake.errors, []
-        if kind is None:
-            fake.warn_of_commit("immediate() did not run every job")
         if kind is None and errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
+        if kind is None:
+            fake.warn_of_commit("immediate() did not run every job")
 
 
 class DelayQTestCase:

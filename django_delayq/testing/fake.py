@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from asgiref.sync import sync_to_async
 
 from ..core.queue import Queue
 from ..core.task import Task
+from ..scheduling.caller_warnings import warn_caller
 from ..scheduling.targets import find_task
 from ..settings.conf import conf
 from .asserting import Expectation, check_not_scheduled, check_scheduled
@@ -127,7 +127,7 @@ class Fake:
     def warn_of_commit(self, what: str) -> None:
         """Warn of calls that wait for a commit, because the transaction of a test never commits."""
         if hint := self._hint_of_commit():
-            warnings.warn(f"{what}: {hint}", stacklevel=4)
+            warn_caller(f"{what}: {hint}", UserWarning)
 
     def _of(self, task: Task | str, expected: Mapping[str, Any]) -> list[ScheduledJob]:
         return self.scheduled_jobs(task, state="morgue" if expected.get("state") == "morgue" else None)

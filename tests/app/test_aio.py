@@ -34,7 +34,7 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.outbox import row_verbs
-from django_delayq.scheduling import aio, event_loop, verbs
+from django_delayq.scheduling import aio, caller_warnings, verbs
 from django_delayq.scheduling.handle import JobHandle
 
 from .deeds import keyed, note, rest, sync
@@ -171,7 +171,7 @@ def test_each_verb_takes_what_its_namesake_takes() -> None:
 @pytest.fixture
 def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warning of this process was given yet."""
-    monkeypatch.setattr(event_loop, "_has_warned", False)
+    monkeypatch.setattr(caller_warnings, "_has_warned", False)
 
 
 VERBS: dict[str, Any] = {
@@ -219,4 +219,4 @@ def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing(
 
     asyncio.run(polite())
     schedule(note, "x")
-    assert not event_loop._has_warned
+    assert not caller_warnings._has_warned

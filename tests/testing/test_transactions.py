@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -32,11 +32,24 @@ def test_in_a_testcase_jobs_wait_for_a_commit_that_never_comes_and_are_told_of(d
 @pytest.mark.django_db
 def test_running_nothing_because_of_a_missing_commit_is_warned_of(delayq_fake: Fake, done: list[Any]) -> None:
     pending = "immediate\\(\\) did not run every job: 1 job waits for the commit"
-    with pytest.warns(UserWarning, match=pending), delayq_fake.immediate():
+    with pytest.warns(UserWarning, match=pending) as of_immediate, delayq_fake.immediate():
         schedule(note, "x")
-    with pytest.warns(UserWarning, match=r"run_due\(\) ran no job: 1 job waits for the commit \(schedule works.note"):
+    nothing = r"run_due\(\) ran no job: 1 job waits for the commit \(schedule works.note"
+    with pytest.warns(UserWarning, match=nothing) as of_run_due:
         assert not run_due()
+        assert not delayq_fake.run_due()
     assert done == []
+    assert [warning.filename for warning in (*of_immediate, *of_run_due)] == [__file__] * 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_error_of_a_job_is_raised_rather_than_the_warning_of_another(delayq_fake: Fake) -> None:
+    delayq_fake.fail_next(note, ValueError("no"))
+    with ExitStack() as stack, pytest.raises(ValueError, match="no"), delayq_fake.immediate():
+        with transaction.atomic():
+            schedule(note, "x")
+        stack.enter_context(transaction.atomic())
+        schedule(tell)
 
 
 @pytest.mark.django_db

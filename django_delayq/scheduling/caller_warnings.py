@@ -1,4 +1,4 @@
-"""Warning for verbs that block a running event loop."""
+"""Warnings that name the line of the project which called this package."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ _PACKAGE: Final = __name__.partition(".")[0]
 _has_warned = False
 
 
-def warn(verb: str) -> None:
+def warn_of_loop(verb: str) -> None:
     """Warn, once per process, if a verb is called on a running event loop, which it blocks until Redis has answered."""
     global _has_warned
     if _get_running_loop() is None or _has_warned:
         return
     _has_warned = True
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
+    warn_caller(
         f"{verb}() was called on a running event loop, which is blocked until Redis has answered. In a coroutine use "
         f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. This warning is given once",
         RuntimeWarning,
-        stacklevel=level,
     )
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Issue a warning that names the line of the project which called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
