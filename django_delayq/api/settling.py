@@ -23,7 +23,7 @@ from ..core.records.schedule_frames import pack_id
 from ..core.redis.gather import gather
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..pull import ends, slots
+from ..pull import ends, permits
 from ..worker import decision
 from ..worker.policy import Policy, policy_of
 from ..worker.record import name_of, record_of
@@ -109,7 +109,7 @@ def settle(
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
     flusher.note(queue.broker, ended)
-    slots.give_back(queue, [one.job for one in ended])
+    permits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
@@ -156,8 +156,8 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
                     "stopping": answer == "stopping",
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
-        if held and slots.are_needed(queue.name):
-            slots.renew(queue, _live(queue, held)[1].values(), ttr_ms)
+        if held and permits.are_needed(queue.name):
+            permits.renew(queue, _live(queue, held)[1].values(), ttr_ms)
     return results
 
 

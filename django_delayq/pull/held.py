@@ -27,7 +27,7 @@ from ..settings.conf import conf
 from ..worker import decision, unbegun
 from ..worker.job_view import JobView
 from ..worker.policy import policy_of
-from . import ends, slots
+from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -188,7 +188,7 @@ class HeldJob(JobView):
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        answer = slots.touch(self._core_queue, self._job, ttr_ms)
+        answer = permits.touch(self._core_queue, self._job, ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
@@ -251,7 +251,7 @@ class HeldJob(JobView):
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
                 ends.notify(self._core_queue, settlement, error)
-            (counted,) = slots.settle(self._core_queue, [settlement])
+            (counted,) = permits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
         flusher.note(self._core_queue.broker, [settlement])
         return counted
@@ -269,7 +269,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
-            slots.settle(queue, settlements)
+            permits.settle(queue, settlements)
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error

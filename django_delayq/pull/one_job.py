@@ -10,7 +10,7 @@ from ..core.matching import reserve_match as calls_of
 from ..core.operations.job_filter import JobFilter
 from ..core.queue import Queue
 from ..core.replies import Batch
-from . import slots
+from . import permits
 from .held import HeldJob, give_back
 
 
@@ -54,7 +54,7 @@ def _held(queue: Queue, batch: Batch, holder: Holder) -> HeldJob | None:
     """Return the job of a batch, if it gets a slot of its limits; otherwise give it back."""
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
-        if slots.admit(queue, job, holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS):
+        if permits.admit(queue, job, holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS):
             return held
         give_back([held])
     return None

@@ -14,7 +14,7 @@ from ..core.matching import USUAL_TTR_MS
 from ..core.records.limit_frames import Allowance
 from ..core.redis.faults import Backoff
 from ..core.replies import Batch
-from . import slots
+from . import permits
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob, give_back
 from .waiter import ThreadWaiter, Waiter
@@ -162,7 +162,7 @@ class Search:
     def _reserve(self, place: Place, room: int) -> Batch:
         terms = self._terms
         for _ in range(_FRUITLESS):
-            batch = slots.reserve(place.queue, place.shard, room, terms.ttr_ms, partial(self._send, place))
+            batch = permits.reserve(place.queue, place.shard, room, terms.ttr_ms, partial(self._send, place))
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
         return batch

@@ -1,4 +1,4 @@
-"""Slots of limited tasks and queues for pulled jobs: each reserved job holds a permit as long as its lease.
+"""Permits of pulled jobs of limited tasks and queues: each reserved job holds one as long as its lease.
 
 The permit is named after the job and its token, so that every process that settles or touches the job finds it. Pulled
 jobs are not counted in limits of each process.
@@ -12,12 +12,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from ..core import permits
 from ..core.concurrency import Concurrency
 from ..core.errors import DelayQError
 from ..core.job import Job
 from ..core.matching import USUAL_TTR_MS
-from ..core.permits import Holding
+from ..core.permits import Holding, change, wake
 from ..core.queue import Queue
 from ..core.records.limit_frames import Allowance
 from ..core.replies import Batch
@@ -25,7 +24,7 @@ from ..core.settlement import Settlement
 from ..core.task import registry
 from ..settings.conf import conf
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger("django_delayq.pull.slots")
 
 #: reserves so many jobs with these allowances
 Send: TypeAlias = Callable[[int, Sequence[Allowance]], Batch]
@@ -68,7 +67,7 @@ def _change_all(queue: Queue, jobs: Iterable[Job], n: int, ms: int) -> None:
         for limit in _limits_of(queue.name, job.task):
             by_limit.setdefault(limit, []).append(Holding(_holder(job), n, n, ms))
     for (name, total), holdings in by_limit.items():
-        permits.wake(queue.broker, permits.change(queue.broker, name, total, holdings).places)
+        wake(queue.broker, change(queue.broker, name, total, holdings).places)
 
 
 def are_needed(queue: str) -> bool:
@@ -124,14 +123,14 @@ class _Call:
         """Return how many permits of ``n`` there are; if there is none, the shard waits for one."""
         self._taken[name] = total
         place = self._queue.name, self._shard
-        reply = permits.change(
+        reply = change(
             self._queue.broker,
             name,
             total,
             [Holding(self._holder, 0, n, _lasting(self._ttr_ms or USUAL_TTR_MS))],
             place,
         )
-        permits.wake(self._queue.broker, reply.places)
+        wake(self._queue.broker, reply.places)
         if not reply.granted[0]:
             self.retry_ms = min(reply.retry_ms or _RETRY_MS, self.retry_ms or _RETRY_MS)
         return reply.granted[0]
@@ -148,11 +147,11 @@ class _Call:
                 Holding(self._holder, 0, 0, 0),
                 *(Holding(_holder(job), 1, 1, self._ms_of(job)) for job in mine),
             ]
-            permits.wake(broker, permits.change(broker, name, total, holdings).places)
+            wake(broker, change(broker, name, total, holdings).places)
 
 
 def reserve(queue: Queue, shard: int, room: int, ttr_ms: int | None, send: Send) -> Batch:
-    """Reserve jobs of a shard by ``send``, no more of a limited task or queue than there are slots."""
+    """Reserve jobs of a shard by ``send``, no more of a limited task or queue than there are permits."""
     tasks, total = _limited_tasks() if registry.limited else {}, _total_of(conf().queue(queue.name).concurrency)
     if not tasks and total is None:
         return send(room, ())
@@ -186,7 +185,7 @@ def _reserve(call: _Call, tasks: dict[str, tuple[int, tuple[str, ...]]], room: i
 def admit(queue: Queue, job: Job, ttr_ms: int) -> bool:
     """Return True if a job that was reserved by its id gets the permits that it needs."""
     for name, total in _limits_of(queue.name, job.task):
-        reply = permits.change(queue.broker, name, total, [Holding(_holder(job), 0, 1, _lasting(ttr_ms))])
+        reply = change(queue.broker, name, total, [Holding(_holder(job), 0, 1, _lasting(ttr_ms))])
         if not reply.granted[0]:
             give_back(queue, [job])
             return False

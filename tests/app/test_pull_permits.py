@@ -1,4 +1,4 @@
-"""Limits of concurrency for pulled jobs: each job that is handed out takes a slot until it is settled."""
+"""Limits of concurrency for pulled jobs: each job that is handed out takes a permit until it is settled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def used(broker: Broker, limit: str) -> int:
     return sum(permits.read(broker, limit).values())
 
 
-def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_slots(delayq: Broker) -> None:
+def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_permits(delayq: Broker) -> None:
     queue = Queue("feed")
     for number in range(5):
         queue.put(b"%d" % number)
@@ -56,7 +56,7 @@ def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_slots(delayq: Broker
     fsck.assert_invariants(delayq)
 
 
-def test_a_caller_that_waits_gets_the_slot_that_is_freed(delayq: Broker) -> None:
+def test_a_caller_that_waits_gets_the_permit_that_is_freed(delayq: Broker) -> None:
     queue = Queue("feed")
     for number in range(3):
         queue.put(b"%d" % number, id=f"job-{number}")
@@ -70,7 +70,7 @@ def test_a_caller_that_waits_gets_the_slot_that_is_freed(delayq: Broker) -> None
 
 
 @pytest.mark.parametrize("end", ["ack", "fail", "release", "bury"])
-def test_every_end_of_a_pulled_job_frees_its_slot(delayq: Broker, limited: Task, end: str) -> None:
+def test_every_end_of_a_pulled_job_frees_its_permit(delayq: Broker, limited: Task, end: str) -> None:
     core = delayq.queue("work")
     for number in range(2):
         core.schedule(NewJob(f"job-{number}", "limited"))
@@ -82,7 +82,7 @@ def test_every_end_of_a_pulled_job_frees_its_slot(delayq: Broker, limited: Task,
     assert len(Queue("work").reserve(5)) == 1
 
 
-def test_a_slot_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Broker, limited: Task) -> None:
+def test_a_permit_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Broker, limited: Task) -> None:
     delayq.queue("work").schedule(NewJob("a", "limited"))
     delayq.queue("work").schedule(NewJob("b", "limited"))
     (held,) = Queue("work").reserve(1, ttr=1)
