@@ -35,7 +35,7 @@ _OUTCOMES: Final = {"kicked": "retried", "gone": "unchanged"}
 
 
 @dataclass(frozen=True, slots=True)
-class BulkAction:
+class PlaceAction:
     """Action on jobs of some places; ``permission`` is that of the app."""
 
     name: str
@@ -50,7 +50,7 @@ class BulkAction:
 ACTIONS: Final = {
     action.name: action
     for action in (
-        BulkAction(
+        PlaceAction(
             "run",
             "run_livejob",
             ("waiting", "failed"),
@@ -58,7 +58,7 @@ ACTIONS: Final = {
             gettext_lazy("They become due now, and the next free worker runs them."),
             lambda: RUN_NOW,
         ),
-        BulkAction(
+        PlaceAction(
             "cancel",
             "cancel_livejob",
             ("waiting", "failed"),
@@ -67,7 +67,7 @@ ACTIONS: Final = {
             lambda: CANCEL,
             harmful=True,
         ),
-        BulkAction(
+        PlaceAction(
             "retry",
             "retry_morguejob",
             ("morgue",),
@@ -75,7 +75,7 @@ ACTIONS: Final = {
             gettext_lazy("They leave the morgue, and the next free worker runs them. Their failures are reset."),
             kick,
         ),
-        BulkAction(
+        PlaceAction(
             "discard",
             "discard_morguejob",
             ("morgue",),
@@ -106,7 +106,7 @@ class LiveBulkPages(LiveListPages):
             if place in action.places and _may(request, action)
         ]
 
-    def bulk_view(self, request: HttpRequest, action: BulkAction) -> HttpResponse:
+    def bulk_view(self, request: HttpRequest, action: PlaceAction) -> HttpResponse:
         """Render the confirmation page, or carry the action out.
 
         Raises:
@@ -129,7 +129,7 @@ class LiveBulkPages(LiveListPages):
     def _confirm_bulk(
         self,
         request: HttpRequest,
-        action: BulkAction,
+        action: PlaceAction,
         query: BrowseQuery,
         selected: Sequence[str],
         cursor: str = "",
@@ -148,7 +148,7 @@ class LiveBulkPages(LiveListPages):
         return self.render(request, "live_bulk", action.title, context, trail=[(str(action.title), "")])
 
     def _change_selected(
-        self, request: HttpRequest, action: BulkAction, query: BrowseQuery, selected: list[tuple[str, str, bytes]]
+        self, request: HttpRequest, action: PlaceAction, query: BrowseQuery, selected: list[tuple[str, str, bytes]]
     ) -> HttpResponse:
         change, counts = action.verb().action(), Counter[str]()
         try:
@@ -161,7 +161,7 @@ class LiveBulkPages(LiveListPages):
         _report(request, counts)
         return self.back(self.link(query))
 
-    def _change_matching(self, request: HttpRequest, action: BulkAction, query: BrowseQuery) -> HttpResponse:
+    def _change_matching(self, request: HttpRequest, action: PlaceAction, query: BrowseQuery) -> HttpResponse:
         """Change all jobs that match, for at most :data:`LONGEST` seconds; then the user may continue."""
         verb, counts, end = replace(action.verb(), place=query.place), Counter[str](), time.monotonic() + LONGEST
         begin, _sep, cursor = request.POST.get("cursor", "").partition(":")
@@ -194,7 +194,7 @@ class LiveBulkPages(LiveListPages):
         return self.back(self.link(query))
 
 
-def _may(request: HttpRequest, action: BulkAction) -> bool:
+def _may(request: HttpRequest, action: PlaceAction) -> bool:
     user: Any = request.user
     return bool(user.has_perm(f"django_delayq.{action.permission}"))
 

@@ -25,14 +25,14 @@ from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision, unbegun
-from ..worker.job_view import JobView
 from ..worker.policy import policy_of
+from ..worker.reserved_job import ReservedJob
 from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
 
-class HeldJob(JobView):
+class HeldJob(ReservedJob):
     """Job that this process holds until its ``deadline``. Only :meth:`touch` renews the lease.
 
     The job ends with one call of :meth:`ack`, :meth:`fail`, :meth:`release` or :meth:`bury`. The call returns True if

@@ -51,7 +51,7 @@ def reserve_match(
 
 
 def _held(queue: Queue, batch: Batch, holder: Holder) -> HeldJob | None:
-    """Return the job of a batch, if it gets a slot of its limits; otherwise give it back."""
+    """Return the job of a batch, if it gets the permits of its limits; otherwise give it back."""
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
         if permits.admit(queue, job, holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS):

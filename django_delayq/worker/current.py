@@ -10,13 +10,13 @@ from typing import Any
 
 from ..core.moments import datetime_of
 from .attempt import NEVER, Attempt, trusted
-from .job_view import JobView
+from .reserved_job import ReservedJob
 
 #: the attempt of this thread or coroutine; set by the execution, read by :func:`current_job`
 running: ContextVar[Attempt | None] = ContextVar("delayq_attempt", default=None)
 
 
-class CurrentJob(JobView):
+class CurrentJob(ReservedJob):
     """View of the running job. Valid until the handler returns.
 
     In a batch it is a view of the whole call. Attributes that can describe one job only describe the first;

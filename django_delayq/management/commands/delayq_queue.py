@@ -24,7 +24,7 @@ from ..conditions import add_conditions, filter_of
 from ..found_jobs import add_search, print_found
 
 
-class BulkAction(NamedTuple):
+class QueueAction(NamedTuple):
     """Action on all jobs of a queue, and the same on those that match."""
 
     help: str
@@ -33,32 +33,32 @@ class BulkAction(NamedTuple):
     on_matching: filtered_bulk.Verb
 
 
-BULK_ACTIONS: Final[dict[str, BulkAction]] = {
-    "run-now": BulkAction(
+QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
+    "run-now": QueueAction(
         "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
         bulk.run_all_now,
         filtered_bulk.RUN_NOW,
     ),
-    "kill-failed": BulkAction(
+    "kill-failed": QueueAction(
         "move every waiting job that has failed to the morgue",
         "Move the {failed} jobs of {queue} that have failed to the morgue?",
         bulk.kill_failed,
         filtered_bulk.KILL_FAILED,
     ),
-    "delete-failed": BulkAction(
+    "delete-failed": QueueAction(
         "delete every waiting job that has failed",
         "Delete the {failed} jobs of {queue} that have failed, for good?",
         bulk.delete_failed,
         filtered_bulk.DELETE_FAILED,
     ),
-    "cancel": BulkAction(
+    "cancel": QueueAction(
         "delete the waiting jobs that meet the conditions",
         "",
         bulk.cancel_all,
         filtered_bulk.CANCEL,
     ),
-    "cancel-all": BulkAction(
+    "cancel-all": QueueAction(
         "delete every waiting job",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
         bulk.cancel_all,
@@ -96,7 +96,7 @@ class Command(DelayQCommand):
         for name, text in switches.CHOICES.items():
             switches.add_workers(self._action(actions, name, text))
         add_search(self._action(actions, "search", "list the jobs of a queue that meet conditions"))
-        for name, action in BULK_ACTIONS.items():
+        for name, action in QUEUE_ACTIONS.items():
             bulk_action = self._confirmable(self._action(actions, name, action.help))
             if name != "cancel-all":
                 add_conditions(bulk_action)
@@ -138,7 +138,7 @@ class Command(DelayQCommand):
 
     def change(self, queue: Queue, name: str, options: Mapping[str, Any]) -> None:
         """Run a bulk action on all jobs, or on those that meet the conditions."""
-        action = BULK_ACTIONS[name]
+        action = QUEUE_ACTIONS[name]
         where = JobFilter() if name == "cancel-all" else filter_of(options)
         if name == "cancel" and where.is_empty:
             raise CommandError("cancel which jobs? Give a condition, or use cancel-all")

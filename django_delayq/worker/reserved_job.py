@@ -1,4 +1,4 @@
-"""View of a reserved job for the code that works on it: a handler, or the holder of a job of the pull API."""
+"""Reserved job as the code that works on it sees it: a handler, or the holder of a job of the pull API."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..core.job import Job, created_ms
 from ..core.moments import datetime_of
 
 
-class JobView:
-    """View of a reserved job, as Redis returned it."""
+class ReservedJob:
+    """Reserved job, as Redis returned it."""
 
     __slots__ = ("_job",)
 
