@@ -153,7 +153,7 @@ def _on_morgue(
 
 
 def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Move every waiting job that has failed to the morgue (reason ``killed``); reserved ones are left alone.
+    """Move every waiting job that has failed to the morgue (reason ``buried by an operator``); reserved ones are left alone.
 
     A merged job with more than 250 payloads gets several morgue records.
 
