@@ -153,9 +153,9 @@ def _on_morgue(
 
 
 def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Move every waiting job that has failed to the morgue (reason ``buried by an operator``); reserved ones are left alone.
+    """Move every waiting job that has failed to the morgue, with the reason ``buried by an operator``.
 
-    A merged job with more than 250 payloads gets several morgue records.
+    Reserved ones are left alone. A merged job with more than 250 payloads gets several morgue records.
 
     Returns:
         Number of jobs killed.
