@@ -11,8 +11,8 @@ from functools import update_wrapper
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import transaction

@@ -227,6 +227,7 @@ def test_the_address_of_an_object_leads_to_its_page(
     delayq: Broker, client: Client, staff: Callable[..., Any], address: str
 ) -> None:
     base = "/admin/django_delayq/"
+    assert client.get(f"{base}{address}").headers["Location"].startswith("/admin/login/")
     client.force_login(staff("view_queueentry", "view_livejob"))
     answer = client.get(f"{base}{address}")
     assert (answer.status_code, answer.headers["Location"]) == (302, f"{base}{address}change/".replace(":", "_3A"))
