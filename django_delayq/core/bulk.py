@@ -184,7 +184,7 @@ def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str,
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job; reserved ones, and content that is gated behind them, are left alone.
+    """Cancel every waiting job (*Purge* in the admin); reserved ones, and content gated behind them, are left alone.
 
     Jobs that arrive meanwhile are cancelled too if they are due before the last job that waited at the start of the
     call.

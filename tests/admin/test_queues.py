@@ -168,7 +168,9 @@ def test_run_all_asks_and_then_makes_all_due(delayq: Broker, manager: Client) ->
 def test_purge_needs_the_name_of_the_queue(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
     before = counts(delayq)
-    assert "Cancel all 3 waiting jobs of orders, for good?" in manager.get(f"{LIST}orders/purge/").content.decode()
+    page = manager.get(f"{LIST}orders/purge/").content.decode()
+    assert "Cancel all 3 waiting jobs of orders, for good?" in page
+    assert "<code>delayq_queue cancel-all</code>" in page
     for typed in ("", "order", "ORDERS"):
         answer = manager.post(f"{LIST}orders/purge/", {"typed": typed, "morgue": "on"})
         assert answer.status_code == 200
