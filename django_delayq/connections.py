@@ -63,16 +63,17 @@ def swift_broker() -> DjangoBroker:
     return hurried_broker(conf().outbox.budget)
 
 
-def hurried_broker(seconds: float) -> DjangoBroker:
-    """Return a broker of the same deployment that waits at most ``seconds`` for each reply.
+def hurried_broker(seconds: float | None = None) -> DjangoBroker:
+    """Return a broker of the same deployment that waits at most ``seconds`` (:data:`PATIENCE`) for each reply.
 
-    The same ``seconds`` return the same broker.
+    So an unreachable Redis does not block the threads of a server. The same ``seconds`` return the same broker.
 
     Raises:
         Misconfigured: see :func:`broker`.
     """
     if _stand_in is not None:
         return _stand_in
+    seconds = PATIENCE if seconds is None else seconds
     hurried = _hurried.get(seconds)
     if hurried is None:
         refuse_in_tests()

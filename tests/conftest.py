@@ -227,6 +227,18 @@ def postgres_alias(postgres_box: PostgresBox, django_db_setup: None, django_db_b
 # --- Django ---
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """The test database; tests with real transactions empty only the tables in which they left something."""
+    from django.test import TransactionTestCase
+
+    from .support.emptying import empty_databases
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_databases)
+        yield
+
+
 @pytest.fixture
 def delayq(redis_setting: object, prefix: str, settings: Any, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """``settings.DELAYQ`` points to the emptied Redis; the value is the shell's own broker, checked afterwards."""

@@ -5,28 +5,19 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
 from rest_framework.throttling import ScopedRateThrottle
 
 from ..settings.conf import SETTING, conf
 from ..settings.loading import load_function
 
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-    from rest_framework.views import APIView
-
 logger: Final = logging.getLogger("django_delayq.api")
 
-ACTIONS: Final = ("view", "produce", "consume", "operate", "admin")
 #: results of calls that have not run yet; they are truthy, so they would count as a yes
 _NOT_RUN: Final = (Awaitable, AsyncIterator, Iterator)
-
-
-def permission(action: str) -> str:
-    """Return the name of the permission that an action requires."""
-    return f"django_delayq.api_{action}"
 
 
 def allows() -> Callable[..., bool] | None:
@@ -43,20 +34,24 @@ def identity_of(user: Any) -> bytes:
 
 
 class MayDo(BasePermission):
-    """Permission of authenticated users with the view's action, unless the project's ``allow`` rule objects."""
+    """Permission of authenticated users with the view's action, unless the project's ``allow`` rule objects.
 
-    def has_permission(self, request: Request, view: APIView) -> bool:
+    The view is a :class:`.GuardedView`.
+    """
+
+    def has_permission(self, request: Request, view: Any) -> bool:
         """Return True if the request is allowed, as far as its URL names the queue."""
         user: Any = request.user
         if user is None or not user.is_authenticated or not user.is_active:
             return False
-        action = getattr(view, "action_of", _unknown)(request)
+        action = view.action_of(request)
         if action is None:
             return True  # unsupported method: the response is 405, not 403
-        if not user.has_perm(permission(action)):
+        if not user.has_perm(f"django_delayq.api_{action}"):
             return False
-        # Queues named in a body are checked one by one; see ApiView.named_queues().
-        return getattr(view, "names_queues", False) or may_use(request, action, view.kwargs.get("queue", ""))
+        if view.names_queues:
+            return True  # they are checked one by one; see ApiView.named_queues()
+        return may_use(request, action, view.kwargs.get("queue", ""))
 
 
 def may_use(request: Request, action: str, queue: str) -> bool:
@@ -79,16 +74,12 @@ def may_use(request: Request, action: str, queue: str) -> bool:
     return False
 
 
-def _unknown(request: Request) -> str:
-    return "admin"
-
-
 class ActionThrottle(ScopedRateThrottle):
-    """Throttle of ``API["throttle"]``: a rate per action and user."""
+    """Throttle of ``API["throttle"]``: a rate per action and user. The view is a :class:`.GuardedView`."""
 
-    def allow_request(self, request: Request, view: APIView) -> bool:
+    def allow_request(self, request: Request, view: Any) -> bool:
         """Return True if the request is within the rate."""
-        action = getattr(view, "action_of", _unknown)(request)
+        action = view.action_of(request)
         rate = conf().api.throttle.get(action or "")
         if rate is None:
             return True

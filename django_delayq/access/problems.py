@@ -183,7 +183,7 @@ def _flatten(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
     """Yield DRF's errors of each field as (JSON pointer, text)."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
-            yield from _flatten(pointer if name == "non_field_errors" else f"{pointer}/{_token(name)}", inner)
+            yield from _flatten(pointer if name == "non_field_errors" else f"{pointer}/{pointer_token(name)}", inner)
     elif isinstance(detail, list):
         for place, inner in enumerate(detail):
             yield from _flatten(f"{pointer}/{place}" if isinstance(inner, (Mapping, list)) else pointer, inner)
@@ -195,5 +195,6 @@ def _format_line(pointer: str, text: str) -> str:
     return f"{pointer}: {text}" if pointer else text  # the body as a whole has no pointer
 
 
-def _token(name: object) -> str:
+def pointer_token(name: object) -> str:
+    """Return the name of a member as a part of a JSON pointer."""
     return str(name).replace("~", "~0").replace("/", "~1")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.apps import apps
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from ..settings.conf import SETTING, conf
@@ -15,11 +18,6 @@ from ..settings.loading import load
 from . import problems
 from .exempt import outside_transactions
 from .permissions import ActionThrottle, MayDo
-
-if TYPE_CHECKING:
-    from rest_framework.authentication import BaseAuthentication
-    from rest_framework.request import Request
-    from rest_framework.throttling import BaseThrottle
 
 
 class GuardedView(APIView):
@@ -30,6 +28,8 @@ class GuardedView(APIView):
 
     #: HTTP method → view, produce, consume, operate or admin
     actions: ClassVar[Mapping[str, str]] = {}
+    #: True if the queues are in the request's body, where the view itself checks the project's ``allow`` rule for each
+    names_queues: ClassVar[bool] = False
     renderer_classes = (JSONRenderer,)
     permission_classes: Sequence[Any] = (MayDo,)
     throttle_classes: Sequence[type[BaseThrottle]] = (ActionThrottle,)

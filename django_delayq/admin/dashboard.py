@@ -42,7 +42,7 @@ class DashboardAdmin(RedisPages):
         query, urls = DashboardQuery.of(request.GET), DashboardUrls(self, request)
         view, error = None, ""
         try:
-            broker = connections.hurried_broker(connections.PATIENCE)
+            broker = connections.hurried_broker()
             source = SNAPSHOTS.latest(broker, query.span if "all" in request.GET or not live else "")
         except (QueueUnavailable, Misconfigured, RedisError) as failure:
             error = str(failure)

@@ -91,7 +91,7 @@ class HourlyStatAdmin(RedisPages):
     def ahead(self, query: HistoryQuery) -> dict[str, Any]:
         """Return the forecast, or the error if Redis is unavailable."""
         try:
-            broker = connections.hurried_broker(connections.PATIENCE)
+            broker = connections.hurried_broker()
             queues = [one for one in broker.queues() if query.queue in ("", one.name)]
             return forecast_panel(forecast(broker, queues))
         except (QueueUnavailable, Misconfigured, RedisError) as error:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from django.http import HttpResponse
 from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from .. import connections
 from ..access import problems
 from ..access.permissions import may_use
 from ..access.views import GuardedView
 from ..core.inputs import short
 from ..core.queue import Queue
-from . import brokers, idempotency
+from . import idempotency
 from .describe import ApiSchema
 from .parsing import LimitedJSONParser, check_head
-
-if TYPE_CHECKING:
-    from django.http import HttpResponse
-    from rest_framework.request import Request
-
-    from .serializers.base import Resource
+from .serializers.base import Resource
 
 
 class ApiView(GuardedView):
@@ -86,7 +84,7 @@ class ApiView(GuardedView):
             Problem: there is no such queue.
         """
         # The registry counts its changes under the name "", so it must not be looked up as a queue.
-        queue = brokers.broker().existing(name) if name else None
+        queue = connections.hurried_broker().existing(name) if name else None
         if queue is None:
             raise problems.queue_not_found(name[:64])
         return queue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
@@ -34,10 +34,8 @@ from .entry_errors import (
     refuse_members,
     tasks_not_found,
 )
+from .idempotency import IdempotencyRecord
 from .parsing import LONGEST_WAIT
-
-if TYPE_CHECKING:
-    from .idempotency import IdempotencyRecord
 
 Entry = dict[str, Any]
 _PULL_MEMBERS: Final = RawJobBuilder.entry_keys - {"args", "kwargs"} | {*PULL_ONLY}
@@ -94,8 +92,9 @@ class Reader:
             raise invalid_entries([(error.member, str(error))]) from None
         except TaskNotFound as error:
             raise tasks_not_found([("/task", str(error))]) from None
-        # A middleware may return a handle without passing the job on.
-        return answer if isinstance(answer, JobHandle) else built[-1] if built else _skipped(self._queue)
+        if isinstance(answer, JobHandle):  # a middleware may return one without passing the job on
+            return answer
+        return built[-1] if built else JobHandle("", self._queue, "skipped", 0)
 
     def many(self, entries: list[Any]) -> list[Prepared | None]:
         """Return all jobs in request order; None for each job that a schedule middleware did not pass on.
@@ -282,7 +281,3 @@ def _decoded(encoded: object) -> bytes:
         except binascii.Error:
             pass
     raise InvalidEntry("/body_base64", f"{short(encoded)} is no base64 (A-Z a-z 0-9 + / and = at the end)")
-
-
-def _skipped(queue: str) -> JobHandle:
-    return JobHandle("", queue, "skipped", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NoReturn
 
-from ..access.problems import Problem
+from ..access.problems import Problem, pointer_token
 from ..core.errors import InvalidJob
 from ..core.inputs import suggest
 from ..core.task import Task
@@ -41,7 +41,7 @@ def refuse_members(options: dict[str, Any], members: frozenset[str], *, pull: bo
         hint = " This queue is of kind pull: its jobs are bytes, not calls of tasks."
     else:
         hint = suggest(name, members)
-    pointer = name[:60].replace("~", "~0").replace("/", "~1")
+    pointer = pointer_token(name[:60])
     names = ", ".join(sorted(members if pull else {*members, "task"}))
     raise InvalidEntry(f"/{pointer}", f"unknown member.{hint} Known are: {names}")
 
@@ -56,7 +56,7 @@ def locate_error(error: Exception, task: Task | None, members: frozenset[str]) -
         return InvalidEntry("", text)
     argument, word = subject.groups()
     if argument:
-        word = word.strip("'").replace("~", "~0").replace("/", "~1")
+        word = pointer_token(word.strip("'"))
         return InvalidEntry(f"/args/{word}" if word.isdigit() else f"/kwargs/{word}", text)
     return InvalidEntry(f"/{word}" if word in members else "", text)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
+from ..core.codec import decode_args
 from ..core.codecs import as_json
 from ..core.errors import DelayQError
 from ..core.job import RAW, Undecodable, created_ms
@@ -74,14 +75,8 @@ def content_of(job: HeldJob) -> dict[str, Any]:
         return {"payloads": [_json(payload.data) for payload in record.payloads]}
     if job.task == RAW:
         return dict(raw(record.args))
-    args = _json(record.args) if record.args else []
-    if isinstance(args, list):
-        return {"args": args, "kwargs": {}}
-    if isinstance(args, dict) and args.keys() <= {"a", "k"}:
-        content = {"args": args.get("a", []), "kwargs": args.get("k", {})}
-        if isinstance(content["args"], list) and isinstance(content["kwargs"], dict):
-            return content
-    raise Undecodable("these are no arguments: a list, or an object with a list 'a' and an object 'k', was expected")
+    args, kwargs = decode_args(record.args, _json)
+    return {"args": args, "kwargs": kwargs}
 
 
 def _json(data: bytes) -> Any:

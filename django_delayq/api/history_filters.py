@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from rest_framework.request import Request
 
 from ..access.permissions import allows, may_use
 from ..access.problems import invalid
@@ -16,9 +17,6 @@ from ..history.names import known_queues
 from ..history.periods import Period, SeriesQuery
 from ..history.records import DIED, SILENT
 from ..models.history import HourlyStat, PipelineRun
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 _USUAL: Final = timedelta(days=1)
 _LARGEST: Final = 2**63

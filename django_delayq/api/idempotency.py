@@ -7,53 +7,41 @@ longer than their leases. Answers that change with time (5xx and 429), answers t
 (``"complete": false``), and answers larger than 1 MiB are not stored. They are sent with ``Idempotent-Answer:
 not-kept``, and the same key is a new request afterwards.
 
-Guarantees:
+A process may die after executing a request and before storing the answer, or Redis may be unavailable then. The key is
+"in progress" until 60 seconds after the request began, and the next request with it is executed again. A request that
+takes longer than those 60 seconds is treated like a dead one. What is executed again is recognised, because these are
+derived from the user, the key, the request and the position in it:
 
-* A stored answer is sent again without executing anything, as long as it is stored and Redis has it.
-* A request that is refused at its beginning because Redis is unavailable is not executed. Its mark may reach Redis
-  later and then holds the key for 10 seconds (60, if Redis stalled between storing the mark and extending it).
-* A process may die after executing a request and before storing the answer, or Redis may be unavailable then. The key
-  is "in progress" until 60 seconds after the request began, and the next request with it is executed again. A request
-  that takes longer than those 60 seconds is treated like a dead one.
-* The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id are
-  derived from the user, the key, the request and the position in it. So a request that is executed again, after a 503
-  or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or 100,000
-  calls of a shard, whichever ends first, and not if Redis loses its data. If a call stores none of its jobs because the
-  queue is full or paused, they are tried again. If it stores some of them, its refusals are part of its first reply: a
-  new request is needed for the refused jobs. Settlements are recognised if all of them had the same outcome.
-* The ids of produced jobs without an id, and the keys of their generations, are derived in the same way. So after those
-  two minutes a job that still waits is replaced by an equal one. A job that has run, or is running, is stored and runs
-  again under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one
-  is live.
-* Rows of durable jobs are written once for each request, even if Redis fails: an entry in the inbox records the request
-  for ``INBOX["keep_days"]`` days. They are also cancelled or moved once for each request: while durable jobs are in
-  use, each id of the request has an entry in the inbox.
-* A reserve request that is executed again reserves other jobs; the first ones return to the queue when their leases
-  end.
+* The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id. Each
+  call gets its first reply and changes nothing.
+* The ids of produced jobs without an id, and the keys of their generations. When the request ids are forgotten, a job
+  that still waits is replaced by an equal one. A job that has run, or is running, is stored and runs again under the
+  same key, so that ``@exactly_once`` skips it.
+* The entries in the inbox by which rows of durable jobs are written, cancelled or moved once for each request.
+
+How long each of them lasts, and what is not recognised, is in ``docs/http.md`` ("What is recognised").
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
 
+from .. import connections
 from ..access.permissions import identity_of
 from ..access.problems import Problem
 from ..core.errors import DelayQError
 from ..core.job import derived_key, id_from
 from ..core.redis.scripts import clear_errors
+from ..core.requests import digest_of
 from ..settings.conf import conf
-from . import brokers
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-    from rest_framework.response import Response
 
 #: seconds after which an unfinished request counts as dead
 UNDER_WAY: Final = 60
@@ -70,7 +58,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _HEADERS: Final = ("Content-Type", "Location", "Retry-After")
 _RUNNING: Final = b"r"
 _ANSWERED: Final = b"a"
-_DIGEST: Final = 32
+_DIGEST: Final = 16
 
 
 class Replayed(Exception):
@@ -98,7 +86,7 @@ class IdempotencyRecord:
             Problem: it is in progress (409), or the key was used for another request (422).
             QueueUnavailable: Redis is unavailable, so the request must not be executed.
         """
-        client = brokers.broker().client
+        client = connections.hurried_broker().client
         with clear_errors():
             # The key found by SET NX may expire before GET.
             for _ in range(3):
@@ -128,14 +116,14 @@ class IdempotencyRecord:
 
     def job_key(self, place: int, ident: str) -> bytes:
         """Return the key of a job's generation."""
-        return derived_key(self._derived("key", place, ident)[:16])
+        return derived_key(self._derived("key", place, ident))
 
     def call(self, place: int = 0) -> bytes:
         """Return the request id for a call to Redis."""
-        return self._derived("call", place)[:16]
+        return self._derived("call", place)
 
     def _derived(self, *words: object) -> bytes:
-        return _digest(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
+        return digest_of(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
 
     def keep(self, response: Response) -> None:
         """Store the answer as soon as it is rendered, or drop the key if such an answer is not stored."""
@@ -163,7 +151,14 @@ class IdempotencyRecord:
     def _replace(self, answer: bytes | None) -> None:
         """Replace our mark by an answer (None = delete it). While Redis is unavailable the mark stays until it ends."""
         try:
-            self._put(answer)
+            with clear_errors():
+                client = connections.hurried_broker().client
+                if client.get(self._name) != self._mark:
+                    return  # the request took so long that it counted as dead, or this is a repeated call
+                if answer is None:
+                    client.delete(self._name)
+                else:
+                    client.set(self._name, answer, px=self._keep_ms)
         except DelayQError as error:
             logger.warning(
                 "the response of a request with an %s was not stored; its key is in progress for up to %s s: %s",
@@ -171,21 +166,6 @@ class IdempotencyRecord:
                 UNDER_WAY,
                 error,
             )
-
-    def _put(self, answer: bytes | None) -> None:
-        """Replace our mark by an answer (None = delete it), if it is still there.
-
-        Raises:
-            QueueUnavailable: Redis is unavailable.
-        """
-        with clear_errors():
-            client = brokers.broker().client
-            if client.get(self._name) != self._mark:
-                return  # the request took so long that it counted as dead, or this is a repeated call
-            if answer is None:
-                client.delete(self._name)
-            else:
-                client.set(self._name, answer, px=self._keep_ms)
 
 
 def begin(request: Request) -> IdempotencyRecord | None:
@@ -196,42 +176,26 @@ def begin(request: Request) -> IdempotencyRecord | None:
         Problem: the key is malformed (400), is in progress (409), or was used for another request (422).
         QueueUnavailable: Redis is unavailable.
     """
-    if request.method != "POST":
-        return None
-    key = request.headers.get(HEADER)
+    key = request.headers.get(HEADER) if request.method == "POST" else None
     if key is None:
         return None
     if not _KEY.fullmatch(key):
         raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
     request.data  # noqa: B018 (reads the body; an invalid one is refused here)
     raw: bytes = getattr(request, "delayq_raw", b"")
-    path = request.get_full_path()
-    words = (request.method.encode(), path.encode(), raw)
+    place = digest_of(identity_of(request.user), key.encode()).hex()
     record = IdempotencyRecord(
-        f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
-        _digest(*words),
+        f"{connections.hurried_broker().prefix}:answer:{place}",
+        digest_of(b"POST", request.get_full_path().encode(), raw),
         conf().api.keep_answers,
     )
     record.begin()
     return record
 
 
-def call_ids(record: IdempotencyRecord | None, number: int) -> list[bytes | None]:
-    """Return the request ids for ``number`` calls to Redis; for a request without a key None, which is a new id."""
-    return [None if record is None else record.call(place) for place in range(number)]
-
-
 def _is_incomplete(answer: Any) -> bool:
     """Return True if the answer is incomplete, so that the client has to send the request again."""
     return isinstance(answer, dict) and answer.get("complete") is False
-
-
-def _digest(*words: bytes) -> bytes:
-    digest = hashlib.sha256()
-    for word in words:
-        digest.update(b"%d:" % len(word))
-        digest.update(word)
-    return digest.digest()
 
 
 def _in_progress(seconds: float) -> Problem:

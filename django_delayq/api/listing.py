@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from .. import connections
 from ..access.problems import Problem
 from ..core.operations.job_filter import JobFilter
 from ..core.operations.pages import Accepts
@@ -13,7 +14,6 @@ from ..core.operations.views import JobView
 from ..core.queue import Queue
 from ..settings.conf import conf
 from ..status.text_search import TextSearch
-from . import brokers
 
 #: bytes of arguments, payloads and errors after which a page of whole records ends
 PAGE_BYTES: Final = 1024 * 1024
@@ -31,7 +31,7 @@ def jobs_page(queue: Queue, query: Mapping[str, Any]) -> dict[str, Any]:
         jobs = [view for view in views if accepts is None or accepts(view)]
         return {"jobs": jobs, "cursor": None, "examined": len(views)}
     low, high = _range(query)
-    page = brokers.broker().inspector.page(
+    page = connections.hurried_broker().inspector.page(
         queue.name,
         query["place"],
         query["by"],
@@ -61,7 +61,7 @@ def _accepts(query: Mapping[str, Any]) -> Accepts | None:
 
 
 def _jobs_of_id(queue: Queue, query: Mapping[str, Any]) -> Sequence[JobView]:
-    inspector = brokers.broker().inspector
+    inspector = connections.hurried_broker().inspector
     if query["place"] == "morgue":
         return inspector.graves(queue.name, query["id"], most_bytes=MOST_BYTES)
     view = inspector.get(queue.name, query["id"], most_bytes=MOST_BYTES)
@@ -83,7 +83,7 @@ def _range(query: Mapping[str, Any]) -> tuple[float | str | None, float | str | 
     low, high = query["min"], query["max"]
     if query.get("state") not in ("delayed", "ready"):
         return low, high
-    now_ms = math.floor(brokers.broker().now_ms())
+    now_ms = math.floor(connections.hurried_broker().now_ms())
     if query["state"] == "ready":
         return low, now_ms if high is None else min(float(high), now_ms)
     return now_ms + 1 if low is None else max(float(low), now_ms + 1), high
@@ -100,7 +100,7 @@ def graves_page(queue: Queue, ident: str, query: Mapping[str, Any]) -> dict[str,
     Raises:
         Problem: there is no record.
     """
-    page = brokers.broker().inspector.graves_page(
+    page = connections.hurried_broker().inspector.graves_page(
         queue.name,
         ident,
         cursor=query["cursor"],

@@ -60,7 +60,7 @@ SETTINGS: Final[dict[str, Any]] = {
         "MoveOutcome": ["moved", "outbox"],
     },
 }
-_POST_PARAMETERS: Final = {"DelayqIdempotencyKey": IDEMPOTENCY_KEY}
+_KEY: Final = "DelayqIdempotencyKey"
 #: operations whose bodies have no single required member, but need one of several
 _BODY_NEEDED: Final = frozenset(
     {"produce_jobs", "cancel_jobs", "run_jobs_now", "kick_jobs", "discard_jobs", "reschedule_job"}
@@ -161,7 +161,7 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         return result
     components = result.setdefault("components", {})
     components.setdefault("responses", {}).update(error_responses(_PROBLEM))
-    components.setdefault("parameters", {}).update(_POST_PARAMETERS)
+    components.setdefault("parameters", {})[_KEY] = IDEMPOTENCY_KEY
     for path, method, view, operation in operations:
         _name_errors(path, method, operation)
         _name_permission(view.actions[method.upper()], operation)
@@ -169,8 +169,7 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         if operation["operationId"] in _BODY_NEEDED:
             operation["requestBody"]["required"] = True
         if method == "post":
-            references = [{"$ref": f"#/components/parameters/{name}"} for name in _POST_PARAMETERS]
-            operation.setdefault("parameters", []).extend(references)
+            operation.setdefault("parameters", []).append({"$ref": f"#/components/parameters/{_KEY}"})
     _guard_metrics(result, operations[0][3])
     return result
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
 
 from ..access.problems import Problem
 from ..core.inputs import short
 from ..settings.conf import conf
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 #: most seconds that a request waits for room in a full queue, well below the timeouts of clients
 LONGEST_WAIT: Final = 20
@@ -205,8 +204,7 @@ def _fraction(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ParseError(f"the name {short(twice)} occurs twice in an object; send it once")
     return made
 

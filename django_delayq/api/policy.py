@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from .. import connections
@@ -20,71 +19,27 @@ from ..settings.sections import QueueConf
 MOST_SHARDS_SHOWN: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """Queue as registered, with its counts if they were read; what :mod:`.serializers.queues` renders."""
-
-    queue: Queue
-    counts: Counts | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self.queue.name
-
-    @property
-    def kind(self) -> str:
-        """Kind of the queue: python or pull."""
-        return self.queue.kind
-
-    @property
-    def shards(self) -> int:
-        """Number of shards of the present epoch."""
-        return self.queue.shards
-
-    @property
-    def epoch(self) -> int:
-        """Number of the present epoch."""
-        return int(self.queue.layout["epoch"])
-
-    @property
-    def draining(self) -> bool:
-        """True while former shards are being worked off."""
-        return len(self.queue.epochs) > 1
-
-    @property
-    def paused(self) -> str:
-        """Direction in which it is paused, or an empty text."""
-        return str(rules.queue_policy(self.queue.layout)["paused"])
-
-    @property
-    def paused_until(self) -> dict[str, int]:
-        """Ends of pauses that end by themselves, by direction, Unix ms."""
-        return dict(rules.queue_policy(self.queue.layout)["until"])
-
-    @property
-    def configured(self) -> bool:
-        """True if the settings name the queue."""
-        return connections.is_configured(self.name)
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        """Limits in force."""
-        return rules.limits_in_force(self.queue.layout)
-
-    @property
-    def by_shard(self) -> list[dict[str, Any]]:
-        """Newest shards with their counts."""
-        shards = self.counts.shards if self.counts else []
-        return [
+def queue_view(queue: Queue, counts: Counts | None = None) -> dict[str, Any]:
+    """Return a queue as registered, with its counts if they were read; what :mod:`.serializers.queues` renders."""
+    policy = rules.queue_policy(queue.layout)
+    shards = counts.shards if counts else []
+    return {
+        "name": queue.name,
+        "kind": queue.kind,
+        "shards": queue.shards,
+        "epoch": int(queue.layout["epoch"]),
+        "draining": len(queue.epochs) > 1,  # former shards are being worked off
+        "paused": policy["paused"],
+        "paused_until": policy["until"],
+        "configured": connections.is_configured(queue.name),
+        "limits": rules.limits_in_force(queue.layout),
+        "counts": counts,
+        "by_shard": [
             {"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, "counts": one}
-            for number, one in shards[-MOST_SHARDS_SHOWN:]
-        ]
-
-    @property
-    def shards_left_out(self) -> int:
-        """Number of shards that :attr:`by_shard` does not have."""
-        return max(0, len(self.counts.shards) - MOST_SHARDS_SHOWN) if self.counts else 0
+            for number, one in shards[-MOST_SHARDS_SHOWN:]  # the newest ones
+        ],
+        "shards_left_out": max(0, len(shards) - MOST_SHARDS_SHOWN),
+    }
 
 
 def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Queue, bool]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from .. import connections
 from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
 from ..core.moments import iso_of
@@ -18,7 +19,6 @@ from ..core.task import registry
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once
 from ..settings.conf import conf
-from . import brokers
 from .entries import Reader
 from .parsing import too_many
 
@@ -37,7 +37,7 @@ def kind_of(name: str) -> str:
     """
     named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
     try:
-        opened = brokers.broker().existing(name)
+        opened = connections.hurried_broker().existing(name)
     except QueueUnavailable:
         if not named:
             raise
@@ -79,11 +79,11 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
     read = reader.many(entries)
     jobs = [job for job in read if job is not None]
     _check_durable(jobs)
-    send_at_once(jobs, brokers.broker())
+    send_at_once(jobs, connections.hurried_broker())
     outcomes = [ScheduleOutcome.SKIPPED if job is None else job.handle.outcome for job in read]
     counts = Counter(outcomes)
     if counts[ScheduleOutcome.PAUSED] == len(outcomes):
-        raise brokers.broker().queue(queue).paused_error()
+        raise connections.hurried_broker().queue(queue).paused_error()
     if counts[ScheduleOutcome.FULL] == len(outcomes):
         raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
     results = [
@@ -95,7 +95,7 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
 
 def _send_one(job: Prepared) -> None:
     _check_durable([job])
-    send(job, brokers.broker())
+    send(job, connections.hurried_broker())
 
 
 def _check_durable(jobs: Sequence[Prepared]) -> None:

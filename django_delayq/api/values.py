@@ -28,6 +28,11 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def count_of(text: str) -> int | None:
+    """Return the whole number, 0 or more, in a query value; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
     """Return bytes as a text if they are UTF-8, else in base64.
 

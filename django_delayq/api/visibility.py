@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+
+from rest_framework.request import Request
 
 from ..access.permissions import allows, may_use
 from ..status import Snapshot, WorkerStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rest_framework.request import Request
 
 
 class VisibleQueues:

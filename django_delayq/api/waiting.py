@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..access import problems
@@ -33,9 +34,6 @@ from ..pull.search import Search
 from ..settings.conf import conf
 from .held_jobs import render_held_jobs
 from .idempotency import IdempotencyRecord
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -58,9 +56,9 @@ def answer(search: Search, *, deadline_soon: bool = False) -> Response:
     return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
-def reserved(jobs: Iterable[HeldJob | None], **more: str) -> Response:
-    """Return a response with jobs that were reserved one by one."""
-    return Response({**_rendered([job for job in jobs if job is not None]), **more})
+def reserved(job: HeldJob | None, **more: str) -> Response:
+    """Return a response with the job, if one was reserved."""
+    return Response({**_rendered([] if job is None else [job]), **more})
 
 
 def _rendered(jobs: list[HeldJob]) -> dict[str, Any]:

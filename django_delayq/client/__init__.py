@@ -31,7 +31,6 @@ from .answers import (
     Worker,
 )
 from .client import AsyncClient, Client
-from .conditions import Listing, Where
 from .errors import (
     ApiError,
     Conflict,
@@ -51,6 +50,7 @@ from .errors import (
     Unavailable,
 )
 from .held import AsyncHeldJob, HeldJob
+from .operating import Listing, Where
 from .producing import Options
 
 __all__ = [

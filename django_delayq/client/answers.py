@@ -268,11 +268,7 @@ class Stat:
 class Stats:
     """Lengths of all queues."""
 
-    total: Stat
-    by_queue: dict[str, Stat]
-
-
-def stats_of(data: Mapping[str, Any]) -> Stats:
-    """Return stats from JSON."""
-    by_queue = {name: made(Stat, one) for name, one in data["by_queue"].items()}
-    return Stats(total=made(Stat, data["total"]), by_queue=by_queue)
+    total: Stat = field(metadata={"read": lambda data: made(Stat, data)})
+    by_queue: dict[str, Stat] = field(
+        metadata={"read": lambda data: {name: made(Stat, one) for name, one in data.items()}}
+    )

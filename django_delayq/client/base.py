@@ -8,11 +8,13 @@ import re
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
+from .errors import ApiError
 from .methods import Pages
 from .wire import Answer, Request, Steps, Wire
 
@@ -46,6 +48,8 @@ class Base:
         ValueError: the address or the token is invalid.
     """
 
+    _transport_class: type[Any]
+
     def __init__(
         self,
         url: str,
@@ -74,15 +78,11 @@ class Base:
         if context is None:
             # Loading certificates takes time, and plain HTTP needs none.
             context = ssl.create_default_context() if self._wire.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._connect(context)
+        self._transport = self._transport_class(context)
         self._worker_name = worker
         #: reserved jobs whose objects exist
         self._held: WeakSet[Any] = WeakSet()
         self._held_guard = threading.Lock()
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        """Create the transport."""
-        raise NotImplementedError
 
     @property
     def _worker(self) -> str:
@@ -100,6 +100,26 @@ class Base:
     def _post(self, *path: str, body: Any = None) -> Steps[Any]:
         answer = yield from self._exchange("POST", *path, body={} if body is None else body)
         return answer.data
+
+    def _post_each(
+        self, path: tuple[str, ...], bodies: Iterable[Mapping[str, Any]]
+    ) -> Steps[tuple[list[tuple[Any, str]], dict[str, int]]]:
+        """Send a request for each body. Return (id, outcome) of all jobs, and counts by outcome.
+
+        Raises:
+            ApiError: a request was refused; ``done`` has the results of those before it.
+        """
+        results: list[tuple[Any, str]] = []
+        counts: Counter[str] = Counter()
+        for body in bodies:
+            try:
+                answer = yield from self._post(*path, body=body)
+            except ApiError as error:
+                error.done = results
+                raise
+            results += [(one["id"], one["outcome"]) for one in answer["results"]]
+            counts.update(answer["counts"])
+        return results, dict(counts)
 
     def _pages(
         self, path: tuple[str, ...], member: str, query: Mapping[str, Any], read: Callable[[Any], T]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
-from types import TracebackType
 from typing import Self, TypeVar
 
 from .consuming import ConsumerVerbs
 from .held import AsyncHeldJob, HeldJob
-from .looking import HistoryVerbs
 from .methods import Asynchronous, Blocking
 from .monitoring import MonitorVerbs
 from .operating import OperatorVerbs
@@ -19,7 +16,7 @@ from .wire import Steps
 T = TypeVar("T")
 
 
-class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Blocking):
+class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs, Blocking):
     """Client of the HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
 
     It is thread-safe: each thread has its own connection, which is kept alive. Every method raises :class:`ApiError`,
@@ -27,9 +24,8 @@ class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs,
     """
 
     _held_class = HeldJob
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        self._transport = Transport(context)
+    _transport_class = Transport
+    _transport: Transport
 
     def _run(self, steps: Steps[T]) -> T:
         return self._transport.run(steps)
@@ -41,13 +37,11 @@ class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs,
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Asynchronous):
+class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, MonitorVerbs, Asynchronous):
     """Client of the HTTP API for asyncio, with the methods and arguments of :class:`Client`.
 
     Its methods are awaited; lists are iterated with ``async for``. Any number of tasks may share it. Each event loop
@@ -55,9 +49,8 @@ class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, Mon
     """
 
     _held_class = AsyncHeldJob
-
-    def _connect(self, context: ssl.SSLContext) -> None:
-        self._transport = AsyncTransport(context)
+    _transport_class = AsyncTransport
+    _transport: AsyncTransport
 
     async def _run(self, steps: Steps[T]) -> T:
         return await self._transport.run(steps)
@@ -69,7 +62,5 @@ class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, Mon
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

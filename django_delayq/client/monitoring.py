@@ -1,14 +1,19 @@
-"""Monitoring verbs: workers, producers, metrics and the server itself."""
+"""Monitoring verbs: workers, producers, recurring tasks, metrics, history and the server itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from .answers import Producers, RecurringTask, Stats, Worker, made, stats_of
+from .answers import Producers, RecurringTask, Stats, Worker, made
 from .base import Base, members
 from .errors import Unavailable
-from .methods import verb
+from .methods import Pages, listing, verb
 from .wire import Request, Steps
+
+#: a datetime, or Unix seconds
+Moment = datetime | float | None
 
 
 class MonitorVerbs(Base):
@@ -136,13 +141,48 @@ class MonitorVerbs(Base):
     @verb
     def stats(self) -> Steps[Stats]:
         """Return length, morgue length and lag of all queues."""
-        return stats_of((yield from self._get("stats")))
+        return made(Stats, (yield from self._get("stats")))
 
     @verb
     def status(self) -> Steps[dict[str, Any]]:
         """Return the complete status of queues, workers and Redis."""
         status: dict[str, Any] = yield from self._get("status")
         return status
+
+    # -- history; dicts, as described in the OpenAPI document --------------------------------------------------------
+
+    @listing
+    def hours(
+        self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
+    ) -> Pages[dict[str, Any]]:
+        """Yield the metrics of each hour, queue and task, the latest first. Pages are fetched as needed."""
+        return self._rows("hours", _query(queue, task, since, until))
+
+    @verb
+    def history(
+        self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
+    ) -> Steps[dict[str, Any]]:
+        """Return metrics summed over queues: in total, over time, and by task.
+
+        Without ``since`` and ``until`` they cover the last 24 hours.
+        """
+        summary: dict[str, Any] = yield from self._get("history", "summary", **_query(queue, task, since, until))
+        return summary
+
+    @listing
+    def pipeline_runs(
+        self, *, kind: str | None = None, state: str | None = None, run_id: str | None = None
+    ) -> Pages[dict[str, Any]]:
+        """Yield the pipeline runs, the latest first."""
+        return self._rows("runs", members(kind=kind, state=state, run_id=run_id))
+
+    @verb
+    def forecast(self, queue: str = "") -> Steps[dict[str, Any]]:
+        """Return the jobs that fall due in the next 24 hours, and when they will be done."""
+        forecast: dict[str, Any] = yield from self._get("history", "forecast", **members(queue=queue or None))
+        return forecast
+
+    # -- the server ---------------------------------------------------------------------------------------------------
 
     @verb
     def openapi(self) -> Steps[dict[str, Any]]:
@@ -166,3 +206,10 @@ class MonitorVerbs(Base):
             if error.status == 503:
                 return False
             raise
+
+    def _rows(self, name: str, query: Mapping[str, Any]) -> Pages[dict[str, Any]]:
+        return self._pages(("history", name), name, query, dict)
+
+
+def _query(queue: str, task: str, since: Moment, until: Moment) -> dict[str, Any]:
+    return members(queue=queue or None, task=task or None, **{"from": since, "to": until})

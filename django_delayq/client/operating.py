@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from .answers import Bulk, Job, Queue, job_of, made, moment
 from .base import AT_ONCE, Base, Seconds, all_items, chunks, members, plain
-from .conditions import Listing, Where
-from .errors import ApiError, JobNotFound
+from .errors import JobNotFound
 from .methods import Pages, listing, verb
 from .wire import Steps
 
@@ -18,6 +17,44 @@ from .wire import Steps
 Ids = Sequence[str] | None
 #: the same for the morgue, where records from :meth:`OperatorVerbs.morgue` are accepted too
 Graves = Sequence[str | Job] | None
+
+
+class Where(TypedDict, total=False):
+    """Conditions; a job meets all of them.
+
+    ``text`` is in the id, the task's name, the arguments or payloads (canonical JSON without masked values), the
+    context or the last error; ``prefix`` begins the id, ``id_to`` is the last one, ``failures`` the least number,
+    ``failures_to`` the greatest one.
+    """
+
+    text: str
+    task: str
+    prefix: str
+    id_from: str
+    id_to: str
+    due_from: datetime | float
+    due_before: datetime | float
+    failures: int
+    failures_to: int
+    never_started: bool
+    buried_from: datetime | float
+    buried_before: datetime | float
+
+
+class Listing(Where, total=False):
+    """Filters of a list of jobs; by default all waiting jobs (or the whole morgue).
+
+    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of its orders,
+    ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is a page's size.
+    """
+
+    state: str
+    by: str
+    order: str
+    limit: int
+    id: str
+    min: datetime | float | str
+    max: datetime | float | str
 
 
 class OperatorVerbs(Base):
@@ -227,19 +264,9 @@ class OperatorVerbs(Base):
         if ids is None:
             body = {**_conditions(where), **members(all=all or None, **options)}
             return (yield from self._whole(queue, action, body))
-        counts: Counter[str] = Counter()
-        results: list[tuple[str, str]] = []
-        for chunk in chunks(ids, AT_ONCE):
-            try:
-                answer = yield from self._post(
-                    "queues", queue, action, body={**_selection(chunk), **members(**options)}
-                )
-            except ApiError as error:
-                error.done = results
-                raise
-            counts.update(answer["counts"])
-            results += [(one["id"], one["outcome"]) for one in answer["results"]]
-        return Bulk(counts=dict(counts), results=results, seen=len(ids), total=len(ids))
+        bodies = ({**_selection(chunk), **members(**options)} for chunk in chunks(ids, AT_ONCE))
+        results, counts = yield from self._post_each(("queues", queue, action), bodies)
+        return Bulk(counts=counts, results=results, seen=len(ids), total=len(ids))
 
     def _whole(self, queue: str, action: str, body: Mapping[str, Any]) -> Steps[Bulk]:
         """Repeat an action for all jobs until it is complete, because one request may stop before the end."""

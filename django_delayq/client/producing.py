@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from .answers import Many, Produced, made
 from .base import AT_ONCE, Base, Seconds, chunks, members, size_of
-from .errors import ApiError, Unavailable
+from .errors import Unavailable
 from .methods import verb
 from .wire import Steps
 
@@ -116,17 +115,9 @@ class ProducerVerbs(Base):
         return made(Produced, (yield from self._post("queues", queue, "jobs", body=job)))
 
     def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]]) -> Steps[Many]:
-        results: list[tuple[str | None, str]] = []
-        counts: Counter[str] = Counter()
-        for chunk in chunks(jobs, AT_ONCE, weigh=size_of):
-            try:
-                answer = yield from self._post("queues", queue, "jobs", body={"jobs": chunk})
-            except ApiError as error:
-                error.done = results
-                raise
-            results += [(one["id"], one["outcome"]) for one in answer["results"]]
-            counts.update(answer["counts"])
-        return Many(results=results, counts=dict(counts))
+        bodies = ({"jobs": chunk} for chunk in chunks(jobs, AT_ONCE, weigh=size_of))
+        results, counts = yield from self._post_each(("queues", queue, "jobs"), bodies)
+        return Many(results=results, counts=counts)
 
 
 def _raw(body: bytes | str) -> dict[str, Any]:

@@ -16,15 +16,19 @@ from .job import Undecodable
 from .refusals import short_key
 
 
-def decode_args(data: bytes) -> tuple[list[Any], dict[str, Any]]:
+def decode_args(data: bytes, load: Callable[[bytes], Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
     """Return ``(args, kwargs)`` decoded from the bytes of :func:`.codec.encode_args`.
+
+    Args:
+        data: the bytes.
+        load: decodes them; None = :func:`decode`.
 
     Raises:
         Undecodable: the bytes are not arguments in a form that this release supports.
     """
     if not data:
         return [], {}
-    value = decode(data)
+    value = decode(data) if load is None else load(data)
     if type(value) is list:
         return value, {}
     if type(value) is dict and value.keys() <= {"a", "k"}:

@@ -24,8 +24,8 @@ def new_request() -> bytes:
     return os.urandom(_BYTES)
 
 
-def derived_request(*parts: bytes) -> bytes:
-    """Return a request id derived from byte strings: the same for the same strings."""
+def digest_of(*parts: bytes) -> bytes:
+    """Return a digest of byte strings, which may serve as a request id: the same for the same strings."""
     digest = hashlib.blake2b(digest_size=_BYTES)
     for part in parts:
         digest.update(b"%d:" % len(part))
@@ -36,5 +36,5 @@ def derived_request(*parts: bytes) -> bytes:
 def request_for(jobs: Sequence[NewJob]) -> bytes:
     """Return the request id of a call that schedules these jobs: random, unless all of them are repeatable."""
     if all(job.repeatable for job in jobs):
-        return derived_request(*[job.key if job.payload is None else job.payload.key for job in jobs])
+        return digest_of(*[job.key if job.payload is None else job.payload.key for job in jobs])
     return new_request()

@@ -17,7 +17,7 @@ from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .replies import Batch, Which
-from .requests import derived_request
+from .requests import digest_of
 from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 
@@ -267,4 +267,4 @@ def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]
 
 
 def _request_of(seed: bytes, jobs: Sequence[Job]) -> bytes:
-    return derived_request(seed, *[b"%d %b" % (job.token, job.id.encode()) for job in jobs])
+    return digest_of(seed, *[b"%d %b" % (job.token, job.id.encode()) for job in jobs])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from .. import connections
+from .. import __version__, connections
 from ..core.errors import DelayQError
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.timings import Figures, Histogram
@@ -24,9 +24,6 @@ Value: TypeAlias = float | Histogram
 #: label values, in the order of the metric's labels → value
 Values: TypeAlias = dict[tuple[str, ...], Value]
 _Sample: TypeAlias = tuple[Metric, tuple[str, ...], Value]
-#: seconds to wait for one reply from Redis. A stalled Redis would block the thread for minutes, and a scraper with a
-#: shorter timeout would not see that it is down
-PATIENCE: Final = 3.0
 _STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
@@ -34,7 +31,8 @@ def measure() -> dict[Metric, Values]:
     """Return every metric that has values, in at most 6 round trips. While Redis is down: only ``delayq_up``, 0."""
     began = time.time()
     try:
-        snapshot = take(connections.hurried_broker(PATIENCE))
+        # A stalled Redis would block the thread for minutes, and a scraper with a shorter timeout would not see it.
+        snapshot = take(connections.hurried_broker())
     except (DelayQError, *REDIS_ERRORS) as error:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {names.UP: {(): 0.0}}
@@ -86,8 +84,6 @@ def _merged(metric: Metric, one: Value, other: Value) -> Value:
 
 
 def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
-    from .. import __version__
-
     yield names.UP, (), 1.0
     yield names.INFO, (__version__,), 1.0
     yield names.PRODUCERS_PAUSED, (), float(snapshot.producers_paused_ms is not None)
@@ -98,13 +94,10 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
     yield from _of_figures(snapshot.figures)
     kept = snapshot.outbox
     if kept is not None:
-        for state, rows in (
-            ("waiting", kept["waiting"]),
-            ("sent", kept["sent"]),
-            ("buried", kept["buried"]),
-            ("refused", kept["refused"]),
-        ):
-            yield names.OUTBOX, (state,), rows
+        yield names.OUTBOX, ("waiting",), kept["waiting"]
+        yield names.OUTBOX, ("sent",), kept["sent"]
+        yield names.OUTBOX, ("buried",), kept["buried"]
+        yield names.OUTBOX, ("refused",), kept["refused"]
         yield names.OUTBOX_AGE, (), kept["oldest_waiting_seconds"] or 0.0
 
 

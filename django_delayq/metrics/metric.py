@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 #: labels whose values come from users, so that their number must be limited
 OPEN: Final = frozenset({"queue", "task", "type"})
 #: maximum number of open label values of a metric; the rest is added up under OTHER
 MOST_LABELS: Final = 500
 OTHER: Final = "other"
+
+Merge: TypeAlias = Literal["sum", "max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Metric:
     unit: str
     help: str
     labels: tuple[str, ...] = ()
-    merge: Literal["sum", "max"] = "sum"
+    merge: Merge = "sum"
 
     @property
     def open_labels(self) -> int:
@@ -46,9 +48,12 @@ class Metric:
         return (self.name,)
 
 
-def gauge(name: str, otel: str, unit: str, help: str, *labels: str, merge: Literal["sum", "max"] = "sum") -> Metric:
-    """Return a metric whose value may rise and fall."""
-    return Metric(name, "gauge", otel, unit, help, labels, merge)
+def gauge(name: str, otel: str, unit: str, help: str, *labels: str, merge: Merge | None = None) -> Metric:
+    """Return a metric whose value may rise and fall.
+
+    Unless ``merge`` is given, times and flags (units "s" and "1") are merged to the larger one, others to their sum.
+    """
+    return Metric(name, "gauge", otel, unit, help, labels, merge or ("max" if unit in ("s", "1") else "sum"))
 
 
 def counter(name: str, otel: str, unit: str, help: str, *labels: str) -> Metric:

@@ -15,7 +15,6 @@ UP: Final = gauge(
     "delayq.up",
     "1",
     "1: Redis answered. 0: it did not, and nothing else is exported; check Redis and the network.",
-    merge="max",
 )
 INFO: Final = gauge(
     "delayq_info",
@@ -23,14 +22,12 @@ INFO: Final = gauge(
     "1",
     "Always 1; the release of django_delayq in the responding process.",
     "version",
-    merge="max",
 )
 SCRAPE: Final = gauge(
     "delayq_scrape_seconds",
     "delayq.scrape.duration",
     "s",
     "Duration of this collection. Near the scrape timeout: scrape less often, or raise the timeout.",
-    merge="max",
 )
 CLOCK_SKEW: Final = gauge(
     "delayq_clock_skew_seconds",
@@ -38,7 +35,6 @@ CLOCK_SKEW: Final = gauge(
     "s",
     "Clock of the responding machine minus Redis's clock, about. Jobs follow Redis's clock; above a second: check NTP "
     "on both.",
-    merge="max",
 )
 
 PRODUCERS_PAUSED: Final = gauge(
@@ -46,7 +42,6 @@ PRODUCERS_PAUSED: Final = gauge(
     "delayq.producers.paused",
     "1",
     "1: the producers of all queues are paused, so no queue takes new jobs. Resume: delayq_queue resume-producers.",
-    merge="max",
 )
 
 # -- queues ----------------------------------------------------------------------------------------------------------
@@ -90,7 +85,6 @@ LAG: Final = gauge(
     "Seconds by which the longest waiting job is overdue, except those in quarantine or behind a limit. Grows: too few "
     "workers, none, or the queue is paused.",
     "queue",
-    merge="max",
 )
 PRIORITY_LAG: Final = gauge(
     "delayq_priority_lag_seconds",
@@ -100,7 +94,6 @@ PRIORITY_LAG: Final = gauge(
     "starves; add workers, or set starve_after.",
     "queue",
     "priority",
-    merge="max",
 )
 SHARDS: Final = gauge("delayq_queue_shards", "delayq.queue.shards", "{shard}", "Shards of the queue.", "queue")
 PAUSED: Final = gauge(
@@ -110,7 +103,6 @@ PAUSED: Final = gauge(
     "1: the queue is paused in this direction (in: new jobs are refused, out: no jobs are reserved).",
     "queue",
     "direction",
-    merge="max",
 )
 QUEUE_WORKERS: Final = gauge(
     "delayq_queue_workers",
@@ -127,7 +119,6 @@ LONGEST_RUN: Final = gauge(
     "Duration of the oldest running attempt, as of the last heartbeat. Longer than any should take: dump that worker's "
     "stacks.",
     "queue",
-    merge="max",
 )
 HOLD: Final = gauge(
     "delayq_reaper_hold_seconds",
@@ -135,7 +126,6 @@ HOLD: Final = gauge(
     "s",
     "Seconds until leases are reaped again after an outage or a restart of Redis, or a jump of its clock.",
     "queue",
-    merge="max",
 )
 MARKS: Final = gauge(
     "delayq_settled_marks",
@@ -242,7 +232,6 @@ OUTBOX_AGE: Final = gauge(
     "delayq.outbox.oldest_age",
     "s",
     "Age of the oldest row that waits to be sent; 0 = none. Grows: no dispatcher runs, or Redis refuses.",
-    merge="max",
 )
 
 METRICS: Final = tuple(

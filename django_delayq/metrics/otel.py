@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 try:
     from opentelemetry import metrics
@@ -18,14 +18,13 @@ try:
 except ImportError as error:
     raise ImportError("the metrics for OpenTelemetry need its interface: pip install 'django-delayq[otel]'") from error
 
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+
 from .. import __version__
 from ..core.timings import Histogram
 from .measuring import Values, measure
 from .metric import Metric
 from .names import METRICS
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
 #: labels that have a name in OpenTelemetry's semantic conventions
 _ATTRIBUTES: Final = {"queue": "messaging.destination.name", "class": "error.type"}
@@ -49,13 +48,13 @@ def instrument(meter_provider: MeterProvider | None = None) -> None:
                 return
             _instrumented = True
     meter = metrics.get_meter("django_delayq", __version__, meter_provider)
-    looks = Looks()
+    snapshot = SharedSnapshot()
     for metric in METRICS:
         if metric.otel:
-            _make(meter, metric, looks)
+            _make(meter, metric, snapshot)
 
 
-def _make(meter: Meter, metric: Metric, looks: Looks) -> None:
+def _make(meter: Meter, metric: Metric, snapshot: SharedSnapshot) -> None:
     make: Any
     if metric.kind == "counter":
         make = meter.create_observable_counter
@@ -63,31 +62,31 @@ def _make(meter: Meter, metric: Metric, looks: Looks) -> None:
         make = meter.create_observable_up_down_counter
     else:
         make = meter.create_observable_gauge
-    make(metric.otel, [partial(_observe, looks, metric)], metric.unit, metric.help)
+    make(metric.otel, [partial(_observe, snapshot, metric)], metric.unit, metric.help)
 
 
-def _observe(looks: Looks, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
+def _observe(snapshot: SharedSnapshot, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
     keys = [_ATTRIBUTES.get(label, f"delayq.{label}") for label in metric.labels]
-    for labels, value in looks.values(metric).items():
+    for labels, value in snapshot.values(metric).items():
         if not isinstance(value, Histogram):
             yield Observation(value, dict(zip(keys, labels, strict=True)))
 
 
-class Looks:
+class SharedSnapshot:
     """Snapshot shared by all callbacks of one collection. A second request for the same metric takes a new one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[Metric, Values] = {}
+        self._measured: dict[Metric, Values] = {}
         self._taken_at = -_FRESH
-        self._told: set[Metric] = set()
+        self._served: set[Metric] = set()
 
     def values(self, metric: Metric) -> Values:
         """Return the values of a metric."""
         with self._lock:
-            if metric in self._told or time.monotonic() - self._taken_at >= _FRESH:
-                self._found = measure()
+            if metric in self._served or time.monotonic() - self._taken_at >= _FRESH:
+                self._measured = measure()
                 self._taken_at = time.monotonic()
-                self._told = set()
-            self._told.add(metric)
-            return self._found.get(metric, {})
+                self._served = set()
+            self._served.add(metric)
+            return self._measured.get(metric, {})

@@ -15,7 +15,6 @@ REDIS_INFO: Final = gauge(
     "mode",
     "role",
     "policy",
-    merge="max",
 )
 REDIS_MEMORY: Final = gauge(
     "delayq_redis_memory_used_bytes",
@@ -38,7 +37,6 @@ REDIS_UPTIME: Final = gauge(
     "delayq.redis.uptime",
     "s",
     "Seconds since the start of Redis; a fall is a restart.",
-    merge="max",
 )
 REDIS_CLIENTS: Final = gauge("delayq_redis_clients", "delayq.redis.clients", "{connection}", "Connections to Redis.")
 REDIS_COMMANDS: Final = gauge(
@@ -58,21 +56,18 @@ REDIS_AOF: Final = gauge(
     "delayq.redis.aof",
     "1",
     "1: Redis keeps an append-only file. 0: a restart loses the changes since its last snapshot.",
-    merge="max",
 )
 REDIS_SAVED: Final = gauge(
     "delayq_redis_saved",
     "delayq.redis.saved",
     "1",
     "0: the last write of the append-only file or of a snapshot failed; check the disk of Redis.",
-    merge="max",
 )
 REDIS_SAVE_AGE: Final = gauge(
     "delayq_redis_last_save_age_seconds",
     "delayq.redis.last_save_age",
     "s",
     "Seconds since the last snapshot.",
-    merge="max",
 )
 REDIS_REPLICAS: Final = gauge(
     "delayq_redis_replicas",
@@ -105,5 +100,4 @@ FSCK_AT: Final = gauge(
     "delayq.fsck.timestamp",
     "s",
     "Time of the last delayq_fsck, Unix time.",
-    merge="max",
 )

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
-if TYPE_CHECKING:
-    from opentelemetry.metrics import Histogram, Meter
-    from opentelemetry.trace import Span
+from ..worker.record import class_of
 
 logger: Final = logging.getLogger("django_delayq.metrics.tracing")
 
@@ -114,12 +113,11 @@ def common_attributes(queue: str, task: str, operation: str, kind: str) -> Attri
 
 def record_error(span: Span, error: BaseException) -> str:
     """Record an error on its span and return its ``error.type``."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name, kind = class_of(error), type(error).__name__
     with suppress_errors():
         if span.is_recording():
             span.set_attribute("error.type", name)
-            span.set_status(Status(StatusCode.ERROR, kind.__name__))  # in case the text of the error cannot be read
+            span.set_status(Status(StatusCode.ERROR, kind))  # in case the text of the error cannot be read
             span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+            span.set_status(Status(StatusCode.ERROR, f"{kind}: {error}"))
     return name

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from json.encoder import encode_basestring
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +25,6 @@ from ..core.inputs import short
 Bad: TypeAlias = dict[int, str]
 
 _TEXT: Final = pa.large_string()
-_EMPTY: Final = pa.scalar("", _TEXT)
 #: characters that JSON must escape inside a string
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 _SCORE_CHARS: Final = 255
@@ -38,6 +38,12 @@ def is_text(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Return True if the column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+@cache
+def _empty_text() -> pa.Scalar:
+    """Return an empty text. pyarrow imports pandas to make a scalar, which workers that convert nothing do without."""
+    return pa.scalar("", _TEXT)
 
 
 def values(array: pa.Array, bad: Bad) -> list[Any]:
@@ -142,7 +148,7 @@ def lists(array: pa.Array, bad: Bad) -> pa.Array:
     counts = pc.fill_null(pc.list_value_length(large), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(counts).cast(pa.int64())])
     joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), pa.scalar(",", _TEXT))
-    return pc.if_else(pc.equal(counts, 0), _EMPTY, _join("[", joined, "]"))
+    return pc.if_else(pc.equal(counts, 0), _empty_text(), _join("[", joined, "]"))
 
 
 def structs(array: pa.Array, bad: Bad) -> pa.Array:
@@ -168,13 +174,13 @@ def named_structs(array: pa.Array, bad: Bad) -> pa.Array:
 
 def _joined(array: pa.Array, pieces: list[Any]) -> pa.Array:
     texts = _join(*pieces)
-    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _EMPTY)
+    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _empty_text())
 
 
 def _join(*pieces: Any) -> pa.Array:
     """Concatenate texts and arrays of texts row by row; null where one of them is null."""
     typed = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*typed, _EMPTY)
+    return pc.binary_join_element_wise(*typed, _empty_text())
 
 
 def nothing(array: pa.Array) -> pa.Array:

@@ -17,20 +17,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .. import connections
 from ..core import flusher
+from ..core.broker import Broker
+from ..core.queue import Queue
+from ..core.wake import Hints
 from ..worker.attempt import NEVER
 from ..worker.redis_health import RedisHealth
 from ..worker.shard_state import ShardState, stalest
 from ..worker.wake_listener import REPEAT, WakeListener
 from .waiter import Waiter
-
-if TYPE_CHECKING:
-    from ..core.broker import Broker
-    from ..core.queue import Queue
-    from ..core.wake import Hints
 
 #: seconds between two safety checks, each of one shard in rotation; shorter if that would take longer than a lease
 SAFETY_CHECK: Final = 1.75

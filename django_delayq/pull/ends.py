@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from .. import signals
+from ..core.queue import Queue
+from ..core.settlement import Settlement
 from ..core.task import registry
 from ..settings.conf import SETTING, conf
 from ..settings.loading import load_function
 from ..worker.hooks import Hooks
 from ..worker.notifier import Notifier
-
-if TYPE_CHECKING:
-    from ..core.queue import Queue
-    from ..core.settlement import Settlement
 
 
 @lru_cache(maxsize=1)

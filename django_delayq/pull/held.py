@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ..core import flusher
 from ..core.codec import decode, decode_args
@@ -18,6 +18,8 @@ from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
+from ..core.queue import Queue
+from ..core.replies import Batch
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of, ttr_ms_of
@@ -26,10 +28,6 @@ from ..worker import decision, unbegun
 from ..worker.job_view import JobView
 from ..worker.policy import policy_of
 from . import ends, slots
-
-if TYPE_CHECKING:
-    from ..core.queue import Queue
-    from ..core.replies import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -92,7 +90,7 @@ class HeldJob(JobView):
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         if self._job.merged:
             return [{self.id: list(self.payloads)}], {}
-        return ([], {}) if self.task == RAW or not self._job.args else decode_args(self._job.args)
+        return ([], {}) if self.task == RAW else decode_args(self._job.args)
 
     @property
     def args(self) -> Sequence[Any]:
@@ -126,7 +124,7 @@ class HeldJob(JobView):
     @property
     def seconds_left(self) -> float:
         """Seconds until the lease ends, counted from its request; 0 = it may have ended, or the job has ended."""
-        return 0.0 if self._ended or self.lost else max(0.0, self._ends_at - time.monotonic())
+        return max(0.0, self._ends_at - time.monotonic()) if self.in_hand else 0.0
 
     @property
     def in_hand(self) -> bool:
@@ -186,7 +184,7 @@ class HeldJob(JobView):
         """
         ttr_ms = self._ttr_ms if ttr is None else ttr_ms_of(ttr)
         with self._ending:
-            return not (self._ended or self.lost) and self._touch(ttr_ms)
+            return self.in_hand and self._touch(ttr_ms)
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
@@ -237,7 +235,7 @@ class HeldJob(JobView):
     def _prepare_release(self) -> Settlement | None:
         """Mark the job as ended and return the settlement that releases it uncounted; None if it is no longer held."""
         with self._ending:
-            if self._ended or self.lost:
+            if not self.in_hand:
                 return None
             self._ended = True
         return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
@@ -247,7 +245,7 @@ class HeldJob(JobView):
 
     def _end(self, settlement: Settlement, error: BaseException | None = None) -> bool:
         with self._ending:
-            if self._ended or self.lost:
+            if not self.in_hand:
                 return False
             if ends.has_listeners(settlement):
                 if not self._touch(self._ttr_ms):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
 from ..core.matching import USUAL_TTR_MS, Holder, Position
 from ..core.matching import reserve_match as calls_of
+from ..core.operations.job_filter import JobFilter
+from ..core.queue import Queue
+from ..core.replies import Batch
 from . import slots
 from .held import HeldJob, give_back
-
-if TYPE_CHECKING:
-    from ..core.operations.job_filter import JobFilter
-    from ..core.queue import Queue
-    from ..core.replies import Batch
 
 
 def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:

@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name
 from ..core.matching import Holder, check_match
+from ..core.operations.inspector import Counts, JobView
 from ..core.operations.job_filter import JobFilter
+from ..core.queue import Queue as CoreQueue
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
 from ..scheduling.handle import JobHandle
@@ -28,10 +30,6 @@ from .coordinator import coordinator_of
 from .held import HeldJob
 from .raw_job import check_kind, new_job
 from .search import Search, Terms
-
-if TYPE_CHECKING:
-    from ..core.operations.inspector import Counts, JobView
-    from ..core.queue import Queue as CoreQueue
 
 Wait = float | timedelta | None
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..core.errors import DelayQError, QueueUnavailable
+from ..core.errors import QueueUnavailable
 from ..core.matching import USUAL_TTR_MS
+from ..core.records.limit_frames import Allowance
 from ..core.redis.faults import Backoff
+from ..core.replies import Batch
 from . import slots
 from .coordinator import Place, PullCoordinator, ReserveCall
-from .held import HeldJob
+from .held import HeldJob, give_back
 from .waiter import ThreadWaiter, Waiter
-
-if TYPE_CHECKING:
-    from ..core.records.limit_frames import Allowance
-    from ..core.replies import Batch
 
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100
@@ -148,9 +145,7 @@ class Search:
             if not collected:  # jobs that are already reserved are returned to the caller
                 raise
         except BaseException:
-            with contextlib.suppress(DelayQError):
-                for job in collected:
-                    job.release()
+            give_back(collected)
             raise
         return collected
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ..core import permits
 from ..core.concurrency import Concurrency
@@ -18,14 +18,12 @@ from ..core.errors import DelayQError
 from ..core.job import Job
 from ..core.matching import USUAL_TTR_MS
 from ..core.permits import Holding
+from ..core.queue import Queue
 from ..core.records.limit_frames import Allowance
 from ..core.replies import Batch
+from ..core.settlement import Settlement
 from ..core.task import registry
 from ..settings.conf import conf
-
-if TYPE_CHECKING:
-    from ..core.queue import Queue
-    from ..core.settlement import Settlement
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ class Waiter:
     """
 
     __slots__ = ("called_at", "must_check", "names", "sleeping")
+    _woken: threading.Event | asyncio.Event
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -28,7 +29,7 @@ class Waiter:
 
     def prepare(self) -> None:
         """Prepare to sleep: earlier wake-ups no longer count. Called under the coordinator's lock."""
-        raise NotImplementedError
+        self._woken.clear()
 
     def wake(self) -> None:
         """End the current sleep, or the one about to begin.
@@ -45,11 +46,7 @@ class ThreadWaiter(Waiter):
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
-        self._woken = threading.Event()
-
-    def prepare(self) -> None:
-        """Prepare to sleep. See :meth:`Waiter.prepare`."""
-        self._woken.clear()
+        self._woken: threading.Event = threading.Event()
 
     def wake(self) -> None:
         """End the sleep. See :meth:`Waiter.wake`."""
@@ -68,11 +65,7 @@ class LoopWaiter(Waiter):
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
         self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
-
-    def prepare(self) -> None:
-        """Prepare to sleep. See :meth:`Waiter.prepare`."""
-        self._woken.clear()
+        self._woken: asyncio.Event = asyncio.Event()
 
     def wake(self) -> None:
         """End the sleep. See :meth:`Waiter.wake`."""

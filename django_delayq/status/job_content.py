@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..core.codec import decode_args
 from ..core.codecs import as_json
 from ..core.task import registry
 from ..settings.conf import mask
@@ -34,14 +35,7 @@ def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
     Raises:
         ValueError: these are not arguments.
     """
-    value = loaded(stored) if stored else []
-    if isinstance(value, list):
-        return value, {}
-    if isinstance(value, dict) and value.keys() <= {"a", "k"}:
-        args, kwargs = value.get("a", []), value.get("k", {})
-        if isinstance(args, list) and isinstance(kwargs, dict):
-            return args, kwargs
-    raise ValueError("these are not arguments")
+    return decode_args(stored, loaded)
 
 
 def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:

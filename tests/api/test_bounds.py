@@ -19,8 +19,9 @@ from rest_framework.request import Request
 
 from django_delayq import Queue, connections
 from django_delayq.access.problems import Problem
-from django_delayq.api import bulk, views
+from django_delayq.api import views
 from django_delayq.api.parsing import check_head
+from django_delayq.api.views import job_verbs
 from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
@@ -140,11 +141,11 @@ def test_a_verb_that_was_not_complete_goes_on_under_the_same_key(
 ) -> None:
     queue = delayq.queue("errands")
     queue.schedule_many([NewJob(f"j{number}", carry.name, b"[]", delay_ms=60_000) for number in range(300)])
-    monkeypatch.setattr(bulk, "LONGEST", -1.0)
+    monkeypatch.setattr(job_verbs, "LONGEST", -1.0)
     key = {"Idempotency-Key": "k"}
     assert api.post("v1/queues/errands/cancel", {"all": True}, **key)[1]["complete"] is False
     assert (api.response["Idempotent-Answer"], kept(delayq)) == ("not-kept", [])
-    monkeypatch.setattr(bulk, "LONGEST", 10.0)
+    monkeypatch.setattr(job_verbs, "LONGEST", 10.0)
     _, body = api.post("v1/queues/errands/cancel", {"all": True}, **key)
     assert (body["complete"], "Idempotent-Replayed" in api.response) == (True, False)
     assert len(kept(delayq)) == 1

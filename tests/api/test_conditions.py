@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.api import bulk, listing
+from django_delayq.api import listing
+from django_delayq.api.views import job_verbs
 from django_delayq.core.broker import Broker
 from django_delayq.core.operations import pages
 from tests.support.api_caller import Caller
@@ -136,7 +137,7 @@ def test_morgue_records_that_match_are_kicked_or_discarded(api: Caller, stock: B
 def test_a_verb_ends_in_time_and_its_cursor_continues(
     api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "LONGEST", 0.0)
+    monkeypatch.setattr(job_verbs, "LONGEST", 0.0)
     for number in range(600):
         put(delayq, carry, id=f"{'a' if number % 100 == 0 else 'b'}-{number:03}", delay=60)
     body: dict[str, Any] = {"where": {"prefix": "a-"}}

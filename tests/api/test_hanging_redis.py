@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
-from django_delayq.api import brokers
 from django_delayq.api.idempotency import UNDER_WAY, IdempotencyRecord
 from tests.support.api_caller import Caller
 from tests.support.redis_box import RedisBox
@@ -41,7 +40,7 @@ def standing(api: Caller, settings: Any, stopped: RedisBox, monkeypatch: Any) ->
     box = stopped
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "QUEUES": {"mail": {"kind": "pull"}}}
     connections.close_broker()
-    monkeypatch.setattr(brokers, "PATIENCE", SHORT)
+    monkeypatch.setattr(connections, "PATIENCE", SHORT)
     assert api.post("v1/queues/mail/jobs", {"body": "x", "id": "a"})[0] == 201
     assert api.get("v1/stats")[0] == 200
     box.pause()
@@ -89,7 +88,7 @@ def test_a_request_whose_answer_could_not_be_kept_is_recognised_when_it_counts_a
     box = redis_factory()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "QUEUES": {"mail": {"kind": "pull"}}}
     connections.close_broker()
-    monkeypatch.setattr(brokers, "PATIENCE", SHORT)
+    monkeypatch.setattr(connections, "PATIENCE", SHORT)
     done = IdempotencyRecord.keep
 
     def stop_first(kept: IdempotencyRecord, response: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 from django.db import connections as databases
 
 from django_delayq import connections
-from django_delayq.api import brokers
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis import gather
 from django_delayq.core.settlement import bury
@@ -103,7 +102,7 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def counting() -> Any:
         seen: list[str] = []
         with monkeypatch.context() as patch:
-            run, send = brokers.broker().client.execute_command, gather._Gathering._send
+            run, send = connections.hurried_broker().client.execute_command, gather._Gathering._send
 
             def command(*args: Any, **options: Any) -> Any:
                 seen.append(str(args[0]))
@@ -113,11 +112,11 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
                 seen.append("piece")
                 send(self, *args)
 
-            patch.setattr(brokers.broker().client, "execute_command", command)
+            patch.setattr(connections.hurried_broker().client, "execute_command", command)
             patch.setattr(gather._Gathering, "_send", piece)
             yield seen
 
-    brokers.broker().inspector.all_counts()  # the server's version is asked for once
+    connections.hurried_broker().inspector.all_counts()  # the server's version is asked for once
     return counting
 
 

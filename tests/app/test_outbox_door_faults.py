@@ -76,14 +76,20 @@ def seconds_of(deed: Callable[[], object]) -> float:
 
 
 def lost(deed: Callable[[], object]) -> float:
-    """Return the seconds that ``deed`` loses to Redis: what it takes more than with an open breaker, the best of ten.
+    """Return the seconds that ``deed`` loses to Redis: what it takes more than with an open breaker."""
 
-    The machine may be busy with other things, so it ends with the first that is short enough.
-    """
-    best = math.inf
-    for _ in range(10):
+    def measure() -> float:
         breaker().succeeded()
-        best = min(best, seconds_of(deed) - seconds_of(deed))
+        return seconds_of(deed) - seconds_of(deed)
+
+    return shortest(measure)
+
+
+def shortest(measure: Callable[[], float]) -> float:
+    """Return the first measurement that is short enough, else the least of forty: the machine may be busy."""
+    best = math.inf
+    for _ in range(40):
+        best = min(best, measure())
         if best < BOUND:
             break
     return best
@@ -171,7 +177,7 @@ def test_g12_many_shards_and_a_first_call_cost_no_more(site: Site, settings: Any
         connections.close_broker()  # its breaker is another one
         schedule(note, "x", durable=True)
 
-    assert seconds_of(first_call) - seconds_of(lambda: schedule(note, "x", durable=True)) < BOUND
+    assert shortest(lambda: seconds_of(first_call) - seconds_of(lambda: schedule(note, "x", durable=True))) < BOUND
 
 
 def test_a_job_that_runs_has_time_for_what_would_be_lost_otherwise(

@@ -16,7 +16,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import connections, schedule
-from django_delayq.metrics import measuring, views
+from django_delayq.metrics import views
 from tests.support.api_caller import Caller
 from tests.support.redis_box import RedisBox
 
@@ -136,8 +136,8 @@ def test_a_redis_that_stands_still_is_told_of_before_a_scraper_gives_up(
     box = redis_factory()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "METRICS": {"public": True}}
     connections.close_broker()
-    assert measuring.PATIENCE * 3 < 10, "three steps of it fit into the time-out of a scrape"
-    monkeypatch.setattr(measuring, "PATIENCE", 0.3)
+    assert connections.PATIENCE * 3 < 10, "three steps of it fit into the time-out of a scrape"
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
     pid = box.client().info("server")["process_id"]
     assert b"delayq_up 1.0" in ask().content
     os.kill(pid, signal.SIGSTOP)

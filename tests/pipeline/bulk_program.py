@@ -22,6 +22,8 @@ from django_delayq.pipeline.sender import Sent
 from django_delayq.pipeline.session import SessionOptions, opened
 from django_delayq.pipeline.writer import JobsWriter, batch_writer
 
+from .few_rows import CONF
+
 
 class FailsAfter(JobsWriter):
     """Writes everything, and fails when it is the first try."""
@@ -44,13 +46,13 @@ class FailsAfterSource(JobsSource):
 
 
 def files(said: dict[str, Any]) -> None:
-    with opened(SessionOptions(master="local[2]", conf=_CHEAP)) as spark:
+    with opened(SessionOptions(master="local[2]", conf=CONF)) as spark:
         print("ready", flush=True)
         bulk(spark, Files((said.pop("path"),)), BulkOptions(**said))
 
 
 def after(said: dict[str, Any]) -> None:
-    with opened(SessionOptions(master="local[2,3]", conf=_CHEAP)) as spark:
+    with opened(SessionOptions(master="local[2,3]", conf=CONF)) as spark:
         spark.dataSource.register(FailsAfterSource)
         _rows(spark, 5_000).write.format("delayq").options(**said).mode("append").save()
 
@@ -58,8 +60,6 @@ def after(said: dict[str, Any]) -> None:
 def _rows(spark: Any, n: int) -> Any:
     return spark.range(0, n, 1, 2).select(F.concat(F.lit("job-"), F.col("id").cast("string")).alias("id"))
 
-
-_CHEAP = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 if __name__ == "__main__":
     {"files": files, "after": after}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,21 +13,12 @@ pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
 from django_delayq.pipeline.errors import SparkMissing
 from django_delayq.pipeline.session import SessionOptions, build
 
+from . import few_rows
 from .history_stage import Database, Inbox
 from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: Rows are few, so Java takes longer to generate and compile code for a query, and to plan it again, than to run it.
-_FOR_FEW_ROWS: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,7 +44,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
-        **_FOR_FEW_ROWS,
+        **few_rows.CONF,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }

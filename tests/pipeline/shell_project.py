@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = """
+from tests.pipeline.few_rows import CONF
 from tests.settings import *
-DELAYQ = {{**DELAYQ, "PIPELINE": {{"root": {root!r}, "master": "local[2]"}}}}
+DELAYQ = {{**DELAYQ, "PIPELINE": {{"root": {root!r}, "master": "local[2]", "conf": CONF}}}}
 TIME_ZONE = "America/Chicago"
 """
 #: of the table of figures, what can be added up

@@ -20,6 +20,8 @@ import pyspark
 from django_delayq.pipeline import java
 from tests.support import processes
 
+from .few_rows import JAVA
+
 _HOME: Final = Path(pyspark.__file__).parent
 _MASTER: Final = r"Starting Spark master at (spark://\S+)"
 _JOINED: Final = r"(Successfully registered with master)"
@@ -31,8 +33,8 @@ CONF: Final = {
     "spark.executor.cores": "1",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
 }
 
 

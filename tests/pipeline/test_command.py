@@ -344,8 +344,9 @@ def test_the_second_signal_ends_the_process_at_once(spawn: Spawn, number: int) -
 # -- a process of its own ----------------------------------------------------------------------------------------------
 
 SETTINGS = """
+from tests.pipeline.few_rows import CONF
 from tests.settings import *
-DELAYQ = {{**DELAYQ, "PIPELINE": {{"root": {root!r}, "master": "local[1]"}}}}
+DELAYQ = {{**DELAYQ, "PIPELINE": {{"root": {root!r}, "master": "local[1]", "conf": CONF}}}}
 TIME_ZONE = "America/Chicago"
 """
 

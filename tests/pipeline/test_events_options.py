@@ -125,3 +125,10 @@ def test_executors_need_no_django() -> None:
     program = "import sys, django_delayq.core.events, django_delayq.pipeline.events; print('django' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_worker_that_plans_or_commits_a_write_does_without_pandas() -> None:
+    """Spark forks one for each, and the import takes longer than their work."""
+    program = "import sys, django_delayq.pipeline.jobs, django_delayq.pipeline.writer; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")

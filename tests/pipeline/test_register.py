@@ -84,7 +84,8 @@ def test_a_thread_that_registers_the_formats_streams_to_them(
 
 @pytest.fixture
 def workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], SparkSession]:
-    """The session as one that was made with another ``PYSPARK_PYTHON``."""
+    """The session as one that was made with another ``PYSPARK_PYTHON``, whatever earlier tests have attached to it."""
+    monkeypatch.delitem(spark.sparkContext.environment, "PYTHONPATH", raising=False)
 
     def session(program: object) -> SparkSession:
         monkeypatch.setattr(spark.sparkContext, "pythonExec", str(program))

@@ -98,6 +98,7 @@ PROBE = """
 import json, os, signal, sys, time
 os.environ["TZ"] = "America/Chicago"; time.tzset()          # what Django does
 from django_delayq.pipeline.session import SessionOptions, build
+from tests.pipeline.few_rows import CONF
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 def look():
@@ -121,7 +122,7 @@ class Source(DataSource):
                 yield from super().read(partition)
         return Both()
 
-options = SessionOptions(master="local[1]", environ={"WHERE": "redis://:geheim@host"})
+options = SessionOptions(master="local[1]", conf=CONF, environ={"WHERE": "redis://:geheim@host"})
 spark = build(options)
 spark.dataSource.register(Source)
 frame = spark.read.format("probe").load()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline import few_rows
 from tests.support.processes import alive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,7 @@ STORY = ROOT / "example_project" / "pipeline.py"
 LIMIT = 600  # s; what a busy machine may need
 CUSTOMERS = 3000
 #: a Java that lives for seconds is not to spend them on making itself fast
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": few_rows.JAVA}
 
 
 @pytest.fixture

@@ -298,7 +298,10 @@ class Browser:
             except (NoSuchElementException, StaleElementReferenceException):
                 return None
 
-        found = processes.wait_until(look, timeout, f"{what} on {self.path}")
+        try:
+            found = processes.wait_until(look, timeout, what, pause=0.02)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the page is {self.path}") from None
         assert found is not None
         return found
 

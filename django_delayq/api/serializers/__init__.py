@@ -9,9 +9,9 @@
     job_verbs       verbs for one job or many: cancel, reschedule, kick, discard
     consume, ends   reserved jobs and their ends
     workers, stats  processes, numbers
-    history         hours and sums; beside it the queries, pipeline runs, the forecast
+    history         hours and sums; beside it pipeline runs, the forecast
 
-The two paths that every request of a busy producer or consumer takes do not pass through them: :mod:`..entries` reads
-job entries, and :mod:`..held_jobs` renders reserved jobs. ``tests/api/test_serializers.py`` compares both with the
-serializers.
+The paths that every request of a busy producer or consumer takes do not pass through them: :mod:`..entries` reads job
+entries, :mod:`..producing` and :mod:`..settling` render results, and :mod:`..held_jobs` renders reserved jobs.
+``tests/api/test_serializers.py`` compares them with the serializers.
 """

@@ -1,8 +1,4 @@
-"""Requests for due jobs, and the jobs that are reserved.
-
-Reserved jobs are rendered by :mod:`..held_jobs`, because every request of a busy consumer takes that path.
-``tests/api/test_serializers.py`` compares it with :class:`HeldJobSerializer`.
-"""
+"""Requests for due jobs, and the jobs that are reserved, which :mod:`..held_jobs` renders."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ from .fields import (
     ListField,
     NumberField,
     ObjectField,
-    PlainObjectField,
     TimeField,
+    checked,
 )
 from .where import MatchSerializer, PositionField
 
@@ -42,24 +38,20 @@ NAME_CHARS: Final = 200
 HELD_UNTIL: Final = "2026-11-21T11:24:45.500Z"
 
 
-@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
-class TtrField(CheckedField):
-    """Length of a lease in seconds; its value is in milliseconds."""
-
-    def check(self, data: Any) -> int:
-        """Return the milliseconds."""
-        return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
+def _ttr_ms(data: object) -> int:
+    return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
 
 
-@extend_schema_field({"type": "string", "maxLength": NAME_CHARS})
-class _HolderField(CheckedField):
-    """Name of a holder; "" = the user's name."""
+def _holder(data: object) -> str:
+    if isinstance(data, str) and len(data) > NAME_CHARS:
+        raise InvalidJob(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
+    return "" if data == "" else check_holder(data)
 
-    def check(self, data: Any) -> str:
-        """Return the name."""
-        if isinstance(data, str) and len(data) > NAME_CHARS:
-            raise InvalidJob(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
-        return "" if data == "" else check_holder(data)
+
+#: length of a lease in seconds; its value is in milliseconds
+TtrField: Final = checked(_ttr_ms, type="number", minimum=1, maximum=LONGEST_TTR)
+#: name of a holder; "" = the user's name
+_HolderField: Final = checked(_holder, type="string", maxLength=NAME_CHARS)
 
 
 @extend_schema_field(
@@ -216,7 +208,7 @@ class HeldJobSerializer(Resource):
     noe = serializers.IntegerField(help_text="how often it was reserved before, counted or not")
     releases = serializers.IntegerField(help_text="how often it was put back uncounted")
     lives = serializers.IntegerField(help_text="remaining attempts, this one included")
-    context = PlainObjectField()  # type: ignore[assignment]
+    context = ObjectField()  # type: ignore[assignment]
     lease_ends = TimeField(source="deadline", allow_null=True)
     example: ClassVar = {
         "queue": "images",

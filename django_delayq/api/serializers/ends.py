@@ -1,8 +1,4 @@
-"""Ends of held jobs, and touches: what the holders of leases send and get.
-
-The results are rendered by :mod:`..settling`, because every request of a busy consumer takes that path.
-``tests/api/test_serializers.py`` compares them with these serializers.
-"""
+"""Ends of held jobs, and touches: what the holders of leases send and get. :mod:`..settling` renders the results."""
 
 from __future__ import annotations
 

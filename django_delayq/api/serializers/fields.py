@@ -20,7 +20,7 @@ from ...core.operations.paging import unpack_cursor
 from ...core.times import delay_ms_of, span_ms_of
 from ...settings.conf import conf, mask
 from ..parsing import too_many
-from ..values import masked_text, number_of, plain
+from ..values import count_of, masked_text, number_of, plain
 
 _KEY_DIGITS: Final = 32
 
@@ -77,11 +77,17 @@ def _cursor(text: str) -> str:
     return text
 
 
+def _delay_ms(data: Any) -> int:
+    return delay_ms_of(data, allow_far=conf().allow_far)
+
+
 IdField: Final = checked(check_id, type="string", minLength=1, maxLength=255)
 QueueNameField: Final = checked(check_queue_name, type="string", pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
 FlagField: Final = checked(partial(check_flag, "this"), type="boolean")
 CursorField: Final = checked(_cursor, type="string", maxLength=2000)
 QueryMomentField: Final = checked(_moment_of_query, type="string")
+#: delay in seconds, below 0 = now; its value is in milliseconds
+DelayField: Final = checked(_delay_ms, type="number")
 #: a moment as ``schedule(at=…)`` accepts it
 MomentField: Final = checked(
     _moment, oneOf=[{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]
@@ -95,15 +101,6 @@ class SecondsField(CheckedField):
     def check(self, data: Any) -> int:
         """Return the span in milliseconds."""
         return span_ms_of(self.field_name or "this", data, allow_far=conf().allow_far)
-
-
-@extend_schema_field({"type": "number"})
-class DelayField(CheckedField):
-    """Delay in seconds, below 0 = now; its value is in milliseconds."""
-
-    def check(self, data: Any) -> int:
-        """Return the delay in milliseconds."""
-        return delay_ms_of(data, allow_far=conf().allow_far)
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]{32}$"})
@@ -159,9 +156,10 @@ class LimitField(CheckedField):
 
     def check(self, data: Any) -> int:
         """Return the value if it is a number of the field's range; raise InvalidJob if not."""
-        if not (data.isascii() and data.isdigit() and len(data) < 10):
+        limit = count_of(data)
+        if limit is None:
             raise InvalidJob(f"limit must be 1 to {self._most}, got {short(data)}")
-        return check_int("limit", int(data), 1, self._most)
+        return check_int("limit", limit, 1, self._most)
 
 
 class TextQueryField(serializers.CharField):
@@ -248,14 +246,6 @@ class ListField(serializers.JSONField):
         if not isinstance(data, list):
             raise serializers.ValidationError(f"this is a list, not {short(data)}")
         return data
-
-
-class PlainObjectField(ObjectField):
-    """Object with any members, in a response as plain JSON."""
-
-    def to_representation(self, value: Any) -> Any:
-        """Return the object as plain JSON."""
-        return plain(value)
 
 
 class MaskedObjectField(ObjectField):

@@ -1,4 +1,4 @@
-"""History: hours, and sums of a period."""
+"""History: hours, sums of a period, and their queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...history.moments import from_row
 from ...history.rows import FIELDS, HISTOGRAMS
 from ...history.series import COUNTS, SeriesSum, Summary
 from .base import ADDED, Resource
-from .fields import RoundedField, TimeField
+from .fields import LimitField, QueryMomentField, RoundedField, TextQueryField, TimeField
 
 #: maximum number of tasks in a summary
 _MOST_TASKS: Final = 200
@@ -180,3 +180,36 @@ class SummarySerializer(Resource):
                 "bounds_ms": [high for place in range(histograms.BUCKETS) if (high := histograms.bounds_of(place)[1])],
             }
         )
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+class QueueQuery(Resource):
+    """Query filter by queue."""
+
+    queue = TextQueryField(help_text="of this queue only")
+
+
+class PeriodQuery(QueueQuery):
+    """Query filter by queue, task and period."""
+
+    task = TextQueryField(help_text="of this task only")
+    vars()["from"] = QueryMomentField(
+        default=None, help_text="hours that begin at this moment or later: ISO 8601 with offset, or Unix seconds"
+    )
+    to = QueryMomentField(default=None, help_text="hours that begin before this moment")
+
+
+class PageQuery(Resource):
+    """Query of a page of a list."""
+
+    cursor = TextQueryField(
+        max_length=200,
+        help_text="that of the page before; the other parameters stay as they were",
+    )
+    limit = LimitField(1000)
+
+
+class HoursQuery(PeriodQuery, PageQuery):
+    """Query of the paginated list of hours."""

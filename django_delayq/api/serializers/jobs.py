@@ -13,7 +13,7 @@ from ...core.moments import ms_of, parse_moment
 from ...core.operations.views import JobView
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
-from ..values import clean_text, masked_text, number_of
+from ..values import clean_text, count_of, masked_text, number_of
 from .base import ADDED, Resource
 from .fields import (
     CursorField,
@@ -183,22 +183,18 @@ class JobsPageSerializer(Resource):
     example: ClassVar = {"cursor": None, "examined": 1}
 
 
-class _BuriedJobSerializer(JobSerializer):
-    example: ClassVar = {
-        "state": "morgue",
-        "failures": 3,
-        "reserves": 3,
-        "buried": _DUE,
-        "reason": "exhausted",
-        "outcome": "exhausted",
-        "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
-    }
-
-
+_BURIED: Final = {
+    **JobSerializer.example,
+    "state": "morgue",
+    "failures": 3,
+    "reserves": 3,
+    "buried": _DUE,
+    "reason": "exhausted",
+    "outcome": "exhausted",
+    "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
+}
 #: example of a page of the morgue
-BURIED: Final = OpenApiExample(
-    "example", {"jobs": [_BuriedJobSerializer.example], "cursor": None, "examined": 1}, response_only=True
-)
+BURIED: Final = OpenApiExample("example", {"jobs": [_BURIED], "cursor": None, "examined": 1}, response_only=True)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -283,7 +279,10 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
         if by == "id":
             return check_id(text)
         if by == "failures":
-            return _failures(name, text)
+            failures = count_of(text)
+            if failures is None:
+                raise InvalidJob(f"{name} is a number of failures, not {short(text)}")
+            return failures
         seconds = number_of(text)
         ms = ms_of(parse_moment(text)) if seconds is None else round(seconds * 1000, 3)
     except InvalidJob as error:
@@ -291,9 +290,3 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
     if not abs(ms) < 2**53:
         raise _wrong(name, f"{name} is a moment that no job can have; Unix seconds are expected")
     return ms
-
-
-def _failures(name: str, text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return int(text)
-    raise InvalidJob(f"{name} is a number of failures, not {short(text)}")

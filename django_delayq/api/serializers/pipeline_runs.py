@@ -1,4 +1,4 @@
-"""Pipeline runs."""
+"""Pipeline runs, and the query of their list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...access.permissions import allows
 from ...history.records import DIED, state_of
 from ...models.history import PipelineRun
 from .base import Resource
-from .fields import MaskedObjectField, MaskedTextField, TimeField
+from .fields import MaskedObjectField, MaskedTextField, TextQueryField, TimeField
+from .history import PageQuery
 
 STATES: Final = (*PipelineRun.State.values, DIED)
 KINDS: Final = tuple(PipelineRun.Kind.values)
@@ -82,3 +83,11 @@ class RunsPageSerializer(Resource):
     runs = RunSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
     example: ClassVar = {"cursor": None}
+
+
+class RunsQuery(PageQuery):
+    """Query of the list of pipeline runs."""
+
+    kind = serializers.ChoiceField(choices=KINDS, default=None, help_text="of this kind only")
+    state = serializers.ChoiceField(choices=STATES, default=None, help_text="in this state only")
+    run_id = TextQueryField(help_text="runs with this run_id only")

@@ -1,8 +1,4 @@
-"""Jobs to schedule, and the results.
-
-They describe what :mod:`..entries` reads, in one pass, and what :mod:`..producing` returns: every request of a busy
-producer takes that path. ``tests/api/test_serializers.py`` compares both with these serializers.
-"""
+"""Jobs to schedule, which :mod:`..entries` reads in one pass, and the results, which :mod:`..producing` renders."""
 
 from __future__ import annotations
 

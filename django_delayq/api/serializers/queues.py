@@ -20,38 +20,21 @@ _MOST: Final = 1 << 40
 def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
     """Return the fields of the limits, which may be missing in requests."""
     options |= {"required": False}
+    numbers = {**options, "allow_null": True, "min_value": 1, "max_value": _MOST}
+    spans = {**options, "allow_null": True, "min_value": 1, "max_value": 1e9}
     return {
         "max_length": IntField(
-            **options,
-            allow_null=True,
-            min_value=1,
-            max_value=_MOST,
-            help_text="maximum live jobs of all shards together; more are refused (429 queue_full)",
+            **numbers, help_text="maximum live jobs of all shards together; more are refused (429 queue_full)"
         ),
-        "morgue_max": IntField(
-            **options,
-            allow_null=True,
-            min_value=1,
-            max_value=_MOST,
-            help_text="maximum records in its morgue; the oldest are deleted first",
-        ),
-        "morgue_ttl": NumberField(
-            **options,
-            allow_null=True,
-            min_value=1,
-            max_value=1e9,
-            help_text="seconds after which its morgue deletes a record",
-        ),
+        "morgue_max": IntField(**numbers, help_text="maximum records in its morgue; the oldest are deleted first"),
+        "morgue_ttl": NumberField(**spans, help_text="seconds after which its morgue deletes a record"),
         "priorities": serializers.ChoiceField(
             PRIORITIES,
             **options,
             help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
         ),
         "starve_after": NumberField(
-            **options,
-            allow_null=True,
-            min_value=1,
-            max_value=1e9,
+            **spans,
             help_text="seconds after which a due job goes before more urgent ones, which keep three quarters",
         ),
     }

@@ -39,7 +39,6 @@ class RecurringTasksSerializer(Resource):
     """Recurring tasks, by name."""
 
     recurring = RecurringSerializer(many=True)
-    example: ClassVar = {"recurring": [RecurringSerializer.example]}
 
 
 class RunOutcomeSerializer(Resource):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
@@ -14,8 +13,9 @@ from ...core.job import MAX_ID_BYTES
 from ...core.matching import Position, check_match
 from ...core.moments import ms_of
 from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
+from ..values import count_of
 from .base import Resource
-from .fields import CheckedField, FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField
+from .fields import FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField, checked
 
 MOST_FAILURES: Final = 2**31 - 1
 
@@ -101,13 +101,14 @@ class WhereSerializer(Resource):
         return where
 
 
-@extend_schema_field({"type": "integer", "minimum": 0, "maximum": MOST_FAILURES})
-class _FailuresQueryField(CheckedField):
-    def check(self, data: Any) -> int | None:
-        """Return the number; every value of a query is a text."""
-        if data == "" or (data.isascii() and data.isdigit() and len(data) < 10):
-            return int(data) if data else None
-        raise InvalidJob(f"failures is a number of failed attempts, not {short(data)}")
+def _failures_of_query(text: str) -> int | None:
+    failures = count_of(text)
+    if failures is None and text:
+        raise InvalidJob(f"failures is a number of failed attempts, not {short(text)}")
+    return failures
+
+
+_FailuresQueryField: Final = checked(_failures_of_query, type="integer", minimum=0, maximum=MOST_FAILURES)
 
 
 class WhereQuery(Resource):
@@ -131,12 +132,11 @@ class WhereQuery(Resource):
     buried_before = QueryMomentField(default=None, help_text="morgue records buried before this moment")
 
 
-@extend_schema_field({"type": "string", "maxLength": 1000})
-class PositionField(CheckedField):
-    """Cursor of a reserve."""
+def _position(data: object) -> Position:
+    if not isinstance(data, str):
+        raise InvalidJob(f"{short(data)} is not a cursor of a reserve; start again without one")
+    return Position.of(data)
 
-    def check(self, data: Any) -> Position:
-        """Return the position."""
-        if not isinstance(data, str):
-            raise InvalidJob(f"{short(data)} is not a cursor of a reserve; start again without one")
-        return Position.of(data)
+
+#: cursor of a reserve
+PositionField: Final = checked(_position, type="string", maxLength=1000)

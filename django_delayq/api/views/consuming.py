@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...core.inputs import one_line
 from ...core.matching import Holder
 from ...core.queue import Queue
@@ -16,7 +18,7 @@ from ...pull import one_job
 from ...pull.coordinator import coordinator_of
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
-from .. import brokers, settling
+from .. import settling
 from ..base import ApiView
 from ..describe import operation
 from ..leases import TTR
@@ -32,9 +34,7 @@ from ..serializers.ends import (
     TouchSerializer,
 )
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases, reserved
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
+from .job_verbs import queue_verb
 
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255
@@ -59,7 +59,7 @@ class _Reserving(ApiView):
             self.queue(name)  # reserving must not create a queue
         holder = self.holder(request, options)
         terms = Terms(options["max"], holder.ttr_ms, holder.worker)
-        search = Search(coordinator_of(brokers.broker()), names, terms)
+        search = Search(coordinator_of(connections.hurried_broker()), names, terms)
         wait, left = min(options["wait"], conf().api.max_wait), _until_deadline(options)
         if min(wait, left) > 0 and can_wait(request):
             return WaitingResponse(request, search, min(wait, left), to_deadline=left < wait)
@@ -76,11 +76,11 @@ class _Reserving(ApiView):
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""
         if "id" in options:
-            return reserved([one_job.reserve_id(queue, options["id"], holder)])
+            return reserved(one_job.reserve_id(queue, options["id"], holder))
         held, position = one_job.reserve_match(
             queue, options["where"], holder, options.get("cursor"), seconds=LONGEST_MATCH
         )
-        return reserved([held], **({} if position is None else {"cursor": str(position)}))
+        return reserved(held, **({} if position is None else {"cursor": str(position)}))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
@@ -139,82 +139,6 @@ class ReserveFromMany(_Reserving):
         return self.take(request, options["queues"], options)
 
 
-class _Ending(ApiView):
-    """Base of the views that end held jobs."""
-
-    tag = "consuming"
-    actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
-
-    def end(self, request: Request, name: str, kind: type[Resource], build: settling.Builder) -> Response:
-        """End the jobs and return the results."""
-        queue = self.queue(name)
-        jobs = self.read(request, kind)["jobs"]
-        seed = None if self._record is None else self._record.call()
-        counted = settling.settle(queue, jobs, build, _name_of(request), seed)
-        return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
-
-
-class Ack(_Ending):
-    """Acknowledgement of jobs."""
-
-    @operation(
-        "ack",
-        "Acknowledge jobs",
-        reads=AckSerializer,
-        returns=SettledSerializer,
-        text=f"The jobs are done and deleted. {_STALE}",
-    )
-    def post(self, request: Request, queue: str) -> Response:
-        """Acknowledge jobs."""
-        return self.end(request, queue, AckSerializer, settling.acked)
-
-
-class Fail(_Ending):
-    """Report of failed attempts."""
-
-    @operation(
-        "fail",
-        "Report failed attempts",
-        reads=FailSerializer,
-        returns=SettledSerializer,
-        text="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
-        f"attempt it is in the morgue. {_STALE}",
-    )
-    def post(self, request: Request, queue: str) -> Response:
-        """Fail attempts."""
-        return self.end(request, queue, FailSerializer, settling.failed)
-
-
-class Release(_Ending):
-    """Release of jobs."""
-
-    @operation(
-        "release",
-        "Release jobs",
-        reads=ReleaseSerializer,
-        returns=SettledSerializer,
-        text=f"No attempt is counted. They are due after `delay`, or keep their due times. {_STALE}",
-    )
-    def post(self, request: Request, queue: str) -> Response:
-        """Release jobs."""
-        return self.end(request, queue, ReleaseSerializer, settling.released)
-
-
-class Bury(_Ending):
-    """Burial of jobs."""
-
-    @operation(
-        "bury",
-        "Bury jobs",
-        reads=BurySerializer,
-        returns=SettledSerializer,
-        text=f"They go to the morgue with the reason. {_STALE}",
-    )
-    def post(self, request: Request, queue: str) -> Response:
-        """Bury jobs."""
-        return self.end(request, queue, BurySerializer, settling.buried)
-
-
 class Touch(ApiView):
     """Extension of leases."""
 
@@ -240,7 +164,7 @@ def _until_deadline(options: Mapping[str, Any]) -> float:
     """Return the seconds until the margin of the first lease that the caller holds; infinity if it holds none."""
     if not options.get("holding"):
         return math.inf
-    now = brokers.broker().now_ms()
+    now = connections.hurried_broker().now_ms()
     lefts = [(end - now) / 1000 - options["deadline_margin"] for end in options["holding"] if end > now]
     return min(lefts, default=math.inf)
 
@@ -251,12 +175,55 @@ def _name_of(request: Request) -> str:
     return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
+def _ending(name: str, summary: str, reads: type[Resource], build: settling.Builder, text: str) -> URLPattern:
+    """Return the URL pattern of a verb that ends held jobs.
+
+    Args:
+        name: the verb; also the id of the operation.
+        summary: what it does, in a line.
+        reads: serializer of the request body.
+        build: builds the settlement of each job.
+        text: the description.
+    """
+
+    class Ending(ApiView):
+        """Verb that ends held jobs."""
+
+        tag = "consuming"
+        actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
+
+        @operation(name, summary, reads=reads, returns=SettledSerializer, text=f"{text} {_STALE}")
+        def post(self, request: Request, queue: str) -> Response:
+            """End the jobs and return the results."""
+            opened = self.queue(queue)
+            jobs = self.read(request, reads)["jobs"]
+            seed = None if self._record is None else self._record.call()
+            counted = settling.settle(opened, jobs, build, _name_of(request), seed)
+            results = [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]
+            return Response({"results": results})
+
+    return queue_verb(name, Ending)
+
+
 urlpatterns: list[URLPattern] = [
     path("reserve", ReserveFromMany.as_view(), name="reserve-from-many"),
-    path("queues/<str:queue>/reserve", Reserve.as_view(), name="reserve"),
-    path("queues/<str:queue>/ack", Ack.as_view(), name="ack"),
-    path("queues/<str:queue>/fail", Fail.as_view(), name="fail"),
-    path("queues/<str:queue>/release", Release.as_view(), name="release"),
-    path("queues/<str:queue>/bury", Bury.as_view(), name="bury"),
-    path("queues/<str:queue>/touch", Touch.as_view(), name="touch"),
+    queue_verb("reserve", Reserve),
+    _ending("ack", "Acknowledge jobs", AckSerializer, settling.acked, "The jobs are done and deleted."),
+    _ending(
+        "fail",
+        "Report failed attempts",
+        FailSerializer,
+        settling.failed,
+        "Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last attempt it is "
+        "in the morgue.",
+    ),
+    _ending(
+        "release",
+        "Release jobs",
+        ReleaseSerializer,
+        settling.released,
+        "No attempt is counted. They are due after `delay`, or keep their due times.",
+    ),
+    _ending("bury", "Bury jobs", BurySerializer, settling.buried, "They go to the morgue with the reason."),
+    queue_verb("touch", Touch),
 ]

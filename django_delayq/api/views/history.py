@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import invalid
 from ...history import csvfile
 from ...history.forecast import forecast
 from ...history.rows import FIELDS, HOURS
 from ...history.series import summary
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..history_filters import hours_of, period_of, runs_of, series_of
 from ..serializers.forecast import ForecastSerializer
-from ..serializers.history import HoursPageSerializer, SummarySerializer
-from ..serializers.history_queries import HoursQuery, PeriodQuery, QueueQuery, RunsQuery
-from ..serializers.pipeline_runs import RunsPageSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
+from ..serializers.history import HoursPageSerializer, HoursQuery, PeriodQuery, QueueQuery, SummarySerializer
+from ..serializers.pipeline_runs import RunsPageSerializer, RunsQuery
 
 _CSV: Final = "text/csv"
 
 
-class Hours(ApiView):
-    """Route ``history/hours``: the hours of the history, page by page."""
+class _History(ApiView):
+    """Base of the views of the history."""
 
     tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+
+class Hours(_History):
+    """Route ``history/hours``: the hours of the history, page by page."""
 
     @operation("list_hours", "Attempts by hour", returns=HoursPageSerializer, query=HoursQuery)
     def get(self, request: Request) -> Response:
@@ -52,11 +53,8 @@ class Hours(ApiView):
         return Response(HoursPageSerializer.render({"hours": page.rows, "cursor": page.after or None}))
 
 
-class HistoryView(ApiView):
+class HistoryView(_History):
     """Route ``history/summary``: the history of a period, added up."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation(
         "get_history", "A period of the history as its charts show it", returns=SummarySerializer, query=PeriodQuery
@@ -78,11 +76,9 @@ class CsvRenderer(JSONRenderer):
     format = "csv"
 
 
-class HoursFile(ApiView):
+class HoursFile(_History):
     """Route ``history/hours.csv``: the hours as a CSV download."""
 
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
     renderer_classes = (CsvRenderer,)
 
     @operation(
@@ -101,11 +97,8 @@ class HoursFile(ApiView):
         return csvfile.response(request._request, hours_of(request, query))
 
 
-class Runs(ApiView):
+class Runs(_History):
     """Route ``history/runs``: the pipeline runs."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation("list_runs", "Pipeline runs", returns=RunsPageSerializer, query=RunsQuery)
     def get(self, request: Request) -> Response:
@@ -121,11 +114,8 @@ class Runs(ApiView):
         return Response(RunsPageSerializer.render({"runs": runs[:limit], "cursor": cursor}))
 
 
-class ForecastView(ApiView):
+class ForecastView(_History):
     """Route ``history/forecast``: what falls due in the next hours, and the expected backlog."""
-
-    tag = "history"
-    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @operation("get_forecast", "What falls due in the next 24 hours", returns=ForecastSerializer, query=QueueQuery)
     def get(self, request: Request) -> Response:
@@ -135,7 +125,7 @@ class ForecastView(ApiView):
         project's own rule does not let the user see are left out.
         """
         only = self.read_query(request, QueueQuery)["queue"]
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [
             queue for queue in broker.queues() if only in ("", queue.name) and may_use(request, "view", queue.name)
         ]

@@ -1,26 +1,28 @@
 """Verbs for many live jobs of a queue: cancel, reschedule, run now, kill or delete the failed ones.
 
-Ids are sent in bodies, because they may contain any character. With ``{"all": true}`` a verb stops after about ten
-seconds and returns ``complete: false``: the same call resumes with the rest. With ``where`` it returns a cursor, too.
+Ids are sent in bodies, because they may contain any character. With ``{"all": true}`` a verb stops after
+:data:`LONGEST` seconds and returns ``complete: false``: the same call resumes with the rest. With ``where`` it returns
+a cursor, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
 from ...core.operations.selection import Progress
 from ...core.queue import Queue
 from ...outbox import batch_verbs
+from ...repair.sweeping import Sweep
 from ..base import ApiView
-from ..bulk import cancel_all, change_where, run_all_now, sweep
 from ..describe import operation
-from ..idempotency import call_ids
+from ..listing import text_of
 from ..serializers.base import with_example
 from ..serializers.job_verbs import (
     BulkSerializer,
@@ -31,8 +33,8 @@ from ..serializers.job_verbs import (
     results_or_bulk,
 )
 
-if TYPE_CHECKING:
-    from rest_framework.request import Request
+#: maximum seconds of an operation on all jobs of a queue
+LONGEST: Final = 10.0
 
 
 class QueueVerb(ApiView):
@@ -43,15 +45,37 @@ class QueueVerb(ApiView):
 
     def call_ids(self, entries: Sequence[Any]) -> list[bytes | None]:
         """Return the request id of the call to Redis for each entry; None = a random one."""
-        return call_ids(self._record, len(entries))
+        return [None if self._record is None else self._record.call(place) for place in range(len(entries))]
 
-    def sweep(self, act: Callable[[Progress], dict[str, int]]) -> Response:
-        """Return the response for all jobs of a queue; ``act`` is called with a progress callback."""
-        return Response(BulkSerializer.render(sweep(act)))
+    def sweep(self, act: Callable[[Progress], dict[str, int]], **before: int) -> Response:
+        """Apply a verb to all jobs of a queue and return the response.
+
+        Args:
+            act: the verb; called with a progress callback.
+            before: counts to include, by outcome. If the operation is not complete, there are no others.
+        """
+        bounded = Sweep(LONGEST)
+        counts = Counter({outcome: number for outcome, number in before.items() if number})
+        counts.update(bounded.run(act))
+        return self.totals(counts, complete=not bounded.over, seen=bounded.seen, total=bounded.total)
 
     def change_where(self, live: Queue, verb: filtered_bulk.Verb, body: Mapping[str, Any]) -> Response:
-        """Return the response for the jobs that meet the conditions of a request."""
-        return Response(BulkSerializer.render(change_where(live, verb, body)))
+        """Apply a verb to the jobs in Redis that meet the conditions of a request, and return the response."""
+        where, cursor = body["where"], body.get("cursor", "")
+        changed = filtered_bulk.change_matching(
+            live, verb, where, accepts=text_of(where), cursor=cursor, seconds=LONGEST
+        )
+        return self.totals(
+            changed.counts,
+            complete=not changed.cursor,
+            seen=changed.examined,
+            total=changed.total,
+            cursor=changed.cursor,
+        )
+
+    def totals(self, counts: Mapping[str, int], **progress: Any) -> Response:
+        """Return the response for jobs that were not named."""
+        return Response(BulkSerializer.render({"counts": counts, **progress}))
 
     def results(self, idents: Sequence[str], outcomes: Sequence[str]) -> Response:
         """Return the response for jobs named by id."""
@@ -76,7 +100,8 @@ class Cancel(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            return Response(BulkSerializer.render(cancel_all(live)))
+            unsent = batch_verbs.cancel_unsent(live)  # rows that the outbox has not sent yet
+            return self.sweep(lambda progress: bulk.cancel_all(live, progress=progress), cancelled=unsent)
         if "where" in body:
             return self.change_where(live, filtered_bulk.CANCEL, body)
         idents = body["ids"]
@@ -118,7 +143,8 @@ class RunNow(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            return Response(BulkSerializer.render(run_all_now(live)))
+            unsent = batch_verbs.run_unsent_now(live)
+            return self.sweep(lambda progress: bulk.run_all_now(live, progress=progress), moved=unsent)
         if "where" in body:
             return self.change_where(live, filtered_bulk.RUN_NOW, body)
         idents = body["ids"]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
 from ...outbox import batch_verbs
 from ...outbox.due import DueTime
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..entries import Reader
@@ -27,9 +28,6 @@ from ..serializers.job_verbs import DueSerializer, MovedSerializer, OutcomeSeria
 from ..serializers.jobs import JobSerializer, JobsPageSerializer, JobsQuery
 from ..serializers.produce import POSTPONED, PRODUCE, PRODUCED, ProducedSerializer
 from . import job_verbs
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Jobs(ApiView):
@@ -81,7 +79,7 @@ class OneJob(ApiView):
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Return the live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
-        inspector = brokers.broker().inspector
+        inspector = connections.hurried_broker().inspector
         view = inspector.get(live.name, ident, most_bytes=most_bytes())
         if view is None:
             raise job_not_found(live.name, id)
@@ -149,7 +147,7 @@ def location(request: Request, given: str, queue: str, ident: str) -> str:
 
 
 def _not_waiting(queue: Queue, ident: str) -> Problem:
-    view = brokers.broker().inspector.get(queue.name, ident, most_bytes=0)
+    view = connections.hurried_broker().inspector.get(queue.name, ident, most_bytes=0)
     if view is None or view.state == "morgue":
         return job_not_found(queue.name, ident)
     return Problem(

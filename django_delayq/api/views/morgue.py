@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
@@ -17,9 +18,6 @@ from ..serializers.job_verbs import DiscardSerializer, KickSerializer, results_o
 from ..serializers.jobs import BURIED, GravesQuery, JobsPageSerializer, MorgueQuery
 from .job_verbs import QueueVerb, queue_verb
 from .jobs import ident_of
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Morgue(ApiView):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
 
 from ..base import ApiView
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 @extend_schema(exclude=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .. import brokers
+from ... import connections
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.base import with_example
 from ..serializers.queues import ProducersSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Producers(ApiView):
@@ -45,7 +43,7 @@ class PauseProducers(ApiView):
     )
     def post(self, request: Request) -> Response:
         """Pause all producers."""
-        brokers.broker().pause_producers()
+        connections.hurried_broker().pause_producers()
         return state()
 
 
@@ -62,13 +60,13 @@ class ResumeProducers(ApiView):
     )
     def post(self, request: Request) -> Response:
         """Resume all producers."""
-        brokers.broker().resume_producers()
+        connections.hurried_broker().resume_producers()
         return state()
 
 
 def state() -> Response:
     """Return the state of the switch as a response."""
-    since = brokers.broker().producers_paused_since()
+    since = connections.hurried_broker().producers_paused_since()
     return Response(ProducersSerializer.render({"paused": since is not None, "since": since}))
 
 

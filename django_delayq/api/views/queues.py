@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ... import connections
@@ -16,10 +17,10 @@ from ...core import depths, rules
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
-from .. import brokers, policy
+from .. import policy
 from ..base import ApiView
 from ..describe import operation
-from ..policy import MOST_SHARDS_SHOWN, QueueView
+from ..policy import MOST_SHARDS_SHOWN, queue_view
 from ..serializers.base import one_of, with_example
 from ..serializers.problems import ProblemSerializer
 from ..serializers.queues import (
@@ -36,9 +37,6 @@ from ..serializers.queues import (
     QueuesSerializer,
     ReshardSerializer,
 )
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class Queues(ApiView):
@@ -62,12 +60,12 @@ class Queues(ApiView):
     def get(self, request: Request) -> Response:
         """Return the names only, or the queues with their counts."""
         query = self.read_query(request, QueuesQuery)
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         if query["names_only"]:
             return Response(QueueNamesSerializer.render({"names": [queue.name for queue in queues]}))
         counts = broker.inspector.all_counts(queues=queues)
-        return Response(QueuesSerializer.render({"queues": list(map(QueueView, queues, counts))}))
+        return Response(QueuesSerializer.render({"queues": list(map(queue_view, queues, counts))}))
 
     @operation(
         "create_queue",
@@ -89,8 +87,8 @@ class Queues(ApiView):
         """Create the queue unless it exists."""
         properties = self.read(request, QueueSerializer)
         name = properties.pop("name")
-        queue, made = policy.make(brokers.broker(), name, properties)
-        return Response(QueueSerializer.render(QueueView(queue)), status=201 if made else 200)
+        queue, made = policy.make(connections.hurried_broker(), name, properties)
+        return Response(QueueSerializer.render(queue_view(queue)), status=201 if made else 200)
 
 
 class OneQueue(ApiView):
@@ -110,7 +108,7 @@ class OneQueue(ApiView):
         """Return the queue with all details."""
         opened = live(queue)
         (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True)
-        return Response(QueueDetailSerializer.render(QueueView(opened, counts)))
+        return Response(QueueDetailSerializer.render(queue_view(opened, counts)))
 
     @operation(
         "limit_queue",
@@ -123,7 +121,7 @@ class OneQueue(ApiView):
     def patch(self, request: Request, queue: str) -> Response:
         """Change the limits."""
         limits = self.read(request, LimitsSerializer)
-        broker, name = brokers.broker(), live(queue).name
+        broker, name = connections.hurried_broker(), live(queue).name
         if limits and connections.is_configured(name):
             raise Problem(
                 409,
@@ -132,7 +130,7 @@ class OneQueue(ApiView):
                 "project's settings; change them there",
             )
         broker.limit(name, **rules.limit_arguments(limits))
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
     @operation(
         "delete_queue",
@@ -149,7 +147,7 @@ class OneQueue(ApiView):
         """Delete the queue if it is empty or ``force`` is true."""
         force = self.read_query(request, DeleteQuery)["force"]
         name = live(queue).name
-        if not brokers.broker().delete_queue(name, force=force):
+        if not connections.hurried_broker().delete_queue(name, force=force):
             raise queue_not_found(name)
         if force:  # outbox rows would re-create it
             forget_queue(conf().outbox.databases, name)
@@ -173,7 +171,7 @@ class Depth(ApiView):
     def get(self, request: Request, queue: str) -> Response:
         """Return the points of the queue."""
         minutes = self.read_query(request, DepthQuery)["minutes"]
-        broker, name = brokers.broker(), live(queue).name
+        broker, name = connections.hurried_broker(), live(queue).name
         points = depths.read(broker, [name], broker.now_ms(), minutes)[name]
         return Response(DepthSerializer.render({"points": points}))
 
@@ -195,8 +193,8 @@ class Pause(ApiView):
     def post(self, request: Request, queue: str) -> Response:
         """Pause the queue."""
         data, name = self.read(request, PauseSerializer), live(queue).name
-        brokers.broker().pause(name, data["direction"], seconds=data.get("seconds"))
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        connections.hurried_broker().pause(name, data["direction"], seconds=data.get("seconds"))
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 class Resume(ApiView):
@@ -209,8 +207,8 @@ class Resume(ApiView):
     def post(self, request: Request, queue: str) -> Response:
         """Resume the queue."""
         direction, name = self.read(request, DirectionSerializer)["direction"], live(queue).name
-        brokers.broker().resume(name, direction)
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        connections.hurried_broker().resume(name, direction)
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 class Reshard(ApiView):
@@ -232,8 +230,8 @@ class Reshard(ApiView):
         """Change the number of shards and return the new layout."""
         shards = self.read(request, ReshardSerializer)["shards"]
         name = live(queue).name
-        brokers.broker().reshard(name, shards)
-        return Response(QueueSerializer.render(QueueView(live(name))))
+        connections.hurried_broker().reshard(name, shards)
+        return Response(QueueSerializer.render(queue_view(live(name))))
 
 
 def live(name: str) -> Queue:
@@ -242,7 +240,7 @@ def live(name: str) -> Queue:
     Raises:
         Problem: there is no such queue.
     """
-    registered = brokers.broker().known_queue(name)
+    registered = connections.hurried_broker().known_queue(name)
     if registered is None:
         raise queue_not_found(name[:64])
     return registered

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem
 from ...core import recurring_pauses
@@ -17,13 +19,9 @@ from ...status import RecurringStatus
 from ...status.json_form import recurring_as_json
 from ...status.recurring import read_recurring
 from ...worker.recurring import Work, resume, run_now, work_of
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.recurring import RecurringSerializer, RecurringTasksSerializer, RunOutcomeSerializer
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 
 class RecurringTasks(ApiView):
@@ -41,7 +39,7 @@ class RecurringTasks(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return the tasks."""
-        tasks = [one for one in read_recurring(brokers.broker()) if may_use(request, "view", one.queue)]
+        tasks = [one for one in read_recurring(connections.hurried_broker()) if may_use(request, "view", one.queue)]
         return Response({"recurring": [recurring_as_json(one) for one in tasks]})
 
 
@@ -70,7 +68,7 @@ class _OneTask(ApiView):
 
     def state(self, name: str) -> Response:
         """Return the task as a response."""
-        listed = (one for one in read_recurring(brokers.broker()) if one.task == name)
+        listed = (one for one in read_recurring(connections.hurried_broker()) if one.task == name)
         return Response(recurring_as_json(next(listed, RecurringStatus(name))))
 
 
@@ -86,7 +84,7 @@ class PauseRecurring(_OneTask):
     def post(self, request: Request, task: str) -> Response:
         """Pause the task."""
         name = self.work.task.name
-        recurring_pauses.pause(brokers.broker(), name)
+        recurring_pauses.pause(connections.hurried_broker(), name)
         return self.state(name)
 
 
@@ -103,7 +101,7 @@ class ResumeRecurring(_OneTask):
     def post(self, request: Request, task: str) -> Response:
         """Resume the task."""
         try:
-            return self.state(resume(brokers.broker(), registry, task))
+            return self.state(resume(connections.hurried_broker(), registry, task))
         except InvalidJob as error:
             raise Problem(404, "not_found", str(error)) from None
 
@@ -119,7 +117,7 @@ class RunRecurringNow(_OneTask):
     )
     def post(self, request: Request, task: str) -> Response:
         """Schedule a run."""
-        return Response({"outcome": str(run_now(brokers.broker(), self.work))})
+        return Response({"outcome": str(run_now(connections.hurried_broker(), self.work))})
 
 
 urlpatterns: list[URLPattern] = [

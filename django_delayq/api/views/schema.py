@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..base import ApiView
 from ..describe import operation
 from ..openapi import document
 from ..serializers.base import Resource
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
 
 _HERE: Final = "v1/openapi.json"
 

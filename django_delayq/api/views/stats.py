@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.urls import URLPattern, path
+from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import status
+from ... import connections, status
 from ...access.permissions import may_use
-from .. import brokers
+from ...core.operations.counts import Counts
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.stats import StatsSerializer, StatusSerializer
 from ..visibility import VisibleQueues
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-
-    from ...core.operations.counts import Counts
 
 
 class Stats(ApiView):
@@ -37,7 +33,7 @@ class Stats(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return three numbers for each queue and in total."""
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         rows = broker.inspector.all_counts(queues=queues)
         by_queue = {counts.queue: lengths(counts) for counts in rows}
@@ -59,7 +55,8 @@ class Status(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return the whole snapshot."""
-        return Response(VisibleQueues(request).snapshot(status.take(brokers.broker(), recurring=True)).as_json())
+        snapshot = status.take(connections.hurried_broker(), recurring=True)
+        return Response(VisibleQueues(request).snapshot(snapshot).as_json())
 
 
 def lengths(*counts: Counts) -> dict[str, float]:

@@ -7,16 +7,18 @@ Redis only where one worker is shown, since that costs another round trip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ... import connections
 from ...access.problems import Problem, queue_not_found
+from ...core.broker import Broker
 from ...status import WorkerStatus
 from ...status.reading import worker_status
-from .. import brokers
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.problems import ProblemSerializer
@@ -28,11 +30,6 @@ from ..serializers.workers import (
     WorkersSerializer,
 )
 from ..visibility import VisibleQueues
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-
-    from ...core.broker import Broker
 
 _LATER: Final = (
     "The response does not wait for the worker, which reads the command with its next heartbeat, by default within "
@@ -49,7 +46,7 @@ class Workers(ApiView):
     @operation("list_workers", "List the worker processes", returns=WorkersSerializer)
     def get(self, request: Request) -> Response:
         """Return all registered workers, including lost ones."""
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         now_ms, visible = broker.now_ms(), VisibleQueues(request)
         workers = [visible.worker(worker_status(heartbeat, now_ms)) for heartbeat in broker.workers()]
         return Response(WorkersSerializer.render({"workers": workers}))
@@ -64,7 +61,7 @@ class OneWorker(ApiView):
     @operation("get_worker", "Show a worker with the leases of its jobs", returns=WorkerSerializer)
     def get(self, request: Request, worker: str) -> Response:
         """Return the worker, with the ends of its leases."""
-        broker = brokers.broker()
+        broker = connections.hurried_broker()
         now_ms = broker.now_ms()
         for heartbeat in broker.workers():
             if heartbeat["name"] == worker:
@@ -73,58 +70,11 @@ class OneWorker(ApiView):
         raise unknown(worker)
 
 
-class _Command(ApiView):
-    """Base of the views that send a worker a command."""
-
-    tag = "workers"
-    actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
-    word: ClassVar[str] = ""
-
-    def send(self, worker: str, queue: str = "") -> Response:
-        """Send the command; 202 once it is queued."""
-        if not brokers.broker().tell_worker(worker, self.word, queue):
-            raise unknown(worker)
-        return Response(CommandSerializer.render({"worker": worker, "command": self.word}), status=202)
-
-
-class Stop(_Command):
-    """Route ``workers/{worker}/stop``: stop the program of a worker."""
-
-    word = "stop"
-
-    @operation(
-        "stop_worker",
-        "Stop a worker",
-        returns={202: CommandSerializer.of("stop")},
-        text="Like SIGTERM to its program: all its processes reserve nothing more, finish their jobs "
-        f"within the grace period, and end. {_LATER}",
-    )
-    def post(self, request: Request, worker: str) -> Response:
-        """Send the command."""
-        return self.send(worker)
-
-
-class Drain(_Command):
-    """Route ``workers/{worker}/drain``: let a worker's program finish its jobs and reserve no more."""
-
-    word = "drain"
-
-    @operation(
-        "drain_worker",
-        "Let a worker finish its jobs and reserve no more",
-        returns={202: CommandSerializer.of("drain")},
-        text=f"Like SIGUSR1 to its program. {_LATER}",
-    )
-    def post(self, request: Request, worker: str) -> Response:
-        """Send the command."""
-        return self.send(worker)
-
-
-class Dump(_Command):
+class Dump(ApiView):
     """Route ``workers/{worker}/dump``: request the stacks of a worker, and read them."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
-    word = "dump"
 
     @operation(
         "dump_worker",
@@ -134,7 +84,7 @@ class Dump(_Command):
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
-        return self.send(worker)
+        return _send(worker, "dump")
 
     @operation(
         "get_dump",
@@ -150,7 +100,7 @@ class Dump(_Command):
     )
     def get(self, request: Request, worker: str) -> Response:
         """Return the latest stacks."""
-        dump = brokers.broker().dump_of(worker)
+        dump = connections.hurried_broker().dump_of(worker)
         if dump is None:
             raise Problem(
                 404,
@@ -160,59 +110,6 @@ class Dump(_Command):
             )
         taken_ms, stacks = dump
         return Response(DumpSerializer.render({"worker": worker, "taken": taken_ms, "stacks": stacks}))
-
-
-class _Choice(_Command):
-    """Base of the views that change which queues a worker serves."""
-
-    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
-
-    def named_queues(self, request: Request) -> tuple[str, ...]:
-        """Return the queue in the request."""
-        return (self.read(request, WatchedQueueSerializer)["queue"],)
-
-    def choose(self, request: Request, worker: str) -> Response:
-        """Send the command for the queue in the request."""
-        queue = self.read(request, WatchedQueueSerializer)["queue"]
-        if brokers.broker().known_queue(queue) is None:
-            raise queue_not_found(queue)
-        return self.send(worker, queue)
-
-
-class Watch(_Choice):
-    """Route ``workers/{worker}/watch``: let a worker's program serve a queue, too."""
-
-    word = "watch"
-
-    @operation(
-        "watch_queue",
-        "Let a running worker serve one more queue",
-        reads=WatchedQueueSerializer,
-        returns={202: CommandSerializer.of("watch")},
-        text="All processes of its program reserve from the queue, also those that it starts later. A restart of the "
-        f"program ends this. {_LATER}",
-    )
-    def post(self, request: Request, worker: str) -> Response:
-        """Send the command."""
-        return self.choose(request, worker)
-
-
-class Ignore(_Choice):
-    """Route ``workers/{worker}/ignore``: let a worker's program reserve no more from a queue."""
-
-    word = "ignore"
-
-    @operation(
-        "ignore_queue",
-        "Let a running worker reserve no more from a queue",
-        reads=WatchedQueueSerializer,
-        returns={202: CommandSerializer.of("ignore")},
-        text="All processes of its program stop reserving from the queue and finish the jobs that they hold. A restart "
-        f"of the program ends this. {_LATER}",
-    )
-    def post(self, request: Request, worker: str) -> Response:
-        """Send the command."""
-        return self.choose(request, worker)
 
 
 def unknown(worker: str) -> Problem:
@@ -232,13 +129,87 @@ def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], in
     }
 
 
+def _send(worker: str, command: str, queue: str = "") -> Response:
+    """Send a command to a worker; 202 once it is queued."""
+    if not connections.hurried_broker().tell_worker(worker, command, queue):
+        raise unknown(worker)
+    return Response(CommandSerializer.render({"worker": worker, "command": command}), status=202)
+
+
+def _command(command: str, summary: str, text: str) -> URLPattern:
+    """Return the URL pattern of a command that ends the work of a worker's program."""
+
+    class Command(ApiView):
+        """Command to a worker."""
+
+        tag = "workers"
+        actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
+
+        @operation(f"{command}_worker", summary, returns={202: CommandSerializer.of(command)}, text=f"{text} {_LATER}")
+        def post(self, request: Request, worker: str) -> Response:
+            """Send the command."""
+            return _send(worker, command)
+
+    return _pattern(command, Command)
+
+
+def _choice(command: str, summary: str, text: str) -> URLPattern:
+    """Return the URL pattern of a command that changes which queues a worker's program serves."""
+
+    class Choice(ApiView):
+        """Command to a worker about a queue."""
+
+        tag = "workers"
+        actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+
+        def named_queues(self, request: Request) -> tuple[str, ...]:
+            """Return the queue in the request."""
+            return (self.read(request, WatchedQueueSerializer)["queue"],)
+
+        @operation(
+            f"{command}_queue",
+            summary,
+            reads=WatchedQueueSerializer,
+            returns={202: CommandSerializer.of(command)},
+            text=f"{text} {_LATER}",
+        )
+        def post(self, request: Request, worker: str) -> Response:
+            """Send the command for the queue in the request."""
+            (queue,) = self.named_queues(request)
+            if connections.hurried_broker().known_queue(queue) is None:
+                raise queue_not_found(queue)
+            return _send(worker, command, queue)
+
+    return _pattern(command, Choice)
+
+
+def _pattern(command: str, view: type[ApiView]) -> URLPattern:
+    pattern: URLPattern = path(f"workers/<path:worker>/{command}", view.as_view(), name=f"worker_{command}")
+    return pattern
+
+
 urlpatterns: list[URLPattern] = [
     path("workers", Workers.as_view(), name="workers"),
     # Worker names may contain slashes (host name, project settings), so the verbs come first.
-    path("workers/<path:worker>/stop", Stop.as_view(), name="worker_stop"),
-    path("workers/<path:worker>/drain", Drain.as_view(), name="worker_drain"),
-    path("workers/<path:worker>/dump", Dump.as_view(), name="worker_dump"),
-    path("workers/<path:worker>/watch", Watch.as_view(), name="worker_watch"),
-    path("workers/<path:worker>/ignore", Ignore.as_view(), name="worker_ignore"),
+    _command(
+        "stop",
+        "Stop a worker",
+        "Like SIGTERM to its program: all its processes reserve nothing more, finish their jobs within the grace "
+        "period, and end.",
+    ),
+    _command("drain", "Let a worker finish its jobs and reserve no more", "Like SIGUSR1 to its program."),
+    _pattern("dump", Dump),
+    _choice(
+        "watch",
+        "Let a running worker serve one more queue",
+        "All processes of its program reserve from the queue, also those that it starts later. A restart of the "
+        "program ends this.",
+    ),
+    _choice(
+        "ignore",
+        "Let a running worker reserve no more from a queue",
+        "All processes of its program stop reserving from the queue and finish the jobs that they hold. A restart of "
+        "the program ends this.",
+    ),
     path("workers/<path:worker>", OneWorker.as_view(), name="worker"),
 ]

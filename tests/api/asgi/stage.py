@@ -66,7 +66,8 @@ class Server:
             return seen == expected
 
         try:
-            wait_until(is_reached, PATIENCE, f"{sleeping} waits that sleep")
+            # Each look is a request to the server; more of them would take its time from the waits.
+            wait_until(is_reached, PATIENCE, f"{sleeping} waits that sleep", pause=0.05)
         except AssertionError as error:
             raise AssertionError(f"{error}; there are {seen}") from None
 

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import async_only_middleware
 
-from django_delayq.api import brokers, waiting
+from django_delayq import connections
+from django_delayq.api import waiting
 from django_delayq.pull.coordinator import coordinator_of
 
 
 async def waits(request: HttpRequest) -> JsonResponse:
     """Return how many requests wait, and how many of them sleep."""
-    sleeping = sum(waiter.sleeping for waiter in list(coordinator_of(brokers.broker())._waiters))
+    sleeping = sum(waiter.sleeping for waiter in list(coordinator_of(connections.hurried_broker())._waiters))
     return JsonResponse({"waiting": len(waiting._waits()._pending), "sleeping": sleeping})
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.api import bulk
+from django_delayq.api.views import job_verbs
 from django_delayq.client import Client
 
 from ..world import CANCEL
@@ -55,7 +55,7 @@ def test_lists_and_verbs_take_conditions(client: Client) -> None:
 def test_a_verb_with_conditions_is_repeated_until_it_is_complete(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "LONGEST", 0.0)
+    monkeypatch.setattr(job_verbs, "LONGEST", 0.0)
     others = len(list(client.jobs("orders")))
     client.schedule_many(
         "orders", [{"task": CANCEL, "args": [n], "id": f"{n % 2}-{n}", "delay": 60} for n in range(600)]

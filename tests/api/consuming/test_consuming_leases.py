@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_delayq import Queue, connections
-from django_delayq.api import brokers
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from tests.support.api_caller import Caller
@@ -126,7 +125,7 @@ def test_a_batch_over_several_shards_is_one_call_for_each_and_answered_in_order(
     jobs = take(consumer, "wide", max=250)
     assert len({job["lease"].partition(".")[0] for job in jobs}) == 4
     calls: list[str] = []
-    brokers.broker().observe(lambda script, seconds, failed: calls.append(script))
+    connections.hurried_broker().observe(lambda script, seconds, failed: calls.append(script))
     lost = {**jobs[7], "lease": jobs[7]["lease"].partition(".")[0] + ".5"}
     assert end(consumer, "fail", *jobs[:7], lost, *jobs[8:], queue="wide", error="no") == (
         [True] * 7 + [False] + [True] * 242
@@ -138,7 +137,7 @@ def test_a_batch_over_several_shards_is_one_call_for_each_and_answered_in_order(
 def test_a_job_of_an_older_epoch_ends_where_it_is_held(consumer: Caller, delayq: Broker) -> None:
     put(b"", id="a")
     (job,) = take(consumer)
-    brokers.broker().reshard("feed", 3)
+    connections.hurried_broker().reshard("feed", 3)
     put(b"", id="b")
     (later,) = take(consumer)
     assert job["lease"].partition(".")[0] != later["lease"].partition(".")[0]
