@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
@@ -14,6 +15,7 @@ from .base import column
 from .filters import AgeFilter, AttemptFilter, value_filter
 from .job_actions import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .mirrored import MirroredAdmin
+from .redis_state import RedisState, running_ones
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -56,8 +58,22 @@ class FailedJobAdmin(MirroredAdmin):
 
     @admin.display(description=_("next attempt"))
     def next_attempt(self, row: FailedJob) -> SafeString | str:
-        """Return the next due time."""
+        """Return the next due time; of a job that a worker holds, that it is running."""
+        state: RedisState | None = getattr(row, "delayq_state", None)
+        is_held = state is not None and state.view is not None and state.view.state == "reserved"
+        if is_held or getattr(row, "delayq_running", False):
+            return formatting.badge(_("running"), "good")
         return formatting.until(row.due_at, late_after=conf().admin.late_after)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list. Of the jobs that are due, those that run now are marked."""
+        listed = super().get_changelist_instance(request)
+        now = timezone.now()
+        due = [row for row in listed.result_list if row.due_at <= now]
+        running = running_ones(due)
+        for row in due:
+            row.delayq_running = row.pk in running
+        return listed
 
     def has_bury_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``bury_failedjob``."""

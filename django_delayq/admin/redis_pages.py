@@ -12,6 +12,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -34,8 +35,15 @@ class RedisPages(AdminPages):
         raise NotImplementedError
 
     def get_urls(self) -> list[Any]:
-        """Return only our own URLs, none of a table's."""
-        return self.pages()
+        """Return only our own URLs, none of a table's. As in all of the admin, ``<object>/`` leads to its page."""
+        pages = self.pages()
+        if self.url_name("change") not in {one.name for one in pages}:
+            return pages
+        return [*pages, self.page("<path:object_id>/", self.object_view, "object")]
+
+    def object_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the page of an object."""
+        return self.back(self.url("change", unquote(object_id)))
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 

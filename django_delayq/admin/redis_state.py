@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext as _
 
-from ..connections import broker
-from ..core.errors import DelayQError
+from ..connections import PATIENCE, broker, hurried_broker
+from ..core.errors import DelayQError, Misconfigured
 from ..core.job import Payload
 from ..core.operations.views import JobView
 from . import content, formatting
@@ -72,6 +72,19 @@ def read_state(row: FailedJob | MirroredJob, *, most: int = content.MOST_PAYLOAD
     if is_live:
         return RedisState(_("gone; another job has this id now"), "bad")
     return RedisState(_("gone: it was run, cancelled or removed"), "bad")
+
+
+def running_ones(rows: Sequence[MirroredJob]) -> set[Any]:
+    """Return the primary keys of the rows whose jobs a worker holds now; none if Redis is unavailable."""
+    if not rows:
+        return set()
+    try:
+        hurried = hurried_broker(PATIENCE)
+        jobs = [(row.pk, queue, row.job_id) for row in rows if (queue := hurried.existing(row.queue)) is not None]
+        leases = hurried.inspector.leases([(queue, ident) for _pk, queue, ident in jobs])
+    except (DelayQError, Misconfigured):
+        return set()
+    return {pk for (pk, _queue, _ident), lease in zip(jobs, leases, strict=True) if lease is not None}
 
 
 def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:

@@ -16,6 +16,7 @@ from ..core.codec import decode_args
 from ..core.job import Job, NewJob, Undecodable, new_id
 from ..core.results import LostErrors, Record
 from ..core.task import registry
+from ..worker.record import printed_traceback
 from . import errors
 from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .registration import FrameworkTask
@@ -200,8 +201,7 @@ def core_error(job: Job) -> TaskError | None:
     name, message, trace = (str(data.get(key, "")) for key in ("class", "message", "traceback"))
     kind = _CORE_ERRORS.get(name)
     path = f"{kind.__module__}.{kind.__qualname__}" if kind else name if "." in name else f"builtins.{name}"
-    head = "Traceback (most recent call last):\n" if trace else ""
-    return TaskError(exception_class_path=path, traceback=f"{head}{trace}{name}: {message}\n")
+    return TaskError(exception_class_path=path, traceback=f"{printed_traceback(trace, f'{name}: {message}')}\n")
 
 
 def result_of(

@@ -38,7 +38,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         return [
             Error(
                 str(error),
-                hint=f"Correct settings.{SETTING}; docs/reference/settings.md lists its keys.",
+                hint=f"Correct settings.{SETTING}; the page 'Settings' of the documentation lists its keys.",
                 id="delayq.E001",
             )
         ]

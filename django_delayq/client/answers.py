@@ -33,6 +33,8 @@ def made(kind: type[T], data: Mapping[str, Any], /, **given: Any) -> T:
 
 
 _MOMENT: Final = {"read": moment}
+#: results of many jobs that their text shows
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,12 @@ class Many:
 
     results: list[tuple[str | None, str]]
     counts: dict[str, int]
+
+    def __repr__(self) -> str:
+        """Return the counts and the first results, because there may be thousands."""
+        more = ", …" if len(self.results) > _SHOWN else ""
+        first = ", ".join(map(repr, self.results[:_SHOWN]))
+        return f"Many({len(self.results)} results, counts={self.counts!r}, results=[{first}{more}])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,9 +153,9 @@ def _on_morgue(
 
 
 def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Move every waiting job that has failed to the morgue (reason ``killed``); reserved ones are left alone.
+    """Move every waiting job that has failed to the morgue, with the reason ``buried by an operator``.
 
-    A merged job with more than 250 payloads gets several morgue records.
+    Reserved ones are left alone. A merged job with more than 250 payloads gets several morgue records.
 
     Returns:
         Number of jobs killed.
@@ -184,7 +184,7 @@ def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str,
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job; reserved ones, and content that is gated behind them, are left alone.
+    """Cancel every waiting job (*Purge* in the admin); reserved ones, and content gated behind them, are left alone.
 
     Jobs that arrive meanwhile are cancelled too if they are due before the last job that waited at the start of the
     call.

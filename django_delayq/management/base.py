@@ -24,6 +24,7 @@ from ..core.task import check_queue_name, registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask
 from .progress import Progress, progress
+from .terminal import exit_on_closed_pipe
 
 
 class _HelpFormatter(DjangoHelpFormatter):
@@ -51,6 +52,11 @@ class DelayQCommand(BaseCommand):
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Return the parser of the command, with its examples."""
         return super().create_parser(prog_name, subcommand, **with_examples(*self.examples), **kwargs)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command from the command line; end quietly if the reader of its output ends first."""
+        with exit_on_closed_pipe():
+            super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> str | None:
         self.quiet = options.get("verbosity") == 0

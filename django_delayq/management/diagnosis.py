@@ -36,6 +36,8 @@ SILENCE: Final = LOST_AFTER
 WAITING: Final = 300.0
 #: jobs in a morgue without a limit above which a warning is printed
 LARGE_MORGUE: Final = 100_000
+#: beginning of the names of our own tasks, which are none of the project's
+OWN_TASKS: Final = "django_delayq."
 #: tasks without a time limit that are named
 MOST_NAMED: Final = 20
 
@@ -138,7 +140,10 @@ def tasks(broker: Broker) -> Iterator[Finding]:
             f"If it was renamed, give the new task aliases=({printable(name)!r},)",
         )
     if not unknown:
-        yield Finding("OK", "tasks", f"{len(registry)} tasks registered, none unknown in the queues")
+        number = sum(not task.name.startswith(OWN_TASKS) for task in registry)
+        yield Finding(
+            "OK", "tasks", f"{number} task{'' if number == 1 else 's'} registered, none unknown in the queues"
+        )
 
 
 def shards(broker: Broker) -> Iterator[Finding]:
@@ -208,7 +213,7 @@ def morgue(broker: Broker) -> Iterator[Finding]:
 def limits(broker: Broker) -> Iterator[Finding]:
     """Name the tasks whose handlers may hold a slot for ever."""
     endless = [task for task in registry if task.options.timeout is None and task.options.max_lease is None]
-    names = [task.name for task in endless if not task.name.startswith("django_delayq.")]
+    names = [task.name for task in endless if not task.name.startswith(OWN_TASKS)]
     if not names:
         yield Finding("OK", "limits", "every task has a timeout or a max_lease")
     else:

@@ -1,4 +1,4 @@
-"""Output to terminals: rich's console if it is installed, unwrapped output, and a clean exit at SIGTERM."""
+"""Output to terminals and pipes: rich's console if it is installed, unwrapped output, and clean exits."""
 
 from __future__ import annotations
 
@@ -68,3 +68,23 @@ def exit_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def exit_on_closed_pipe() -> Iterator[None]:
+    """Exit without a traceback if the block writes to a closed pipe, as in ``delayq_status | head``.
+
+    The exit code is that of programs which SIGPIPE ends. Python ignores this signal.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # the interpreter's last flush must not fail as well
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        sys.exit(128 + signal.SIGPIPE)

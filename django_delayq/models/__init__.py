@@ -168,7 +168,7 @@ class FailedJob(MirroredJob):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_failedjob", _("Can retry failed jobs")),
-            ("edit_failedjob", _("Can retry failed jobs with other arguments")),
+            ("edit_failedjob", _("Can retry failed jobs with other content")),
             ("discard_failedjob", _("Can discard failed jobs")),
             ("bury_failedjob", _("Can bury failed jobs")),
         ]
@@ -189,7 +189,7 @@ class MorgueJob(MirroredJob):
     """Mirror of a job in the morgue, which is not retried unless an operator requests it."""
 
     buried_at = models.DateTimeField(_("buried"))
-    #: exhausted, buried, poison, unknown task, undecodable, killed, …
+    #: exhausted, buried, buried by an operator, poison, unknown task, undecodable, …
     reason = models.CharField(_("reason"), max_length=NAME_LENGTH, blank=True)
     outcome = models.CharField(_("outcome"), max_length=NAME_LENGTH, blank=True)
 
@@ -199,7 +199,7 @@ class MorgueJob(MirroredJob):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_morguejob", _("Can retry jobs in the morgue")),
-            ("edit_morguejob", _("Can retry jobs in the morgue with other arguments")),
+            ("edit_morguejob", _("Can retry jobs in the morgue with other content")),
             ("discard_morguejob", _("Can discard jobs in the morgue")),
         ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id", "key"], name="delayq_morgue_job")]

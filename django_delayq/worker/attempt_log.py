@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Verdict
 from ..core.inputs import one_line
+from .record import printed_traceback
 
 if TYPE_CHECKING:
     from ..core.settlement import Settlement
@@ -83,7 +84,7 @@ class AttemptLog:
     def _traceback(self, frames: str, summary: str) -> str | None:
         """Return the traceback as Python prints it; None if none is stored."""
         lines = [one_line(line) for line in self.mask_traceback(frames).splitlines()]
-        return "\n".join(["Traceback (most recent call last):", *lines, summary]) if lines else None
+        return printed_traceback("\n".join(lines), summary) if lines else None
 
     def _plain(self, text: str) -> str:
         """Return a text without secrets, as one line of limited length."""

@@ -16,6 +16,8 @@ logger: Final = logging.getLogger(__name__)
 ERROR_BYTES: Final = 4096
 _MESSAGE_CHARS: Final = 1000
 _FRAMES: Final = 20
+#: beginning of a stored traceback whose exception followed another one
+_AFTER: Final = "after "
 
 #: a user's own form of an error: str = the message, dict = additional or replaced fields, bytes = the whole record
 Formatter: TypeAlias = Callable[[BaseException], "str | dict[str, object] | bytes"]
@@ -77,6 +79,21 @@ def _cut_beginning(trace: str, cut: int) -> str:
     return rest if newline else trace[cut:]
 
 
+def printed_traceback(trace: str, summary: str) -> str:
+    """Return a stored traceback as Python prints it; the exception before it, if there was one, is the last line.
+
+    Args:
+        trace: the traceback of a record, or "".
+        summary: class and message of the error.
+    """
+    if not trace:
+        return summary
+    cause, frames, begin = "", trace.rstrip("\n"), trace.find('  File "')
+    if trace.startswith(_AFTER) and begin > 0:
+        cause, frames = trace[:begin].rstrip("\n"), frames[begin:]
+    return "\n".join(filter(None, ("Traceback (most recent call last):", frames, summary, cause)))
+
+
 def text_of(error: BaseException) -> str:
     """Return the error's message, at most 1,000 characters. Never raises."""
     try:
@@ -118,7 +135,7 @@ def _traceback_of(error: BaseException) -> str:
         parts = [_text_of_frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is not None:
-            parts.insert(0, f"after {class_of(cause)}: {text_of(cause)[:300]}\n")
+            parts.insert(0, f"{_AFTER}{class_of(cause)}: {text_of(cause)[:300]}\n")
         return "".join(parts)
     except Exception as broken:
         return f"(its traceback cannot be read: {type(broken).__name__})"

@@ -13,12 +13,17 @@ from django.utils import timezone
 from django_delayq import mirror
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.errors import QueueUnavailable
 from django_delayq.models import FailedJob
 from tests.admin.mirrors import FAILED, failed_jobs, failed_row, ids
 from tests.admin.support import Yard, cells, tags_of, without_seconds
 from tests.app import deeds  # noqa: F401  # registers its tasks
 
 pytestmark = pytest.mark.django_db
+
+
+def unavailable(*_: Any) -> None:
+    raise QueueUnavailable("Redis does not answer")
 
 
 @pytest.fixture
@@ -64,6 +69,19 @@ def test_what_waits_too_long_is_late(viewer: Client) -> None:
         "now 20 s ago",
         "1 h ago 9 min ago late",
     ]
+
+
+def test_what_runs_now_is_not_late(delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = failed_jobs(delayq, 2)
+    FailedJob.objects.update(due_at=timezone.now() - timedelta(minutes=9))
+    assert delayq.queue("orders").reserve_id(jobs[0].job_id, worker="w", early=True)
+    assert {row[0]: row[4].rpartition(" ")[2] for row in cells(viewer.get(FAILED).content)} == {
+        "job-0": "running",
+        "job-1": "late",
+    }
+    assert "running" in viewer.get(f"{FAILED}{jobs[0].pk}/change/").content.decode()
+    monkeypatch.setattr(type(delayq.inspector), "leases", unavailable)
+    assert {row[4].rpartition(" ")[2] for row in cells(viewer.get(FAILED).content)} == {"late"}
 
 
 def test_each_filter_leaves_what_it_says(viewer: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,7 +168,9 @@ def test_run_all_asks_and_then_makes_all_due(delayq: Broker, manager: Client) ->
 def test_purge_needs_the_name_of_the_queue(delayq: Broker, manager: Client) -> None:
     every_place(delayq)
     before = counts(delayq)
-    assert "Cancel all 3 waiting jobs of orders, for good?" in manager.get(f"{LIST}orders/purge/").content.decode()
+    page = manager.get(f"{LIST}orders/purge/").content.decode()
+    assert "Cancel all 3 waiting jobs of orders, for good?" in page
+    assert "<code>delayq_queue cancel-all</code>" in page
     for typed in ("", "order", "ORDERS"):
         answer = manager.post(f"{LIST}orders/purge/", {"typed": typed, "morgue": "on"})
         assert answer.status_code == 200
@@ -219,6 +222,19 @@ def test_pages_have_no_inline_script_or_style(delayq: Broker, manager: Client) -
     every_place(delayq)
     for page in ("", "orders/change/", "orders/run/", "orders/purge/"):
         tags_of(manager.get(f"{LIST}{page}").content)
+
+
+@pytest.mark.parametrize("address", ["queueentry/orders/", "livejob/orders:a_2Fb/"])
+def test_the_address_of_an_object_leads_to_its_page(
+    delayq: Broker, client: Client, staff: Callable[..., Any], address: str
+) -> None:
+    base = "/admin/django_delayq/"
+    assert client.get(f"{base}{address}").headers["Location"].startswith("/admin/login/")
+    client.force_login(staff("view_queueentry", "view_livejob"))
+    answer = client.get(f"{base}{address}")
+    assert (answer.status_code, answer.headers["Location"]) == (302, f"{base}{address}change/".replace(":", "_3A"))
+    client.force_login(staff())
+    assert client.get(f"{base}{address}").status_code == 403
 
 
 def test_a_site_of_ones_own_has_the_pages_too(delayq: Broker, admin_user: Any, rf: Any) -> None:

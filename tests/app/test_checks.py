@@ -48,6 +48,12 @@ def found(*, deploy: bool = False, databases: list[str] | None = None) -> list[t
     return [(str(one.id), one.msg) for one in told]
 
 
+def test_a_hint_names_no_file_that_an_installed_package_lacks(settings: Any) -> None:
+    settings.DELAYQ = {"REDSI": "x"}
+    (message,) = run_checks(tags=["delayq"])
+    assert message.hint == "Correct settings.DELAYQ; the page 'Settings' of the documentation lists its keys."
+
+
 def test_a_good_setting_has_no_findings(settings: Any) -> None:
     settings.DELAYQ = {"REDIS": URL}
     assert found(deploy=True) == []

@@ -192,7 +192,7 @@ def test_a_failed_job_is_buried_and_its_row_changes_the_table_at_once(trouble: T
     trouble.copied()
     assert bury(failed("a")) == {"buried": 1}
     assert trouble.state("a") == "morgue"
-    assert tables() == {"failed": ["b x1"], "morgue": ["a killed"]}
+    assert tables() == {"failed": ["b x1"], "morgue": ["a buried by an operator"]}
     assert buried("a")[0].error_class == "shop.GatewayDown"
     with pytest.raises(InvalidJob, match="in the morgue already"):
         bury(buried("a"))

@@ -45,11 +45,12 @@ def test_failed_jobs_are_killed_and_the_others_left_alone(stage: Stage) -> None:
         "waiting": ["fresh +70000"],
         "reserved": [f"retried by w until +{LEASE}"],
         "failed": ["retried x1"],
-        "morgue": ["failed killed", "m killed"],
+        "morgue": ["failed buried", "m buried"],
     }
     view = stage.broker.inspector.get("q", "failed")
     assert view is not None
-    assert (view.reason, view.error, view.job.failures, view.due_ms) == ("killed", {"message": "no"}, 1, T0 + 60_000)
+    assert (view.reason, view.outcome) == ("buried by an operator", "buried")
+    assert (view.error, view.job.failures, view.due_ms) == ({"message": "no"}, 1, T0 + 60_000)
     assert stage.counters()["killed"] == 2
     (told_event,) = [event for event in events.read(stage.broker, "q", 0) if event.outcome == "bulk"]
     assert told_event.fields == {"jobs": "2", "created": "0", "verb": "killed"}
@@ -91,7 +92,7 @@ def test_a_killed_job_with_many_payloads_lies_in_several_graves_and_nothing_is_l
     stage.queue.schedule_many(merged_jobs(3, 600))
     fail_all(stage)
     assert bulk.kill_failed(stage.queue) == {"killed": 3}
-    assert stage.picture()["morgue"] == ["m0 killed"] * 3 + ["m1 killed"] * 3 + ["m2 killed"] * 3
+    assert stage.picture()["morgue"] == [f"m{number} buried" for number in (0, 0, 0, 1, 1, 1, 2, 2, 2)]
     graves = stage.broker.inspector.graves("q", "m1")
     assert sorted(view.payload_count for view in graves) == [100, 250, 250]
     assert len({view.job.key for view in graves}) == 3

@@ -66,7 +66,7 @@ def test_the_workers_are_woken(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("action", "word", "morgue"),
-    [(actions.delete_failed(), "discarded", []), (actions.kill_failed(), "buried", ["a killed"])],
+    [(actions.delete_failed(), "discarded", []), (actions.kill_failed(), "buried", ["a buried"])],
 )
 def test_those_that_wait_are_taken_out(stage: Stage, action: actions.Action, word: str, morgue: list[str]) -> None:
     a, b, c, d = failed(stage, "a", "b", "c", "d")

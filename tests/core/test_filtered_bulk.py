@@ -75,7 +75,7 @@ def test_failed_jobs_are_ended_by_their_number_of_failures(stage: Stage) -> None
     assert stage.queue.reserve_id("runs", worker="w", early=True).jobs
     assert change(stage, filtered_bulk.KILL_FAILED, failures=3) == {"killed": 1}
     assert change(stage, filtered_bulk.DELETE_FAILED, failures=2) == {"deleted": 1}
-    assert (waiting(stage), stage.picture()["morgue"]) == (["once"], ["thrice killed"])
+    assert (waiting(stage), stage.picture()["morgue"]) == (["once"], ["thrice buried"])
 
 
 def test_morgue_records_that_match_are_kicked_or_discarded(stage: Stage) -> None:

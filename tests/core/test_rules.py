@@ -307,7 +307,7 @@ def test_t48_killed_jobs_are_trimmed_like_others(stage: Stage) -> None:
         stage.put(ident)
         stage.failed(stage.take_one(), 60_000)
     assert bulk.kill_failed(stage.queue) == {"killed": 4}
-    assert stage.picture() == {"morgue": ["c killed", "d killed"]}
+    assert stage.picture() == {"morgue": ["c buried", "d buried"]}
     assert stage.counters()["trimmed"] == 2
 
 

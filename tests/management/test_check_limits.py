@@ -1,4 +1,4 @@
-"""delayq_check on limits: of a morgue, and of the time that a handler may take."""
+"""delayq_check on tasks, and on limits: of a morgue, and of the time that a handler may take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_delayq import task
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import bury
-from django_delayq.core.task import registry
+from django_delayq.core.task import Registry, registry
 from django_delayq.management import diagnosis
 
 
@@ -47,6 +47,18 @@ def test_a_large_morgue_without_a_limit_is_a_warning(delayq: DjangoBroker, monke
 def test_a_morgue_below_the_limit_is_fine(delayq: DjangoBroker) -> None:
     (finding,) = diagnosis.morgue(delayq)
     assert (finding.level, finding.text) == ("OK", "no morgue without a limit has more than 100,000 jobs")
+
+
+def test_the_tasks_of_the_project_are_counted(
+    delayq: DjangoBroker, registered: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Registry()
+    monkeypatch.setattr(diagnosis, "registry", known)
+    for name, expected in (("django_delayq.own", "0 tasks"), ("a.first", "1 task"), ("a.second", "2 tasks")):
+        registered(name)
+        known.add(registry.tasks[name])
+        (finding,) = diagnosis.tasks(delayq)
+        assert (finding.level, finding.text) == ("OK", f"{expected} registered, none unknown in the queues")
 
 
 def test_tasks_without_a_time_limit_are_named(delayq: DjangoBroker, registered: Callable[..., None]) -> None:

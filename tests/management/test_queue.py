@@ -338,6 +338,12 @@ def test_common_options_stand_before_and_after_the_subcommand(delayq: Broker, wo
     assert [queue["queue"] for queue in json.loads(out.getvalue())] == ["default"]
 
 
+def test_the_help_names_the_button_that_does_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command("delayq_queue", "--help")
+    assert "delete every waiting job (the admin's Purge)" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("words", [["--yes", "cancel-all", "default"], ["cancel-all", "default", "--yes"]])
 def test_a_yes_counts_on_both_sides(delayq: Broker, words: list[str]) -> None:
     schedule(note, "x", delay=60)

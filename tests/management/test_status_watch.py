@@ -94,21 +94,6 @@ def test_a_pipe_gets_plain_text_with_every_job_that_runs(depot: Depot, busy: Bro
     assert any(line.startswith(busy.queue_names()[0]) for line in lines)
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
-def test_it_ends_in_peace_when_its_reader_is_gone(
-    depot: Depot, busy: Broker, spawn: Any, more: tuple[str, ...]
-) -> None:
-    process = spawn(
-        *depot.command("delayq_status", "--watch", "0.05", *more),
-        env=depot.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert (process.wait(10), process.stderr.read()) == (0, "")
-
-
 def test_json_is_told_again_and_again_with_rates(depot: Depot, busy: Broker, spawn: Any) -> None:
     process = spawn(*depot.command("delayq_status", "--watch", "0.05", "--json"), env=depot.env, stdout=subprocess.PIPE)
     told: list[dict[str, Any]] = []

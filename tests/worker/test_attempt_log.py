@@ -153,7 +153,10 @@ def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:
             raise Bury("wrong address") from error
 
     execute(work)
-    assert "after ValueError: no answer" in lines.text
+    _, head, *frames, error, cause = lines.text.splitlines()
+    assert (head, cause) == ("Traceback (most recent call last):", "after ValueError: no answer")
+    assert error.endswith("Bury: wrong address")
+    assert frames[0].startswith("  File ") and all(line.startswith("  ") for line in frames)
 
 
 def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:

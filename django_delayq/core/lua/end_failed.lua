@@ -35,7 +35,7 @@ end
 local function kill(id, body, due)
   local s, buried = read_state(redis.call('HGET', STATE, id)), 0
   s.due = due
-  local e = { outcome = 'killed', reason = 'killed', error_class = '', error = s.error }
+  local e = { outcome = 'buried', reason = 'buried by an operator', error_class = '', error = s.error }
   if is_merged(body) then
     buried = bury_payloads(id, body, s, e)
   else

@@ -59,7 +59,7 @@ QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
         filtered_bulk.CANCEL,
     ),
     "cancel-all": QueueAction(
-        "delete every waiting job",
+        "delete every waiting job (the admin's Purge)",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
         bulk.cancel_all,
         filtered_bulk.CANCEL,

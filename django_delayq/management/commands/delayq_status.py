@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import threading
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
@@ -72,8 +70,6 @@ class Command(DelayQCommand):
                     pause.wait(seconds)
         except KeyboardInterrupt:
             return
-        except BrokenPipeError:  # the reader has closed the pipe; the interpreter's last flush must not fail as well
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     @contextlib.contextmanager
     def display(self, *, json: bool) -> Iterator[tuple[Callable[[Snapshot, Change | None], None], Callable[..., Any]]]:

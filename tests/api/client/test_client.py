@@ -19,6 +19,7 @@ from django_delayq.client import (
     HeldJob,
     Invalid,
     JobNotFound,
+    Many,
     NotFound,
     QueueNotEmpty,
     QueueNotFound,
@@ -74,6 +75,18 @@ def test_tasks_are_scheduled_with_their_arguments(client: Client) -> None:
     order, merged = client.job("orders", "o5"), client.job("crm", "c5")
     assert order is not None and (order.task, order.args, order.kwargs) == (CANCEL, [5], {"reason": "late"})
     assert merged is not None and (merged.merged, merged.payload_count) == (True, 2)
+
+
+def test_the_text_of_many_results_has_their_counts_and_the_first_of_them() -> None:
+    few = Many(results=[("a", "created"), (None, "skipped")], counts={"created": 1, "skipped": 1})
+    assert repr(few) == (
+        "Many(2 results, counts={'created': 1, 'skipped': 1}, results=[('a', 'created'), (None, 'skipped')])"
+    )
+    many = Many(results=[(str(n), "created") for n in range(5000)], counts={"created": 5000})
+    assert repr(many) == (
+        "Many(5000 results, counts={'created': 5000}, "
+        "results=[('0', 'created'), ('1', 'created'), ('2', 'created'), …])"
+    )
 
 
 def test_what_cannot_be_stored_is_told_with_its_place_and_what_was_stored_before(client: Client) -> None:

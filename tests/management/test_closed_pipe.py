@@ -1,0 +1,67 @@
+"""Commands whose reader ends before them, like `delayq_status | head`."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
+
+from .conftest import Depot
+
+#: exit code of a program that SIGPIPE ends, as shells show it
+CLOSED_PIPE = 141
+
+
+@pytest.fixture
+def full(redis_url: str, prefix: str) -> Any:
+    """A queue whose jobs fill more than the buffers of a program and its pipe."""
+    connection = connect(RedisConfig.parse(redis_url))
+    queue = Broker(connection, prefix=prefix).queue("orders")
+    queue.schedule_many(NewJob(f"{n}-{'x' * 200}", "work", delay_ms=n * 60_000) for n in range(2000))
+    yield
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delayq_status", "--watch", "0.05"),
+        ("delayq_status", "--watch", "0.05", "--json"),
+        ("delayq_queue", "search", "orders", "--limit", "2000"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_ends_quietly_when_its_reader_has_read_a_line(
+    depot: Depot, full: Any, spawn: Any, words: tuple[str, ...]
+) -> None:
+    process = spawn(*depot.command(*words), env=depot.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == CLOSED_PIPE
+    errors = process.stderr.read()
+    assert "Traceback" not in errors and "BrokenPipe" not in errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delayq_status",),
+        ("delayq_queue", "list"),
+        ("delayq_queue", "list", "--json"),
+        ("delayq_morgue", "list"),
+        ("delayq_check",),
+        ("delayq_fsck",),
+        ("delayq_recurring", "list"),
+        ("delayq_queue", "search", "unknown"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_ends_quietly_when_nobody_reads_at_all(depot: Depot, spawn: Any, words: tuple[str, ...]) -> None:
+    process = spawn(*depot.command(*words), env=depot.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process.stdout.close()
+    assert process.wait(30) == CLOSED_PIPE
