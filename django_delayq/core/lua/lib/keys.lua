@@ -1,4 +1,5 @@
--- The keys of one shard, in the order of keys.SHARD_KEYS; every script declares them all (one slot, few and fixed).
+-- The keys of one shard, in the order of SHARD_KEYS (core/records/keys.py), and its wake list. A script that works on a
+-- shard declares them all (one slot, few and fixed); schedule_fresh.lua needs seven.
 -- DUE: the priority classes, and behind them, whatever the priority, those that wait for quarantine and those that are
 -- parked: due, but behind a limit of their task (lib/park).
 local DUE = { KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[27], KEYS[29] }

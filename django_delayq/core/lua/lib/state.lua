@@ -1,4 +1,4 @@
--- The mutable state of an id (job.STATE in Python); a fresh waiting job has none.
+-- The mutable state of an id (core/records/reserve_frames.py); a fresh waiting job has none.
 -- token, due score, failures, reserves, crashes, those of them that surely were its own, flags, failed at (ms), worker,
 -- the payloads that its attempt holds (lib/payload), error. Of a postponed job, whose attempt could not begin where it
 -- was handed out, '<dBc0d' is in front of the error: since when it is postponed for this reason (ms), the reason, the
