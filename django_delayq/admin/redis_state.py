@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext as _
 
-from ..connections import PATIENCE, broker, hurried_broker
-from ..core.errors import DelayQError, Misconfigured
+from ..connections import broker, hurried_broker
+from ..core.errors import DelayQError
 from ..core.job import Payload
 from ..core.operations.views import JobView
 from . import content, formatting
@@ -79,10 +79,10 @@ def running_ones(rows: Sequence[MirroredJob]) -> set[Any]:
     if not rows:
         return set()
     try:
-        hurried = hurried_broker(PATIENCE)
+        hurried = hurried_broker()
         jobs = [(row.pk, queue, row.job_id) for row in rows if (queue := hurried.existing(row.queue)) is not None]
         leases = hurried.inspector.leases([(queue, ident) for _pk, queue, ident in jobs])
-    except (DelayQError, Misconfigured):
+    except DelayQError:
         return set()
     return {pk for (pk, _queue, _ident), lease in zip(jobs, leases, strict=True) if lease is not None}
 

@@ -80,9 +80,10 @@ def exit_on_closed_pipe() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is None if the program was started without it
+                sys.stdout.flush()
     except BrokenPipeError:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             try:
                 stream.flush()
             except BrokenPipeError:  # the interpreter's last flush must not fail as well

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.management.terminal import exit_on_closed_pipe
 
 from .conftest import Depot
 
@@ -65,3 +67,10 @@ def test_a_command_ends_quietly_when_nobody_reads_at_all(depot: Depot, spawn: An
     process = spawn(*depot.command(*words), env=depot.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     process.stdout.close()
     assert process.wait(30) == CLOSED_PIPE
+
+
+def test_a_program_without_stdout_ends_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has none if the descriptor was closed before, as some supervisors of processes do."""
+    monkeypatch.setattr(sys, "stdout", None)
+    with exit_on_closed_pipe():
+        pass
