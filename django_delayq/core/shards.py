@@ -229,7 +229,7 @@ class Shards(ShardSet):
         Args:
             number: the shard.
             worker: only its jobs; "" = those of all.
-            before_ms: only runs that began before this moment, Unix ms; None = whenever.
+            before_ms: only attempts that began before this moment, Unix ms; None = whenever.
             except_workers: names of workers whose jobs are left out.
 
         Returns:

@@ -1,7 +1,8 @@
 #!lua flags=no-writes
--- Runs of jobs that were acked before they began, and whose end is not stored yet.
--- ARGV    3 worker: only its runs; '' = all; 4 only runs that began before this moment (ms), '' = whenever; 5 ... names of
---         workers whose runs are left out. What does not fit is left for a later call, so the choice is made here.
+-- Return attempts of jobs that were acked before they began, and whose end is not stored yet.
+-- ARGV    3 worker: only its attempts; '' = all; 4 only those that began before this moment (ms), '' = whenever; 5 ...
+--         names of workers whose attempts are left out. What does not fit is left for a later call, so the choice is made
+--         here.
 -- Returns the names of the tasks, '<I2 n>' and for each '<d begun ms>', id, state, body, payloads (lib/payload, nothing of
 --         a plain job) as 'Bc0 I4c0 I4c0 I4c0'. At most 250, or 4 MiB.
 -- Events  none

@@ -2,11 +2,11 @@
 -- Return the numbers of jobs of some shards by place.
 -- KEYS    those of each shard, one after the other; on a cluster those of one shard
 -- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = no backlog is returned
--- Returns for each shard {now ms, ready, delayed, reserved, gated, failed, morgue, {priority and its oldest due us (-1 none)
---          for each that was ever used, without jobs that wait for quarantine or are parked}, first deadline ms (-1 none),
---          hold until ms, marks, how many wait for quarantine (ready and delayed ones), open runs of jobs that were acked
---          before they began, how many are parked, {how many wait that are due up to each offset}, counter name, counter
---          value, ...}.
+-- Returns for each shard {now ms, ready, delayed, reserved, gated, failed, morgue, {priority and its oldest due us (-1
+--          none) for each that was ever used, without jobs that wait for quarantine or are parked}, first deadline ms (-1
+--          none), hold until ms, marks, how many wait for quarantine (ready and delayed ones), how many attempts of jobs
+--          that were acked before they began have no stored end, how many are parked, {how many wait that are due up to
+--          each offset}, counter name, counter value, ...}.
 -- Events  none
 local all, answers = KEYS, {}
 for place = 1, #all, 31 do -- keys of a shard, and its wake list

@@ -1,4 +1,4 @@
--- The end of a run whose work is done, and what every settlement reads: the marks, explained in records/settle_frames.py,
+-- The end of an attempt whose work is done, and what every settlement reads: the marks, explained in records/settle_frames.py,
 -- and the worker.
 local MARK = {
   MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
@@ -6,7 +6,7 @@ local MARK = {
 }
 local settler = ARGV[3]
 
--- What a run had in its hands is done; to be called before it goes.
+-- Mark what an attempt held as done; to be called before its state is deleted.
 local function mark_run(id, taken)
   if #taken > 0 then
     local _, fields = in_hand(id, taken)
@@ -19,7 +19,7 @@ local function mark_run(id, taken)
   end
 end
 
--- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
+-- What the attempt of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
 -- inbox and morgue treat it as another job, with the time of its creation (job.created_ms). Its end is not awaited, so
 -- it is not durable.
 local function put_rest(id, body, gated)
