@@ -11,3 +11,14 @@
 Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`). Projects include ``urls``; they
 may also use :func:`waiting.end_waits`, and ``SETTINGS`` and ``complete`` of ``openapi``.
 """
+
+from __future__ import annotations
+
+try:
+    import drf_spectacular  # noqa: F401 (imported to see if it is there, as the next one)
+    import rest_framework  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"the HTTP API needs Django REST framework and drf-spectacular ({error}): pip install 'django-delayq[api]'",
+        name=error.name,
+    ) from error

@@ -1,9 +1,14 @@
-"""Authentication: no access without credentials, and every error has the same form."""
+"""Authentication: no access without credentials, and every error has the same form. What the API needs is named."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.api_caller import Caller
 
@@ -34,3 +39,14 @@ def test_a_wrong_token_is_refused(caller: Callable[..., Caller], delayq: Any) ->
     liar.token = "0123456789"
     status, body = liar.get("v1/nothing-here")
     assert (status, body["code"]) == (401, "not_authenticated")
+
+
+@pytest.mark.parametrize("missing", ["rest_framework", "drf_spectacular"])
+def test_a_missing_package_is_named_with_its_extra(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; import django_delayq.api.urls"
+    root = Path(__file__).resolve().parents[2]
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=60, check=False
+    )
+    assert answer.returncode == 1
+    assert "pip install 'django-delayq[api]'" in answer.stderr.splitlines()[-1]
