@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from .attempt import Attempt
 from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan
 from .config import WorkerConfig
-from .limits import resident_mib
 from .scoreboard import Scoreboard
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .timeout_monitor import resident_mib
 
 if TYPE_CHECKING:
     from .consumer import Consumer

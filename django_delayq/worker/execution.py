@@ -26,7 +26,6 @@ from .current import running, view_of
 from .early import ack_early
 from .eventloop import EventLoop
 from .hooks import Hooks
-from .limits import TimeoutMonitor
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
 from .policy import Policy, policy_of
@@ -34,6 +33,7 @@ from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .scoreboard import Scoreboard
 from .task_frames import task_part
+from .timeout_monitor import TimeoutMonitor
 from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)

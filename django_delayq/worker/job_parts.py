@@ -11,8 +11,8 @@ from .config import WorkerConfig
 from .consumer import Consumer
 from .eventloop import EventLoop
 from .execution import Execution
-from .limits import TimeoutMonitor
 from .slots import Slots
+from .timeout_monitor import TimeoutMonitor
 from .unknown import UnknownTasks
 from .wake_listener import WakeListener
 

@@ -25,7 +25,6 @@ from .ending import Ending
 from .heartbeat import Heartbeat
 from .hooks import Hooks
 from .job_parts import JobParts
-from .limits import REACTION_SECONDS, TimeoutMonitor
 from .loop import Duty, Loop
 from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
@@ -35,6 +34,7 @@ from .scope import Scope
 from .scoreboard import Scoreboard
 from .shard_selector import ShardSelector, build_sources
 from .shutdown import Signals
+from .timeout_monitor import REACTION_SECONDS, TimeoutMonitor
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

@@ -13,13 +13,13 @@ import pytest
 
 from django_delayq.core.errors import JobTimeout
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.limits import TimeoutMonitor
+from django_delayq.worker.timeout_monitor import TimeoutMonitor
 
 from .support import make_attempt
 
 PROGRAM = """
 import sys, threading
-from tests.worker.test_limits import overrun
+from tests.worker.test_timeout_monitor import overrun
 {act}
 sys.settrace(lambda *_: None)
 (lambda: None)()

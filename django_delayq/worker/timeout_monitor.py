@@ -17,7 +17,7 @@ from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
 from .scoreboard import Scoreboard
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("django_delayq.worker.limits")
 
 #: seconds that an attempt gets to react to its time limit before its process is replaced
 REACTION_SECONDS: Final = 5.0
