@@ -90,7 +90,7 @@ class SentinelBox:
             old.kill()
         else:
             self.client().execute_command("SENTINEL", "FAILOVER", self.name)
-        wait_until(lambda: self.master is new and self._role(new) == "master", timeout, "the failover")
+        wait_until(lambda: self._leads(new), timeout, "the failover")
         new.config.pop("replicaof", None)
         return new
 
@@ -116,6 +116,11 @@ class SentinelBox:
 
     def _in_step(self, box: RedisBox) -> bool:
         return bool(box.client().info("replication").get("master_link_status") == "up")
+
+    def _leads(self, box: RedisBox) -> bool:
+        """Return True if the box is the master, also in the list of masters, which changes last and redis-py reads."""
+        listed: Any = self.client().sentinel_masters()
+        return self.master is box and listed[self.name]["port"] == box.port and self._role(box) == "master"
 
     def _role(self, box: RedisBox) -> str:
         try:
