@@ -96,7 +96,7 @@ class immediate(fake_queue):
         if kind is None and errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
         if kind is None:
-            fake.warn_of_commit("immediate() did not run every job")
+            fake._warn_of_commit("immediate() did not run every job")
 
 
 class DelayQTestCase:

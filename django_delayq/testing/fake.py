@@ -124,7 +124,7 @@ class Fake:
     def _hint_of_commit(self) -> str:
         return hint_of_commit([call for call in waiting_calls() if call not in self._earlier])
 
-    def warn_of_commit(self, what: str) -> None:
+    def _warn_of_commit(self, what: str) -> None:
         """Warn of calls that wait for a commit, because the transaction of a test never commits."""
         if hint := self._hint_of_commit():
             warn_caller(f"{what}: {hint}", UserWarning)
@@ -152,7 +152,7 @@ class Fake:
         """
         report = self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
         if not report.runs:
-            self.warn_of_commit("run_due() ran no job")
+            self._warn_of_commit("run_due() ran no job")
         return report
 
     async def arun_due(

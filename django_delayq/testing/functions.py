@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from .fake import Fake, active
+from .fake import Fake, active, actives
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ class _ActiveClock:
         return active().clock.now
 
     def __repr__(self) -> str:
-        return f"<clock {self.now}>"
+        return f"<clock {self.now}>" if actives else "<clock, no in-memory queue is active>"
 
 
 def _function_of(method: Callable[Concatenate[Fake, P], R]) -> Callable[P, R]:

@@ -212,6 +212,12 @@ def test_the_clock_stands_still_and_moves_when_it_is_told(delayq_fake: Fake) -> 
     assert freeze(0) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def test_the_clock_has_a_text_inside_and_outside_of_a_queue() -> None:
+    with fake_queue(NOON):
+        assert repr(clock) == f"<clock {NOON}>"
+    assert repr(clock) == "<clock, no in-memory queue is active>"
+
+
 def test_due_times_count_from_the_clock(delayq_fake: Fake) -> None:
     freeze(NOON)
     schedule(note, "x", delay=60)
