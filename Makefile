@@ -35,7 +35,7 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory test-spark
 
 test-django: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(SPARK:%=--ignore %) $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(SPARK:%=--ignore %) $(ARGS)
 
 test-spark: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(SPARK)
