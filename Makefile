@@ -29,7 +29,8 @@ demo-pipeline: $(VENV)/.demo-pipeline
 	@$(BIN)/python example_project/pipeline.py $(if $(CUSTOMERS),--customers $(CUSTOMERS)) $(ARGS)
 
 # Most of the time of a test goes by in waiting for workers and leases, so there are more processes than cores. Not the
-# tests of Spark beside the others: on two cores both would miss their time limits.
+# tests of Spark beside the others: on two cores both would miss their time limits. In the order of their names the
+# folders with the longest tests come first, so that none of them is left at the end.
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory test-django
 	@$(MAKE) --no-print-directory test-spark
