@@ -198,7 +198,7 @@ def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: B
         assert begun.wait(DEADLINE)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker.ending.stop_by)
+        eventually(lambda: places(broker) == {"ready": 3, "reserved": 1}, "what has not begun is given back")
         gate.set()
         stopper.join(DEADLINE)
     assert ended == [1] and places(broker) == {"ready": 3}
