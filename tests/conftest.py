@@ -14,6 +14,7 @@
     postgres_alias   Django's DATABASES gets a migrated second alias "postgres": use with
                      @pytest.mark.django_db(databases=["default", "postgres"])
     delayq           settings.DELAYQ points to redis_url and prefix; its value is the broker of the shell
+    caller, api      programs that call the HTTP API, with just the permissions named, and with all
     manage_env       environment for a `python -m django ...` subprocess on the same Redis and prefix
 
 ``DELAYQ_TEST_REDIS`` chooses the server (see support/redis_box.py); ``all`` runs everything that uses ``redis_box`` on
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
     from django_delayq.core.redis.connection import Connection
 
+    from .support.api_caller import Caller
     from .support.postgres_box import PostgresBox, PostgresDatabase
 
 # How long an example takes says more about what else the machine does than about the code.
@@ -251,6 +253,24 @@ def delayq(redis_setting: object, prefix: str, settings: Any, request: pytest.Fi
     if request.node.get_closest_marker("broken_on_purpose") is None:
         fsck.assert_invariants(connections.broker())
     connections.close_broker()
+
+
+@pytest.fixture
+def caller(delayq: Broker, db: None) -> Callable[..., Caller]:
+    """``caller("view", "produce")``: a program that calls the HTTP API, with the token of a user with just these
+    permissions; ``caller()`` may nothing, ``caller(anonymous=True)`` is nobody.
+    """
+    from .support.api_caller import make_caller
+
+    return make_caller
+
+
+@pytest.fixture
+def api(caller: Callable[..., Caller]) -> Caller:
+    """A caller of the HTTP API who may everything."""
+    from .support.api_caller import ALL
+
+    return caller(*ALL)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -164,7 +165,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         counts: dict[str, int] = {}
         try:
             for verb in verbs:
-                counts |= sweep.run(lambda progress, verb=verb: verb(queue, progress=progress))  # type: ignore[misc]
+                counts |= sweep.run(partial(verb, queue))
         finally:  # also if Redis became unavailable midway
             self.note(request, queue.name, f"{name}: {counts or sweep.seen}")
         if not sweep.over:

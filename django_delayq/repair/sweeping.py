@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..core.operations.selection import Progress
-
 
 class Sweep:
     """Time limit for operations on a whole queue, shared by all calls.
@@ -26,8 +24,8 @@ class Sweep:
         self.seen = self.total = 0
         self.over = False
 
-    def run(self, act: Callable[[Progress], dict[str, int]]) -> dict[str, int]:
-        """Return the result of ``act``, or an empty dict if the time is over.
+    def run(self, act: Callable[..., dict[str, int]]) -> dict[str, int]:
+        """Return the result of ``act(progress=…)``, or an empty dict if the time is over.
 
         In the latter case ``over`` is true and ``seen`` is the number of jobs processed.
         """
@@ -41,7 +39,7 @@ class Sweep:
                 raise self._TimeUp
 
         try:
-            return act(progress)
+            return act(progress=progress)
         except self._TimeUp:
             self.over = True
             return {}

@@ -1,21 +1,15 @@
 """Fixtures for tests of the HTTP API.
 
-caller       ``caller("view", "produce")``: a :class:`Caller` with the token of a user with just these permissions;
-             ``caller()`` may nothing, ``caller(anonymous=True)`` is nobody
-api          a Caller who may everything
 five         jobs a … e in queue errands, and two that are due
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.api_caller import ALL, Caller, make_caller
 
 #: modules and folders whose tests are about rows, or about database connections
 OF_TABLES = {
@@ -29,18 +23,6 @@ OF_TABLES = {
     "test_long_poll",
     "test_sent_again",
 }
-
-
-@pytest.fixture
-def caller(delayq: Any, db: None) -> Callable[..., Caller]:
-    """Makes callers with just the permissions named."""
-    return make_caller
-
-
-@pytest.fixture
-def api(caller: Callable[..., Caller]) -> Caller:
-    """A caller who may everything."""
-    return caller(*ALL)
 
 
 @pytest.fixture

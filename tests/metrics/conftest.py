@@ -3,8 +3,6 @@
 work_off   ``work_off()``: everything that is ready is run by a worker of this process, made as delayq_worker makes it
 spans      the spans that were ended since the test began, with the SDK as the process's provider
 traced     the same, with both middlewares in the settings
-caller     ``caller("view", "produce")``: a program with the token of a user with just these permissions
-api        a caller who may everything
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from django_delayq import connections
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
-from tests.support.api_caller import ALL, Caller, make_caller
 
 from . import deeds
 
@@ -66,15 +63,3 @@ def traced(spans: InMemorySpanExporter, delayq: Any, settings: Any) -> InMemoryS
     }
     connections.broker()
     return spans
-
-
-@pytest.fixture
-def caller(delayq: Any, db: None) -> Callable[..., Caller]:
-    """Makes callers with just the permissions named."""
-    return make_caller
-
-
-@pytest.fixture
-def api(caller: Callable[..., Caller]) -> Caller:
-    """A caller who may everything."""
-    return caller(*ALL)

@@ -77,7 +77,7 @@ def test_jobs_of_a_lost_reserve_run_as_soon_as_redis_is_back(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where other nodes answer, the reserve is given up, and with it the end that it was to store."""
+    """If only one node is away, the reserve is given up, and with it the end that it was to store."""
     if outage == "of one node":
         monkeypatch.setattr(RedisHealth, "lasting", lambda health: 0.0)
     box = redis_factory(tcp=True)

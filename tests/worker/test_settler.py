@@ -50,7 +50,7 @@ def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
 
 
 def test_ends_are_kept_for_as_long_as_redis_is_away(settler: Settler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody takes a lease during an outage, however long it lasts: the end still counts when Redis is back."""
+    """During an outage no lease is taken, however long it lasts: the end still counts when Redis is back."""
     monkeypatch.setattr(settler._health, "lasting", lambda: 60.0)
     attempts = [make_attempt(make_job(id="a"), deadline=time.monotonic() - 3 * LEASE)]
     assert settler.call_with_retries(failing(2), attempts) == "answer"

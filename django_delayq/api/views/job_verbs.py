@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from django.urls import URLPattern, path
@@ -16,7 +17,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
-from ...core.operations.selection import Progress
 from ...core.queue import Queue
 from ...outbox import batch_verbs
 from ...repair.sweeping import Sweep
@@ -47,11 +47,11 @@ class QueueVerb(ApiView):
         """Return the request id of the call to Redis for each entry; None = a random one."""
         return [None if self._record is None else self._record.call(place) for place in range(len(entries))]
 
-    def sweep(self, act: Callable[[Progress], dict[str, int]], **before: int) -> Response:
+    def sweep(self, act: Callable[..., dict[str, int]], **before: int) -> Response:
         """Apply a verb to all jobs of a queue and return the response.
 
         Args:
-            act: the verb; called with a progress callback.
+            act: the verb; called with ``progress=``, a callback.
             before: counts to include, by outcome. If the operation is not complete, there are no others.
         """
         bounded = Sweep(LONGEST)
@@ -101,7 +101,7 @@ class Cancel(QueueVerb):
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
             unsent = batch_verbs.cancel_unsent(live)  # rows that the outbox has not sent yet
-            return self.sweep(lambda progress: bulk.cancel_all(live, progress=progress), cancelled=unsent)
+            return self.sweep(partial(bulk.cancel_all, live), cancelled=unsent)
         if "where" in body:
             return self.change_where(live, filtered_bulk.CANCEL, body)
         idents = body["ids"]
@@ -144,7 +144,7 @@ class RunNow(QueueVerb):
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
             unsent = batch_verbs.run_unsent_now(live)
-            return self.sweep(lambda progress: bulk.run_all_now(live, progress=progress), moved=unsent)
+            return self.sweep(partial(bulk.run_all_now, live), moved=unsent)
         if "where" in body:
             return self.change_where(live, filtered_bulk.RUN_NOW, body)
         idents = body["ids"]
@@ -161,7 +161,7 @@ class _Failed(QueueVerb):
         live, act = self.queue(queue), type(self).act
         if "where" in body:
             return self.change_where(live, self.verb, body)
-        return self.sweep(lambda progress: act(live, progress=progress))
+        return self.sweep(partial(act, live))
 
 
 class KillFailed(_Failed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from operator import attrgetter
 from typing import ClassVar
 
@@ -80,7 +81,7 @@ class KickView(QueueVerb):
         options = {"delay_ms": body.get("delay", 0), "replace": body.get("replace", False)}
         if "all" in body:
             pace = body.get("per_second")
-            return self.sweep(lambda progress: bulk.kick_all(live, per_second=pace, progress=progress, **options))
+            return self.sweep(partial(bulk.kick_all, live, per_second=pace, **options))
         if "where" in body:
             return self.change_where(live, filtered_bulk.kick(**options), body)
         jobs = body["jobs"]
@@ -108,7 +109,7 @@ class DiscardView(QueueVerb):
         if "all" in body:
             age = body.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
-            return self.sweep(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress))
+            return self.sweep(partial(bulk.discard_all, live, before_ms=before))
         if "where" in body:
             return self.change_where(live, filtered_bulk.DISCARD, body)
         jobs = body["jobs"]
