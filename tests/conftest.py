@@ -321,6 +321,15 @@ def spawn() -> Iterator[Callable[..., Any]]:
 # --- the run ---
 
 
+@pytest.fixture(autouse=True)
+def sigterm_as_before() -> Iterator[None]:
+    """Fail a test that leaves a handler of SIGTERM behind: later tests of the process would behave differently."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    left = signal.signal(signal.SIGTERM, before)
+    assert left == before, f"the test left the handler {left} of SIGTERM; restore the previous one at its end"
+
+
 _OF_ONE_SERVER = {"redis_url", "redis_client", "redis_factory", "sentinel_box", "manage_env", "make_mill"}
 _OF_ANY_SERVER = {"redis_setting", "cluster_box"}
 

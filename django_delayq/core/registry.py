@@ -103,13 +103,19 @@ class QueueRegistry:
                 stored: bytes | None = self.client.hget(self.queues_key, name)
             if stored is None:
                 return b"", None
-            layout, queue = layouts.decode(stored), self._queues.get(name)
-            if queue is None or queue.layout["epoch"] <= layout["epoch"]:
+            layout = layouts.decode(stored)
+            queue = self._later(name, layout)
+            if queue is None:
                 self._install(name, layout)
                 return stored, layout
-            log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
-            self.swap_layout(name, stored, queue.layout)
+            if self.swap_layout(name, stored, queue.layout):
+                log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
         return b"", None
+
+    def _later(self, name: str, layout: Layout) -> Queue | None:
+        """Return the queue of this name if this process has seen a later epoch of it than that of a layout."""
+        queue = self._queues.get(name)
+        return queue if queue is not None and queue.layout["epoch"] > layout["epoch"] else None
 
     def swap_layout(self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None) -> bool:
         """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read.
@@ -196,8 +202,15 @@ class QueueRegistry:
 
     def _opened(self, stored: dict[bytes, bytes]) -> list[Queue]:
         names = [name for name in sorted(stored) if name not in (b"", PRODUCERS_FIELD)]
-        opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in names]
+        opened = [self._adopt(name.decode(), layouts.decode(stored[name])) for name in names]
         return [queue for queue in opened if not queue.deleted]
+
+    def _adopt(self, name: str, layout: Layout) -> Queue:
+        """Return the queue with a layout that was read; an earlier epoch than the known one is read again."""
+        if self._later(name, layout) is None:
+            return self._install(name, layout)
+        self.read_layout(name)
+        return self._queues[name]
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, as currently registered.

@@ -201,14 +201,15 @@ def are_kept(queue: ShardSet, number: int, stored: bytes) -> bool:
     flags, *limits = RULES.unpack(stored) if stored else Rules()
     if flags & ENDED:
         return True  # a tombstone
-    if is_old(queue, number) and not flags & CLOSING:
+    if is_old(queue.layout, number) and not flags & CLOSING:
         return False
-    return (flags & POLICY_FLAGS, *limits) == _rules_of(queue, number)
+    demanded = _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
+    return (flags & POLICY_FLAGS, *limits) == demanded
 
 
-def is_old(queue: ShardSet, number: int) -> bool:
+def is_old(layout: Layout, number: int) -> bool:
     """Return True if the shard belongs to an earlier epoch, so that it has to be closed."""
-    return number < number_of(queue.layout["epoch"], 0)
+    return number < number_of(layout["epoch"], 0)
 
 
 def restore(queue: ShardSet) -> None:
@@ -216,8 +217,9 @@ def restore(queue: ShardSet) -> None:
     broker = queue.broker
     since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
-        for number in queue.numbers:
-            _write(queue, number, _rules_of(queue, number))
+        # The layout as read: another thread may make the queue adopt one that it read earlier.
+        for number in layouts.all_numbers(layouts.epochs_of(layout)):
+            _write(queue, number, layout, producers_paused=since is not None)
         # The policy may have changed meanwhile, or new shards may have been published.
         before = since, stored
         since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
@@ -225,16 +227,17 @@ def restore(queue: ShardSet) -> None:
             return
 
 
-def _write(queue: ShardSet, number: int, rules: Rules) -> None:
-    values = rules._asdict()
+def _write(queue: ShardSet, number: int, layout: Layout, *, producers_paused: bool) -> None:
+    values = _rules_of(layout, number, producers_paused=producers_paused)._asdict()
     flags = values.pop("flags")
-    closing = CLOSING if is_old(queue, number) else 0
+    closing = CLOSING if is_old(layout, number) else 0
     queue.rule(number, clear=POLICY_FLAGS & ~flags, put=flags | closing, **values)
 
 
-def _rules_of(queue: ShardSet, number: int) -> Rules:
-    shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
-    return layouts.rules_of(queue.layout, shards, producers_paused=queue.broker.producers_paused)
+def _rules_of(layout: Layout, number: int, *, producers_paused: bool) -> Rules:
+    epochs = layouts.epochs_of(layout)
+    shards = next((shards for epoch, shards in epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
+    return layouts.rules_of(layout, shards, producers_paused=producers_paused)
 
 
 def switch_producers(broker: Broker, *, paused: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import rules
 from .marks import MOST_MARKS, Mark, pack_marks, unpack_marks
 from .records import layout as layouts
-from .records.keys import Shard, number_of
+from .records.keys import Shard
 from .records.layout import Layout
 from .replies import Tick, unpack_tick
 from .requests import new_request
@@ -31,7 +31,7 @@ class ShardSet:
     def install(self, layout: Layout) -> None:
         """Adopt the layout that the registry has of the queue now."""
         epochs = layouts.epochs_of(layout)
-        numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
+        numbers = tuple(layouts.all_numbers(epochs))
         # Shards whose numbers may still be in use stay available.
         self._shards = {
             **self._shards,
@@ -46,7 +46,7 @@ class ShardSet:
         #: True if the queue was deleted, as far as this process has read
         self.deleted = layouts.is_deleted(layout)
         #: shards of the present epoch, for new jobs
-        self.present = tuple(self.shard(number_of(layout["epoch"], place)) for place in range(layout["shards"]))
+        self.present = tuple(map(self.shard, layouts.shard_numbers(layout["epoch"], layout["shards"])))
 
     def shard(self, number: int) -> Shard:
         """Return keys and constants of a shard, whatever its epoch."""

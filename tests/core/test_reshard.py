@@ -347,6 +347,18 @@ def test_who_knows_a_later_epoch_than_the_registry_puts_it_back(broker: Broker) 
     assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
 
 
+@pytest.mark.parametrize("read", [Broker.queues, lambda broker: broker.served(["q"])], ids=["queues", "served"])
+def test_a_process_that_reads_all_queues_puts_a_lost_epoch_back_too(
+    broker: Broker, read: Callable[[Broker], list[Queue]]
+) -> None:
+    queue = broker.queue("q", shards=2)
+    stored = broker.read_layout("q")[0]
+    broker.reshard("q", 3)
+    broker.client.hset(broker.queues_key, "q", stored)
+    assert read(broker) == [queue]
+    assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
+
+
 # -- recurring -------------------------------------------------------------------------------------------------------
 
 

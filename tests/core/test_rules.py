@@ -189,6 +189,24 @@ def test_orders_of_many_at_once_end_in_what_the_registry_says(broker: Broker) ->
     assert rules_of(queue) == [layout.rules_of(queue.layout, 4)[:4]] * 4
 
 
+def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules(
+    wide: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread has read the layout before the pause ended, and adopts it while the rules are being written."""
+    wide.broker.pause("wide", "in")
+    _, old = wide.broker.read_layout("wide")
+    assert old is not None
+    write = Queue.rule
+
+    def adopt_first(queue: Queue, number: int, **values: int) -> int:
+        wide.broker._install("wide", old)
+        return write(queue, number, **values)
+
+    monkeypatch.setattr(Queue, "rule", adopt_first)
+    wide.broker.resume("wide", "in")
+    assert rules_of(wide.queue) == [(0, 0, 0, 0)] * 3
+
+
 # --- limits
 
 

@@ -9,23 +9,13 @@ from zlib import crc32
 
 from .. import events
 from ..records.keys import number_of
-from ..records.layout import CLOSING, Epochs
+from ..records.layout import CLOSING, Epochs, all_numbers
 from ..redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 _TICKS: Final = (b"tick:", b"sight:")
-
-
-def shard_numbers(epoch: int, shards: int) -> list[int]:
-    """Return the numbers of the shards of an epoch."""
-    return [number_of(epoch, place) for place in range(shards)]
-
-
-def all_numbers(epochs: Epochs) -> list[int]:
-    """Return the numbers of the shards of several epochs."""
-    return [number for epoch, shards in epochs for number in shard_numbers(epoch, shards)]
 
 
 class EpochShards:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from ..errors import InvalidJob, QueueNotEmpty
 from ..records import layout as layouts
 from ..records.keys import MAX_SHARDS, number_of
-from ..records.layout import Layout
+from ..records.layout import Layout, all_numbers, shard_numbers
 from ..redis.scripts import clear_errors
 from .counts import Counts
-from .epoch_shards import EpochShards, all_numbers, shard_numbers
+from .epoch_shards import EpochShards
 
 if TYPE_CHECKING:
     from ..broker import Broker

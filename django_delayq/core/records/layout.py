@@ -21,6 +21,8 @@ import json
 import struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from .keys import number_of
+
 Layout: TypeAlias = dict[str, Any]
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -69,6 +71,16 @@ def epochs_of(layout: Layout) -> Epochs:
     if is_deleted(layout):
         return ()
     return (*((epoch, shards) for epoch, shards in layout.get("old", ())), (layout["epoch"], layout["shards"]))
+
+
+def shard_numbers(epoch: int, shards: int) -> list[int]:
+    """Return the numbers of the shards of an epoch."""
+    return [number_of(epoch, place) for place in range(shards)]
+
+
+def all_numbers(epochs: Epochs) -> list[int]:
+    """Return the numbers of the shards of several epochs."""
+    return [number for epoch, shards in epochs for number in shard_numbers(epoch, shards)]
 
 
 def is_deleted(layout: Layout) -> bool:

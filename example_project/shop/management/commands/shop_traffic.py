@@ -41,11 +41,18 @@ class Command(BaseCommand):
         parser.add_argument("--seed", default=None, help="the same seed gives the same customers (default: random)")
 
     def handle(self, *args: Any, rate: float, pay: float, seconds: float, seed: str | None, **options: Any) -> None:
-        self.stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
-        dice = random.Random(seed)
         if not Product.objects.exists() or not Customer.objects.exists():
             raise CommandError("The shop has no products. Run `manage.py shop_seed` first.")
+        self.stop = threading.Event()
+        previous = signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
+        try:
+            placed, paid = self._serve(random.Random(seed), rate, pay, seconds)
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+        self.stdout.write(f"{placed} orders placed, {paid} payments started")
+
+    def _serve(self, dice: random.Random, rate: float, pay: float, seconds: float) -> tuple[int, int]:
+        """Return the numbers of orders placed and payments started, at the end of the time or on SIGTERM."""
         patience = conf.cancel_after().total_seconds()
         payments: list[tuple[float, int]] = []  # (time, order) of the orders that will be paid
         placed = paid = 0
@@ -66,7 +73,7 @@ class Command(BaseCommand):
             soonest = min([end, next_order, *(when for when, _ in payments[:1])])
             if self.stop.wait(max(0.0, soonest - time.monotonic())):
                 break
-        self.stdout.write(f"{placed} orders placed, {paid} payments started")
+        return placed, paid
 
     def _order(self, dice: random.Random) -> int:
         new_request_id()
