@@ -78,7 +78,7 @@ def rest(seconds: float, stop: Callable[[], bool]) -> None:
     """Sleep for the given time.
 
     Raises:
-        RunStopped: ``stop()`` was true.
+        BulkLoadStopped: ``stop()`` was true.
     """
     until = time.monotonic() + seconds
     while not stop():
@@ -108,7 +108,7 @@ class Throttle:
 
         Raises:
             QueueFull: memory was short for longer than ``patience``.
-            RunStopped: ``stop()`` was true.
+            BulkLoadStopped: ``stop()`` was true.
         """
         if self._limits.most_memory and self._chunks % self._limits.look_every == 0:
             self._wait_for_memory()

@@ -172,8 +172,8 @@ class BulkLoadWriter:
         Raises:
             QueueFull, QueuePaused: for longer than ``Limits.patience``.
             QueueUnavailable: Redis cannot be reached. A resumed bulk load skips the chunks already written.
-            RunClosed: the bulk load was closed meanwhile.
-            RunStopped: it was stopped while it waited.
+            BulkLoadClosed: the bulk load was closed meanwhile.
+            BulkLoadStopped: it was stopped while it waited.
         """
         with self._whole():
             self._dispatch_all()
