@@ -82,6 +82,15 @@ def in_transaction(using: str | None) -> bool:
         ) from None
 
 
+def open_elsewhere(using: str | None) -> str | None:
+    """Return another database than ``using`` on which an ``atomic`` block is open here; None if there is none."""
+    if len(connections.settings) == 1:
+        return None
+    alias = using or DEFAULT_DB_ALIAS
+    opened = connections.all(initialized_only=True)
+    return next((one.alias for one in opened if one.in_atomic_block and one.alias != alias), None)
+
+
 def in_transaction_of_coroutine(using: str | None) -> bool:
     """Return True if an ``atomic`` block is open on the database ``using`` in the thread of this coroutine's sync code.
 
