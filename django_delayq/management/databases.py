@@ -39,15 +39,27 @@ def _migrations(alias: str) -> Iterator[Finding]:
     try:
         executor = MigrationExecutor(connections[alias])
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        is_read_only = _is_read_only(alias)
     except DatabaseError as error:
         yield Finding("ERROR", "database", f"{alias!r} cannot be read: {printable(str(error), 200)}")
         return
+    if is_read_only:
+        yield Finding("ERROR", "database", f"{alias!r} is read-only: is it a replica? Workers need the primary")
     if missing:
         yield Finding(
             "WARN", "database", f"{len(missing)} migrations are not applied{where}: run `manage.py migrate{option}`"
         )
     else:
         yield Finding("OK", "database", f"all migrations are applied{where}")
+
+
+def _is_read_only(alias: str) -> bool:
+    """Return True if PostgreSQL refuses writes of this user's transactions."""
+    if connections[alias].vendor != "postgresql":
+        return False
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only")
+        return bool(cursor.fetchone() == ("on",))
 
 
 def _tables(project: Conf) -> Iterator[Finding]:

@@ -49,6 +49,15 @@ def test_a_database_without_the_table_is_an_error(two_databases: None, monkeypat
     )
 
 
+def test_a_read_only_database_is_an_error(two_databases: None) -> None:
+    with connections["postgres"].cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    try:
+        assert ("ERROR", "database", "'postgres' is read-only: is it a replica? Workers need the primary") in found()
+    finally:
+        connections["postgres"].close()
+
+
 def test_a_database_that_is_away_is_an_error(two_databases: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise DatabaseError("no route")
