@@ -127,7 +127,8 @@ def before_job(job: object = None) -> None:
         if connection.in_atomic_block or connection.run_on_commit or _begun_by_sql(connection):
             drop(connection)
             continue
-        if connection.connection is None and connection not in _opened.lost:
+        is_closed = connection.connection is None and not connection.errors_occurred  # not by a transaction that broke
+        if is_closed and connection not in _opened.lost:
             _forget(connection)  # it is registered again when it is opened again
             continue
         if connection.queries_log:
