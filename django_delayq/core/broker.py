@@ -22,7 +22,7 @@ from .registry import QueueRegistry
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures
-from .wake import Waker, make_waker
+from .wake import ChannelWaker, ListWaker, Waker
 from .workers import AnnouncementReply
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,6 @@ class Broker(QueueRegistry):
         """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
 
         Args:
-            name: the queue.
             direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
             seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
 
@@ -167,11 +166,10 @@ class Broker(QueueRegistry):
         """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
-            name: the queue.
             limits: members of :class:`~.rules.QueueLimits`.
 
         Raises:
-            InvalidJob: there is no such queue, or a limit is negative.
+            InvalidJob: there is no such queue or limit, or a limit is negative.
         """
         if rules.limit(self, name, **limits) and limits.get("max_length"):
             quotas.divide(self.queue(name))
@@ -263,7 +261,8 @@ class Broker(QueueRegistry):
 
     def waker(self, queues: Sequence[str]) -> Waker:
         """Return a blocking wait for wake-ups of these queues, on a connection of its own. Only consumers need one."""
-        return make_waker(self.connection, self.prefix, queues)
+        kind: type[Waker] = ChannelWaker if self.connection.cluster else ListWaker
+        return kind(self.connection, self.prefix, queues)
 
     def now_ms(self) -> float:
         """Return Redis's time, Unix ms."""
