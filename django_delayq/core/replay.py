@@ -129,11 +129,7 @@ class _ReplayedQueues(dict[str, "Queue"]):
 
 
 class _Replay(Generic[B]):
-    """Runs of one verb on copies of a broker that call no server.
-
-    Args:
-        broker: the broker.
-    """
+    """Runs of one verb on copies of a broker that call no server."""
 
     __slots__ = ("_before", "_broker", "_read", "replies")
 
