@@ -84,11 +84,13 @@ def in_transaction(using: str | None) -> bool:
 
 def open_elsewhere(using: str | None) -> str | None:
     """Return another database than ``using`` on which an ``atomic`` block is open here; None if there is none."""
-    if len(connections.settings) == 1:
-        return None
-    alias = using or DEFAULT_DB_ALIAS
-    opened = connections.all(initialized_only=True)
-    return next((one.alias for one in opened if one.in_atomic_block and one.alias != alias), None)
+    for alias in connections.settings:
+        if alias != (using or DEFAULT_DB_ALIAS):
+            # `connections[alias]` would make a connection, and `connections.all()` takes four times as long.
+            connection = getattr(connections._connections, alias, None)  # type: ignore[attr-defined]
+            if connection is not None and connection.in_atomic_block:
+                return alias
+    return None
 
 
 def in_transaction_of_coroutine(using: str | None) -> bool:

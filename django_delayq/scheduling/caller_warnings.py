@@ -30,10 +30,8 @@ def warn_of_loop(verb: str) -> None:
 
 def warn_of_other_transaction(verb: str, using: str | None) -> None:
     """Warn if a call that names no database is sent at once although a transaction is open on another one."""
-    if using is not None or in_transaction(None):
-        return
-    elsewhere = open_elsewhere(None)
-    if elsewhere is not None:
+    elsewhere = None if using is not None else open_elsewhere(None)
+    if elsewhere is not None and not in_transaction(None):
         warn_caller(
             f"{verb}() is sent at once, and not with the transaction that is open on the database {elsewhere!r}: give "
             f"using_db={elsewhere!r} to wait for its commit, or using_db={DEFAULT_DB_ALIAS!r} if it shall not wait",
