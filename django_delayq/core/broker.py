@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 from . import depths, figures, rules, workers
 from .errors import Misconfigured
 from .operations.inspector import Inspector
-from .operations.resharding import Epochs
+from .operations.resharding import EpochChanges
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
@@ -66,7 +66,7 @@ class Broker(QueueRegistry):
         self._test_clock = test_clock
         self.observe(observe)
         self.inspector = Inspector(self)
-        self.epochs = Epochs(self)
+        self.epochs = EpochChanges(self)
         #: change counter of the registry of queues, as of the last announcement
         self.changes = ""
         #: counters of finished attempts in this process that are not in Redis yet

@@ -19,7 +19,7 @@ from .errors import InvalidJob
 from .operations import actions
 from .operations.actions import UNCOUNTED, Action
 from .operations.job_filter import JobFilter
-from .operations.morgue import Discard, Kick, Pace
+from .operations.morgue import Discard, Kick, KickPace
 from .operations.pages import Accepts
 from .operations.paging import INDEXES, Bound
 from .operations.selection import Progress, shard_snapshots
@@ -60,7 +60,7 @@ def kick(*, delay_ms: int = 0, per_second: float | None = None, replace: bool = 
     Raises:
         InvalidJob: a negative delay, or a pace that is not above 0.
     """
-    action = Kick(Pace.of(delay_ms, per_second, int(now_ms)), replace=replace)
+    action = Kick(KickPace.of(delay_ms, per_second, int(now_ms)), replace=replace)
     return Verb("morgue", lambda: action)
 
 

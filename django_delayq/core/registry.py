@@ -14,7 +14,7 @@ from .records.layout import Layout
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
-    from .operations.resharding import Epochs
+    from .operations.resharding import EpochChanges
     from .queue import Queue
     from .redis.connection import Connection
     from .redis.scripts import Scripts
@@ -27,7 +27,7 @@ class QueueRegistry:
 
     connection: Connection
     scripts: Scripts
-    epochs: Epochs
+    epochs: EpochChanges
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

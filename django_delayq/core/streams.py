@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .records.events import BEGINNING, Entry, between, parts, unpack_entry
+from .records.events import BEGINNING, EventEntry, between, parts, unpack_entry
 from .records.layout import ENDED
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import clear_errors, pack_argument
@@ -51,7 +51,7 @@ def distance(after: str, until: str) -> int:
 
 def entries(
     broker: Broker, queue: str, number: int, after: str = BEGINNING, until: str | None = None, limit: int = 500
-) -> list[Entry]:
+) -> list[EventEntry]:
     """Return the events of one shard after a position, oldest first.
 
     Args:
@@ -63,7 +63,7 @@ def entries(
 
 def begin(
     broker: Broker, queue: str, number: int, after: str, until: str | None, limit: int
-) -> Callable[[], list[Entry]]:
+) -> Callable[[], list[EventEntry]]:
     """Send the request of :func:`entries` and return a function that reads the reply; the function must be called.
 
     If sending or reading fails, the request is repeated under the retry policy of the connection.
@@ -115,9 +115,9 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
     return by_place
 
 
-def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Entry | None]:
+def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, EventEntry | None]:
     """Return the oldest events after each of the positions; None = there are none."""
-    by_place: dict[Place, Entry | None] = {}
+    by_place: dict[Place, EventEntry | None] = {}
     for chunk in chunks(list(positions)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for place in chunk:
@@ -129,7 +129,7 @@ def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Ent
     return by_place
 
 
-def _first_of(reply: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> Entry | None:
+def _first_of(reply: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> EventEntry | None:
     for ident, fields in reply:
         return unpack_entry((ident, [word for pair in fields.items() for word in pair]))
     return None

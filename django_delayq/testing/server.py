@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from ..core.redis.composition import NAMES, compose
 from ..core.redis.connection import Connection
-from ..core.redis.pool import Limits
+from ..core.redis.pool import PoolLimits
 from ..core.redis.sources import Server
 from .agenda import Agenda
 from .times import Clock
@@ -64,7 +64,7 @@ class MemoryServer(FakeServer):
     def connection(self) -> Connection:
         """Return the core's connection to the server. Its calls are not retried."""
         options = {"connection_class": _Connection, "server": self, "retry": Retry(NoBackoff(), 0)}
-        return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, Limits(), "in-memory"))
+        return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, PoolLimits(), "in-memory"))
 
 
 @cache

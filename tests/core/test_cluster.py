@@ -19,7 +19,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.redis.composition import NAMES
 from django_delayq.core.results import Record, Results
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 from django_delayq.core.timings import Figures
@@ -209,7 +209,7 @@ def for_bulk_writes(broker: Broker) -> None:
     run = bulk_loads.open_load(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
-        assert write_all(BulkLoadWriter(broker, run, Limits(per_second=1e6)), news).counts == {"created": 60}
+        assert write_all(BulkLoadWriter(broker, run, BulkLoadLimits(per_second=1e6)), news).counts == {"created": 60}
     assert dict(bulk_loads.close_load(broker, run).counts) == {"created": 60}
     assert bulk_loads.forget_load(broker, "nightly")
     assert bulk.cancel_all(broker.queue("q"))["cancelled"] >= 60

@@ -14,7 +14,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, new_id
 from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import DUE_KEYS, SHARD_KEYS, make_shard
-from django_delayq.core.records.settle_frames import Mark
+from django_delayq.core.records.settle_frames import SettlementMark
 from django_delayq.core.redis import scripts
 from django_delayq.core.redis.composition import NAMES, compose
 from django_delayq.core.settlement import ack
@@ -44,7 +44,7 @@ def test_the_marks_of_settlements_are_the_same_in_scripts_and_frames() -> None:
     table = re.search(r"local MARK = \{(.*?)\}", (LUA / "lib" / "run.lua").read_text(), re.DOTALL)
     assert table is not None
     assert {name: int(bit) for name, bit in re.findall(r"(\w+) = (\d+)", table[1])} == {
-        name: bit for name, bit in vars(Mark).items() if name.isupper()
+        name: bit for name, bit in vars(SettlementMark).items() if name.isupper()
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
-from ..records.column_reply import Reply
+from ..records.column_reply import ColumnReply
 from ..records.column_values import (
     NAMES,
     Columns,
@@ -138,7 +138,7 @@ def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
             yield columns if is_bounded_by_index(part) else columns.bounded()
 
 
-def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
+def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[ColumnReply]:
     """Yield the replies behind :func:`read_columns`, not decoded and not limited to the bounds."""
     most = b"" if part.args else b"%d" % UNWANTED_BYTES
     if part.place == "morgue" and part.idents is not None:
@@ -175,7 +175,7 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
 
 def _pages(
     broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: tuple[bytes, bytes, bytes] | None = None
-) -> Iterator[Reply]:
+) -> Iterator[ColumnReply]:
     """Yield the entries of an index, page by page."""
     if bounds is None:
         by_due = is_bounded_by_index(part)
@@ -192,7 +192,7 @@ def _pages(
         score, member = reply.last()
 
 
-def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[Reply]:
+def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[ColumnReply]:
     """Yield the data of jobs by their ids, in chunks."""
     source, chunk = iter(members), list[bytes]()
     while True:

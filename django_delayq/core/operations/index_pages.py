@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..records.column_reply import Reply, text_of, unpack_reply
+from ..records.column_reply import ColumnReply, text_of, unpack_reply
 from ..records.column_values import Part
 from ..records.keys import SHARD_KEYS
 from ..redis.scripts import clear_errors
@@ -104,7 +104,7 @@ def read_page(
     high: bytes,
     of_members: bytes,
     idents: bytes = b"",
-) -> Reply:
+) -> ColumnReply:
     """Return a page of an index, or the data of the given ids, as ``lua/columns.lua`` replies.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..records.keys import SHARD_KEYS, joint
 from ..redis.gather import gather
-from .paging import Entry, Range
+from .paging import IndexEntry, Range
 from .views import JobView, unpack_graves, unpack_views
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class JobReader:
         self._broker = broker
 
     def first_entries(
-        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, bounds: Range
-    ) -> list[Entry]:
+        self, queue: Queue, names: tuple[str, ...], after: IndexEntry | None, limit: int, reverse: bool, bounds: Range
+    ) -> list[IndexEntry]:
         """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
@@ -42,18 +42,18 @@ class JobReader:
             for number in queue.numbers
             for name in names
         ]
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         for (_, number, _), answer in zip(calls, self.call_all("page", calls), strict=True):
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
-                entries.append(Entry(float(text), entry, number, text.decode()))
+                entries.append(IndexEntry(float(text), entry, number, text.decode()))
         pick = heapq.nlargest if reverse else heapq.nsmallest
         return pick(limit, entries)
 
-    def burials(self, queue: Queue, ident: str) -> list[Entry]:
+    def burials(self, queue: Queue, ident: str) -> list[IndexEntry]:
         """Return the entries of an id's records, the one that was buried last first."""
         calls: list[Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
         entries = [
-            Entry(float(text), name, number, text.decode())
+            IndexEntry(float(text), name, number, text.decode())
             for (_, number, _), answer in zip(calls, self.call_all("burials", calls), strict=True)
             for name, text in zip(answer[::2], answer[1::2], strict=True)
         ]
@@ -61,7 +61,7 @@ class JobReader:
 
     # -- jobs of entries ---------------------------------------------------------------------------------------------
 
-    def records(self, queue: Queue, entries: Sequence[Entry], most: int | None) -> Iterator[tuple[Entry, JobView]]:
+    def records(self, queue: Queue, entries: Sequence[IndexEntry], most: int | None) -> Iterator[tuple[IndexEntry, JobView]]:
         """Yield the records that still exist, read in pieces on demand."""
         for number, some in groupby(entries, key=lambda entry: entry.shard):
             mine = {entry.member: entry for entry in some}
@@ -69,7 +69,7 @@ class JobReader:
                 yield mine[record_name_of(view)], view
 
     def entries(
-        self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None
+        self, queue: Queue, place: str, entries: Sequence[IndexEntry], most: int | None
     ) -> dict[tuple[int, bytes], JobView]:
         """Return the jobs of entries of a place, as far as they still exist, by shard and member.
 

@@ -56,7 +56,7 @@ class _Grave:
 
 
 @dataclass(slots=True)
-class Pace:
+class KickPace:
     """Due times of kicked jobs: all after one delay, or spread at a fixed rate."""
 
     ms: float
@@ -64,7 +64,7 @@ class Pace:
     step: float
 
     @classmethod
-    def of(cls, delay_ms: int, per_second: float | None = None, now_ms: int = 0) -> Pace:
+    def of(cls, delay_ms: int, per_second: float | None = None, now_ms: int = 0) -> KickPace:
         """Return the pace of an operation.
 
         Args:
@@ -95,7 +95,7 @@ class Kick(Action):
 
     __slots__ = ("_pace", "_replace")
 
-    def __init__(self, pace: Pace, *, replace: bool) -> None:
+    def __init__(self, pace: KickPace, *, replace: bool) -> None:
         super().__init__("kick", _KICKED, at_once=AT_A_TIME)
         self._pace = pace
         self._replace = b"1" if replace else b"0"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..job import Payload
 from ..records.schedule_frames import CHUNK
 from .job_filter import JobFilter
-from .paging import Entry, Range, pack_cursor
+from .paging import IndexEntry, Range, pack_cursor
 
 if TYPE_CHECKING:
     from ..queue import Queue
@@ -44,7 +44,7 @@ class PageRequest:
     place: str
     indexes: tuple[str, ...]
     bounds: Range
-    after: Entry | None = None
+    after: IndexEntry | None = None
     limit: int = 100
     reverse: bool = False
     most_bytes: int | None = None

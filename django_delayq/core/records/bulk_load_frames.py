@@ -99,10 +99,10 @@ class Shape:
 
 
 #: id, due in Unix ms, body after its first byte, the part of merged jobs after the body
-Entry: TypeAlias = tuple[bytes, int, bytes, bytes]
+LoadEntry: TypeAlias = tuple[bytes, int, bytes, bytes]
 
 
-def entry_of(new: NewJob) -> tuple[Shape, Entry]:
+def entry_of(new: NewJob) -> tuple[Shape, LoadEntry]:
     """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
@@ -185,12 +185,12 @@ class Rows:
         return sum(map(len, self.bodies)) + sum(map(len, self.extras))
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Rows:
+    def of(cls, entries: Sequence[LoadEntry]) -> Rows:
         """Return the rows of entries: (id, due time, body, extra) becomes four columns."""
         ids, dues, bodies, extras = map(list, zip(*entries, strict=True)) if entries else ([], [], [], [])
         return cls(ids, [b"%d" % due for due in dues], bodies, extras if any(extras) else [])
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LoadEntry]:
         """Yield the rows as entries: (id, due time, body, extra)."""
         extras = self.extras or [b""] * len(self)
         for ident, due, body, extra in zip(self.ids, self.dues, self.bodies, extras, strict=True):

@@ -17,7 +17,7 @@ _MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
 
 
 @dataclass(slots=True)
-class Reply:
+class ColumnReply:
     """Reply of ``columns.lua``: ids and scores in packed form, the rest only if it was requested.
 
     ``states`` and ``counts`` are empty if no job of the shard has one.
@@ -58,7 +58,7 @@ def text_of(score: float | None) -> bytes:
     return b"%d" % score if exact else repr(score).encode()
 
 
-def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
+def unpack_reply(frame: bytes, *, with_bodies: bool) -> ColumnReply:
     """Return the reply split into parts, as far as that needs no work per job."""
     flags, looked_at, n = _HEAD.unpack_from(frame)
     more = bool(flags & _MORE)
@@ -68,9 +68,9 @@ def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
     lengths = frame[at : at + 4 * n]
     at += 4 * n
     if not with_bodies:
-        return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
+        return ColumnReply(more, looked_at, n, scores, lengths, frame[at:], tasks)
     end = at + sum(struct.unpack(f"<{n}I", lengths))
-    reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
+    reply = ColumnReply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
     reply.bodies, at = _unpack_texts(frame, end, n)
     if flags & _WITH_STATES:
         reply.states, at = _unpack_texts(frame, at, n)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..job import Undecodable
 from .body import unpack_body
-from .column_reply import FARTHEST, Reply
+from .column_reply import FARTHEST, ColumnReply
 from .fields import take_u8, take_u16, take_u32
 from .reserve_frames import unpack_state
 from .schedule_frames import KEY_BYTES
@@ -113,7 +113,7 @@ def _ms(score: float, unit: int = 1000) -> int | None:
 # -- live jobs ---------------------------------------------------------------------------------------------------------
 
 
-def live_columns(part: Part, reply: Reply) -> Columns:
+def live_columns(part: Part, reply: ColumnReply) -> Columns:
     """Return the columns of jobs that wait, are reserved or gated."""
     columns = Columns(part, reply.n, {"id": decoded(reply.members())})
     if part.place == "reserved":
@@ -129,7 +129,7 @@ def live_columns(part: Part, reply: Reply) -> Columns:
     return columns
 
 
-def _count_payloads(part: Part, reply: Reply, place: int) -> int:
+def _count_payloads(part: Part, reply: ColumnReply, place: int) -> int:
     """Return the number of payloads of an id; for gated content, without the payloads of the attempt."""
     count = reply.counts[place] if reply.counts else 0
     if part.place != "gated" or not reply.states:
@@ -201,7 +201,7 @@ def _put_error(columns: Columns, place: int, error_class: str | None, error: str
 # -- the morgue --------------------------------------------------------------------------------------------------------
 
 
-def buried_columns(part: Part, reply: Reply) -> Columns:
+def buried_columns(part: Part, reply: ColumnReply) -> Columns:
     """Return the columns of jobs in the morgue."""
     members = reply.members()
     columns = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})

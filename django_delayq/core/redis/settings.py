@@ -24,7 +24,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import LONGEST_PAUSE, RedisConfig
-from .pool import Limits
+from .pool import PoolLimits
 
 try:
     from redis.backoff import ExponentialWithJitterBackoff
@@ -129,11 +129,11 @@ def loop_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "retry": AsyncRetry(NoBackoff(), 0), "retry_on_error": []}
 
 
-def limits_of(config: RedisConfig) -> Limits:
-    return Limits(config.max_connections, config.patience, config.max_connection_age)
+def limits_of(config: RedisConfig) -> PoolLimits:
+    return PoolLimits(config.max_connections, config.patience, config.max_connection_age)
 
 
-def waiting_limits(limits: Limits) -> Limits:
+def waiting_limits(limits: PoolLimits) -> PoolLimits:
     """Return the limits for a client that blocks without a deadline, on connections that its holder replaces."""
     return replace(limits, patience=math.inf, max_age=None)
 

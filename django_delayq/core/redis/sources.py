@@ -26,7 +26,7 @@ from .config import RedisConfig
 from .config_values import Address
 from .faults import REDIS_ERRORS
 from .link import within
-from .pool import BoundedPool, BoundedSentinelPool, Limits
+from .pool import BoundedPool, BoundedSentinelPool, PoolLimits
 from .settings import (
     blocking_settings,
     common_settings,
@@ -50,7 +50,7 @@ class Source:
     """Deployment of Redis, with the settings of its connections."""
 
     options: dict[str, Any]
-    limits: Limits
+    limits: PoolLimits
     #: address without any secret, for logs and messages
     display_url: str
     #: True for a Redis Cluster
@@ -163,7 +163,7 @@ class Sentinels(Source):
         own = self.own | {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         return replace(super().hurried(seconds), own=own)
 
-    def _pool(self, options: dict[str, Any], limits: Limits) -> ConnectionPool:
+    def _pool(self, options: dict[str, Any], limits: PoolLimits) -> ConnectionPool:
         return BoundedSentinelPool(self.master, bounded_sentinels(self.addresses, self.own), limits=limits, **options)
 
 
@@ -172,7 +172,7 @@ def bounded_sentinels(addresses: Iterable[Address], settings: dict[str, Any]) ->
     manager = Sentinel(list(addresses), sentinel_kwargs=settings)
     for client in manager.sentinels:
         pool = client.connection_pool
-        limits = Limits(patience=settings["socket_timeout"])
+        limits = PoolLimits(patience=settings["socket_timeout"])
         options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
         client.connection_pool = BoundedPool(limits=limits, **options)
     return manager
