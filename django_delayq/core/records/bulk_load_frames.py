@@ -70,7 +70,7 @@ class Shape:
     ) -> Shape:
         """Return the shape for fields of a :class:`~..job.NewJob`.
 
-        ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
+        ``flags`` is the first byte of the bodies (:func:`~.schedule_frames.pack_body`).
 
         Raises:
             InvalidJob: an invalid value, or payloads are to be merged and there is none.
@@ -215,7 +215,7 @@ class Rows:
             column += behind
 
     def keyed(self, load_id: str, digest: bytes) -> Rows:
-        """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
+        """Return the rows with keys derived from the digest of their chunk; the first bit is off, so none is durable."""
         hashed = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((hashed[0] & 0x7F,)) + hashed[1:]
         places = _PLACES[: len(self)]

@@ -96,7 +96,7 @@ class BulkLoadWriter:
 
         Raises:
             InvalidJob: an invalid id.
-            RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`finish`.
+            BulkLoadClosed, BulkLoadStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`finish`.
         """
         if shape is not self._shape:
             self._turn_to(shape)
@@ -119,7 +119,7 @@ class BulkLoadWriter:
         """Add several jobs: the same chunks as with :meth:`add`, for less work.
 
         Raises:
-            InvalidJob, RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
+            InvalidJob, BulkLoadClosed, BulkLoadStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
         """
         if shape is not self._shape:
             self._turn_to(shape)

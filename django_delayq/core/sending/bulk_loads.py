@@ -99,7 +99,7 @@ def open_load(
 
     Raises:
         InvalidJob: an invalid id or chunk size.
-        RunDiffers: it was opened with another input, queue or chunk size.
+        BulkLoadDiffers: it was opened with another input, queue or chunk size.
     """
     _check(load_id, chunk)
     described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
@@ -238,8 +238,7 @@ def _check(load_id: str, chunk: int) -> None:
     size = len(load_id.encode(errors="surrogatepass"))
     if not 0 < size <= MAX_ID_BYTES or any(one.isspace() or not one.isprintable() for one in load_id):
         raise InvalidJob(f"a bulk load's id has 1 to {MAX_ID_BYTES} bytes, none of them a space, not {short(load_id)}")
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk <= CHUNK:
-        raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
+    check_int("chunk", chunk, 1, CHUNK)
 
 
 def _differences(stored: BulkLoad, requested: BulkLoad) -> list[str]:

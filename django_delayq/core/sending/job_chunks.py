@@ -207,7 +207,7 @@ class JobSender:
         """Read the reply of a chunk; return a letter for each of its entries."""
         entries = chunk.entries
         letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
-        if keys:
+        if self._keys:  # otherwise there may be the byte of a repeated call behind the letters
             joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]
