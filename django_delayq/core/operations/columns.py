@@ -26,10 +26,11 @@ from ..records.column_values import (
     live_columns,
     ms_of,
 )
-from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.keys import DUE_KEYS
+from ..records.morgue_records import split_name
 from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from .index_pages import IndexPages, bound_before, is_bounded_by_index, read_page
+from .index_pages import Bounds, IndexPages, bounds_of, is_bounded_by_index, look_up, read_index
 from .paging import Range
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ INDEXED: Final[Mapping[str, frozenset[str]]] = {
 PAGE: Final = 2000
 #: arguments up to this size are included even if they are not requested
 UNWANTED_BYTES: Final = 1024
-
-_GRAVE_TAIL: Final = 17  # \0 and the key, behind the id
 
 
 @dataclass(slots=True)
@@ -119,7 +118,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
             if part.place == "waiting" and priority is None:
                 yield from _entries_by_priority(broker, part, members, scores)
             else:
-                ids = [member[:-_GRAVE_TAIL] for member in members] if part.place == "morgue" else members
+                ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
                 yield _entries_of(part, priority, ids, scores)
 
 
@@ -152,7 +151,7 @@ def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
         yield from _looked_up(broker, part, held, fetch, most)
     else:
         for index, _ in _indexes(part.place):
-            yield from _pages(broker, part, index, fetch, most)
+            yield from _pages(broker, part, index, fetch, most, bounds_of(part))
 
 
 def _indexes(place: str) -> list[tuple[str, int | None]]:
@@ -174,22 +173,18 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
 
 
 def _pages(
-    broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: tuple[bytes, bytes, bytes] | None = None
+    broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: Bounds
 ) -> Iterator[ColumnReply]:
     """Yield the entries of an index, page by page."""
-    if bounds is None:
-        by_due = is_bounded_by_index(part)
-        bounds = (bound_before(part.low), bound_before(part.high), b"") if by_due else (b"", b"", b"")
-    position = SHARD_KEYS.index(index) + 1
-    score = member = b""
+    after = b"", b""
     while True:
-        reply = read_page(broker, part, most, position, limit, score, member, *bounds)
+        reply = read_index(broker, part, index, limit, after, bounds, most)
         if not reply.n:
             return
         yield reply
         if not reply.more:
             return
-        score, member = reply.last()
+        after = reply.last()
 
 
 def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[ColumnReply]:
@@ -199,8 +194,7 @@ def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int,
         chunk += islice(source, fetch - len(chunk))
         if not chunk:
             return
-        frame = b"".join(bytes((len(member),)) + member for member in chunk)
-        reply = read_page(broker, part, most, b"", 0, b"", b"", b"", b"", b"", frame)
+        reply = look_up(broker, part, chunk, most)
         yield reply
         del chunk[: reply.looked_at]
 

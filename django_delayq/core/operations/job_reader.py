@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ..records.fields import pack_u8, pack_u16
 from ..records.keys import SHARD_KEYS, joint
+from ..records.morgue_records import record_name
 from ..redis.gather import gather
 from .paging import IndexEntry, Range
 from .views import JobView, unpack_graves, unpack_views
@@ -157,13 +159,13 @@ def _most(most_bytes: int | None) -> bytes:
 
 
 def _view_arguments(idents: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
-    return b"".join(bytes((len(ident),)) + ident for ident in idents), _most(most)
+    return pack_u8(idents), _most(most)
 
 
 def _record_arguments(names: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
-    return b"".join(len(name).to_bytes(2, "little") + name for name in names), _most(most)
+    return pack_u16(names), _most(most)
 
 
 def record_name_of(view: JobView) -> bytes:
     """Return the name of a job's morgue record: its id and its key."""
-    return view.id.encode() + b"\0" + view.job.key
+    return record_name(view.id.encode(), view.job.key)

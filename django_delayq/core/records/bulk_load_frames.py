@@ -16,13 +16,12 @@ from typing import Final, TypeAlias
 
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
-from ..job import MAX_ID_BYTES, NewJob, derived_key
+from ..job import KEY_BYTES, MAX_ID_BYTES, NewJob, derived_key
 from .schedule_frames import (
     CHUNK,
     CONFLICT,
     DUE_POLICY,
     KEEP_RETRIES,
-    KEY_BYTES,
     MERGED,
     NEW_HEAD,
     SCORE_IS_NOW,
