@@ -17,7 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..core.redis.composition import NAMES, compose
+from ..core.redis.composition import compose, script_names
 from ..core.redis.connection import Connection
 from ..core.redis.pool import PoolLimits
 from ..core.redis.sources import Server
@@ -69,7 +69,7 @@ class MemoryServer(FakeServer):
 
 @cache
 def _queue_scripts() -> dict[bytes, bytes]:
-    sources = [compose(name).encode() for name in NAMES]
+    sources = [compose(name).encode() for name in script_names()]
     return {hashlib.sha1(source).hexdigest().encode(): source for source in sources}  # noqa: S324 (Redis's own id)
 
 

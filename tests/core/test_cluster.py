@@ -16,7 +16,7 @@ from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
-from django_delayq.core.redis.composition import NAMES
+from django_delayq.core.redis.composition import script_names
 from django_delayq.core.results import Record, Results
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
@@ -135,7 +135,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     for_bulk_writes(cluster_broker)
     reshard(cluster_broker, queue)
     fsck.assert_invariants(cluster_broker)
-    assert called == set(NAMES), "each script was run at least once"
+    assert called == set(script_names()), "each script was run at least once"
 
 
 def for_operators(broker: Broker, queue: Queue) -> None:
