@@ -17,7 +17,8 @@ from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
-from .redis.scripts import Scripts, clear_errors, server_version
+from .redis.scripts import Scripts, clear_errors
+from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .registry import QueueRegistry
 from .sending import quotas
 from .tally import Tally
@@ -27,7 +28,6 @@ from .workers import AnnouncementReply
 
 log = logging.getLogger(__name__)
 
-OLDEST_SERVER: Final = (6, 2)
 DEFAULT_LEASE_MS: Final = 15_000
 DEFAULT_EVENT_CAP: Final = 10_000
 
@@ -276,7 +276,7 @@ class Broker(QueueRegistry):
         """Return the reply of ``INFO``; on a cluster, of its first node."""
         with clear_errors():
             info: dict[str, Any] = self.client.info()
-        return info if "redis_version" in info else next(iter(info.values()))
+        return by_server(info)[0]
 
     def check_server(self) -> None:
         """Refuse a server that is too old.

@@ -13,10 +13,10 @@ from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ..connections import other_shards
-from ..core.broker import OLDEST_SERVER, Broker
+from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
 from ..core.redis.composition import script_names
-from ..core.redis.scripts import server_version
+from ..core.redis.server_info import OLDEST_SERVER, server_version
 from ..core.rules import queue_policy
 from ..core.task import registry
 from ..outbox.stock import stock

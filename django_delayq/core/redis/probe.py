@@ -16,8 +16,7 @@ from redis.connection import ConnectionPool, SSLConnection
 from ..errors import Misconfigured, QueueUnavailable
 from .config import logger
 from .faults import REDIS_ERRORS, Fault, classify
-
-OLDEST: Final = (6, 2)
+from .server_info import OLDEST_SERVER, version_of
 
 _SETTING: Final = "DELAYQ['REDIS']"
 _TLS_ALERT: Final = b"\x15\x03"
@@ -84,10 +83,9 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
 
 
 def _check_version(info: dict[str, Any], where: str) -> None:
-    release = str(info.get("redis_version", ""))
-    version = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
-    if version and version < OLDEST:
-        minimum = ".".join(map(str, OLDEST))
+    version = version_of(info)
+    if version and version < OLDEST_SERVER:
+        release, minimum = info["redis_version"], ".".join(map(str, OLDEST_SERVER))
         raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
 
