@@ -58,10 +58,6 @@ def _info(client: redis.Redis) -> dict[str, Any]:
     except redis_errors.NoPermissionError:
         logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
         return {}
-    except redis_errors.ResponseError as error:
-        if "permission" not in str(error):  # NOPERM in versions of redis-py without a class for it
-            raise
-        return {}
 
 
 def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:

@@ -18,18 +18,13 @@ from redis import exceptions as redis_errors
 from redis.asyncio import connection as aio
 from redis.asyncio import sentinel as aio_sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import AbstractBackoff, NoBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import LONGEST_PAUSE, RedisConfig
 from .pool import PoolLimits
-
-try:
-    from redis.backoff import ExponentialWithJitterBackoff
-except ImportError:  # redis-py before 5.3
-    from redis.backoff import EqualJitterBackoff as ExponentialWithJitterBackoff  # type: ignore[assignment]
 
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.
@@ -53,7 +48,7 @@ def _keepalive_options() -> dict[int, int]:
 
 def common_settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
     """Return the arguments common to all connections."""
-    backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
+    backoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
     settings: dict[str, Any] = {
         "socket_timeout": config.socket_timeout,
         "socket_connect_timeout": config.connect_timeout,
