@@ -81,15 +81,8 @@ class Entries:
     @classmethod
     def joined(cls, some: Sequence[Entries]) -> Entries:
         """Join several pages of one index into one."""
-        return cls(
-            some[0].part,
-            some[0].priority,
-            sum(page.n for page in some),
-            *(
-                b"".join(packed)
-                for packed in zip(*((page.lengths, page.ids, page.scores) for page in some), strict=True)
-            ),
-        )
+        packed = zip(*((page.lengths, page.ids, page.scores) for page in some), strict=True)
+        return cls(some[0].part, some[0].priority, sum(page.n for page in some), *map(b"".join, packed))
 
     def idents(self) -> list[str]:
         """Return the ids of the entries."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: shards that one call counts; Redis serves others about a millisecond later
 COUNTED_TOGETHER: Final = 32
 #: queue, shard, and the further arguments of a script
-Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
+QueueCall: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
 
 
 class JobReader:
@@ -39,7 +39,7 @@ class JobReader:
         """
         score, member = (after.text, after.member) if after else ("", b"")
         range_ = bounds.arguments()
-        calls: list[Call] = [
+        calls: list[QueueCall] = [
             (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
             for number in queue.numbers
             for name in names
@@ -53,7 +53,7 @@ class JobReader:
 
     def burials(self, queue: Queue, ident: str) -> list[IndexEntry]:
         """Return the entries of an id's records, the one that was buried last first."""
-        calls: list[Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
+        calls: list[QueueCall] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
         entries = [
             IndexEntry(float(text), name, number, text.decode())
             for (_, number, _), answer in zip(calls, self.call_all("burials", calls), strict=True)
@@ -93,7 +93,7 @@ class JobReader:
     ) -> dict[int, bytes]:
         """Return the first reply of each shard in one round trip; in most cases it is the complete one."""
         script, arguments = ("graves", _record_arguments) if place == "morgue" else ("view", _view_arguments)
-        calls: list[Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
+        calls: list[QueueCall] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
         return dict(zip(members, self.call_all(script, calls), strict=True)) if calls else {}
 
     def members(
@@ -149,7 +149,7 @@ class JobReader:
         calls = [(joint(shards[start : start + together]), offsets) for start in range(0, len(shards), together)]
         return list(chain.from_iterable(gather(self._broker, "stats", calls, shards=together)))
 
-    def call_all(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    def call_all(self, script: str, calls: Sequence[QueueCall]) -> list[Any]:
         """Return the replies of many shards, in one round trip for each node."""
         return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
 

@@ -122,11 +122,11 @@ def has_text(view: JobView, finds: Accepts, payloads_of: PayloadsOf) -> bool:
         return True
     if view.state == "morgue" or not view.job.merged:
         return False
-    for payload in payloads_of(view):
+
+    def has_it(payload: Payload) -> bool:
         view.payloads = (payload,)
-        if finds(view):
-            break
-    else:
-        view.payloads = ()
-    matches, view.payloads = bool(view.payloads), ()
-    return matches
+        return finds(view)
+
+    found = any(map(has_it, payloads_of(view)))
+    view.payloads = ()
+    return found
