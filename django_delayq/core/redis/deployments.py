@@ -1,4 +1,4 @@
-"""Sources of connections for the three kinds of deployment (server, Sentinels, Cluster), all with the same settings."""
+"""Three kinds of deployments (server, Sentinels, Cluster): their clients and pools, all with the same settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Place: TypeAlias = Address | None
 
 
 @dataclass(eq=False)
-class Source:
+class Deployment:
     """Deployment of Redis, with the settings of its connections."""
 
     options: dict[str, Any]
@@ -89,7 +89,7 @@ class Source:
         return replace(self, options=self.options | hurried_settings(seconds), limits=limits)
 
 
-class Server(Source):
+class Server(Deployment):
     """Single server at a fixed address."""
 
     @classmethod
@@ -129,7 +129,7 @@ class _AsyncSentinelPool(AsyncSentinelPool):
 
 
 @dataclass(eq=False)
-class Sentinels(Source):
+class Sentinels(Deployment):
     """Master that the Sentinels name."""
 
     master: str
@@ -206,7 +206,7 @@ class _Cluster(RedisCluster):
 
 
 @dataclass(eq=False)
-class Cluster(Source):
+class Cluster(Deployment):
     """Redis Cluster."""
 
     nodes: tuple[Address, ...]
@@ -284,7 +284,7 @@ def _pool_options(options: dict[str, Any]) -> dict[str, Any]:
     return options_of_pool
 
 
-def source_of(config: RedisConfig) -> Source:
+def deployment_of(config: RedisConfig) -> Deployment:
     """Return the deployment of a configuration."""
     if config.sentinels:
         return Sentinels.of(config)
