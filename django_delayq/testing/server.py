@@ -19,8 +19,8 @@ from redis.retry import Retry
 
 from ..core.redis.composition import compose, script_names
 from ..core.redis.connection import Connection
-from ..core.redis.pool import PoolLimits
 from ..core.redis.deployments import Server
+from ..core.redis.pool import PoolLimits
 from .agenda import Agenda
 from .times import Clock
 

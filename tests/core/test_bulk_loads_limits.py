@@ -15,7 +15,7 @@ from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_load_limits, bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadStopped, BulkLoadLimits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped
 from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.settlement import ack
 from tests.support.redis_box import RedisBox

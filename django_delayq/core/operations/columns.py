@@ -165,9 +165,7 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _pages(
-    broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: Bounds
-) -> Iterator[ColumnReply]:
+def _pages(broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: Bounds) -> Iterator[ColumnReply]:
     """Yield the entries of an index, page by page."""
     after = b"", b""
     while True:

@@ -78,9 +78,7 @@ class IndexPages:
             return []
         member, score = self._last or (b"", None)
         after = text_of(score), member
-        reply = read_index(
-            self._broker, self._part, self._index, self._limit, after, self._bounds, WITHOUT_BODIES
-        )
+        reply = read_index(self._broker, self._part, self._index, self._limit, after, self._bounds, WITHOUT_BODIES)
         self._more = reply.more
         entries = list(zip(reply.members(), reply.numbers(), strict=True))
         if entries and self._more:

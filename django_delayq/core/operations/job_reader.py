@@ -63,7 +63,9 @@ class JobReader:
 
     # -- jobs of entries ---------------------------------------------------------------------------------------------
 
-    def records(self, queue: Queue, entries: Sequence[IndexEntry], most: int | None) -> Iterator[tuple[IndexEntry, JobView]]:
+    def records(
+        self, queue: Queue, entries: Sequence[IndexEntry], most: int | None
+    ) -> Iterator[tuple[IndexEntry, JobView]]:
         """Yield the records that still exist, read in pieces on demand."""
         for number, some in groupby(entries, key=lambda entry: entry.shard):
             mine = {entry.member: entry for entry in some}

@@ -93,7 +93,9 @@ class EpochChanges:
         present = queue.epochs[-1][0]
         count = self._broker.inspector.count_shards
         rows = [
-            EpochProgress(epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards)))
+            EpochProgress(
+                epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards))
+            )
             for epoch, shards in queue.epochs
         ]
         if "next" in queue.layout:

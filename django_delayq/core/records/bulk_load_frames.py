@@ -214,7 +214,7 @@ class Rows:
             column += behind
 
     def keyed(self, load_id: str, digest: bytes) -> Rows:
-        """Return the rows with keys derived from the digest of their chunk; the first bit is off, so none is durable."""
+        """Return the rows with keys derived from the digest of their chunk; with the first bit off: none is durable."""
         hashed = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((hashed[0] & 0x7F,)) + hashed[1:]
         places = _PLACES[: len(self)]

@@ -48,13 +48,15 @@ def unpack_record(record: bytes) -> MorgueRecord:
     Raises:
         struct.error, IndexError: the bytes are not a record.
     """
-    head = _HEAD.unpack_from(record)
+    due_us, buried_us, failures, reserves, crashes, counts = _HEAD.unpack_from(record)
     outcome, at = take_u8(record, _HEAD.size)
     reason, at = take_u8(record, at)
     error_class, at = take_u8(record, at)
     error, at = take_u16(record, at)
     body, at = take_u32(record, at)
-    return MorgueRecord(*head, outcome, reason, error_class, error, body, record[at:])
+    return MorgueRecord(
+        due_us, buried_us, failures, reserves, crashes, counts, outcome, reason, error_class, error, body, record[at:]
+    )
 
 
 def unpack_records(frame: bytes) -> tuple[dict[int, str], Iterator[tuple[bytes, int, MorgueRecord]]]:

@@ -11,8 +11,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from ..errors import Misconfigured
 from .config import RedisConfig, logger
+from .deployments import Cluster, Deployment, Sentinels, Server
 from .settings import common_settings, limits_of, sentinel_settings
-from .deployments import Cluster, Sentinels, Server, Deployment
 
 # Options that identify the server; everything else of a foreign client is replaced by our settings.
 _ADOPTED: Final = ("host", "port", "path", "db", "username", "password", "credential_provider")

@@ -172,7 +172,7 @@ class Confirmer:
         """Return the error for what the replies to the small write and to the wait lack."""
         for answer in (written, confirmed):
             if isinstance(answer, redis_errors.ResponseError):
-                self._is_fit = False  # the server has changed: the next call asks it what is missing
+                self._is_fit = False  # the server has changed: the next call checks what is missing
                 reason = f"Redis refused to confirm it ({answer})"
                 return NotConfirmed(f"Redis has the job, but {reason}: see manage.py delayq_check", reason=reason)
         missing = self._rule.missing(confirmed)

@@ -19,11 +19,11 @@ from . import probe
 from .client_deployment import deployment_of_client
 from .config import RedisConfig
 from .confirmation import Confirmation
+from .deployments import Deployment, deployment_of
 from .link import within
 from .loop_clients import LoopClients
 from .pool import BoundedPool
 from .settings import can_use_loops
-from .deployments import Deployment, deployment_of
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 

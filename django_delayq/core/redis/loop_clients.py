@@ -14,7 +14,7 @@ from .link import CallRetry, end_of
 from .loop_link import LoopLink
 
 if TYPE_CHECKING:
-    from .deployments import Place, Deployment
+    from .deployments import Deployment, Place
 
 
 class LoopClients:

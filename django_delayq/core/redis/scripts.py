@@ -232,4 +232,3 @@ class Scripts:
         if self._flags is None:
             self._flags = server_version(self._connection.client.info) >= _SCRIPT_FLAGS_SINCE
         return self._flags
-

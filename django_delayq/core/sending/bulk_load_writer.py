@@ -75,7 +75,11 @@ class BulkLoadWriter:
     """
 
     def __init__(
-        self, broker: Broker, load: BulkLoad, limits: BulkLoadLimits | None = None, stop: Callable[[], bool] = lambda: False
+        self,
+        broker: Broker,
+        load: BulkLoad,
+        limits: BulkLoadLimits | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.load = load
         self._calls = LedgerCalls(broker, load, limits or BulkLoadLimits(), stop)

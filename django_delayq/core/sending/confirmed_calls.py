@@ -149,4 +149,3 @@ class ConfirmedCalls:
         )
         error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
         raise error from self._first
-
