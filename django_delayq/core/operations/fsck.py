@@ -132,16 +132,14 @@ class _ShardCheck:
 
     def __init__(self, queue: Queue, number: int, report: Report, *, repair: bool) -> None:
         self._queue = queue
-        self._number = number
+        self._shard = queue.shard(number)
         self._report = report
         self._repair = repair
         self._client: Any = queue.broker.client
-        self._names = queue.shard(number).names
         *_, places = self._call("lengths")
-        keys = queue.shard(number).keys
-        stored = {keys[place - 1] for place in places}
+        stored = {self._shard.keys[place - 1] for place in places}
         #: names and keys of the structures that are not empty; most are
-        self._stored = {name: key for name, key in self._names.items() if key in stored}
+        self._stored = {name: key for name, key in self._shard.names.items() if key in stored}
 
     def run(self) -> None:
         """Check the shard."""
@@ -158,7 +156,8 @@ class _ShardCheck:
         self._check_marks()
 
     def _call(self, script: str, *args: object) -> Any:
-        return self._queue.call(script, self._number, *args, request=b"")
+        shard, scripts = self._shard, self._queue.broker.scripts
+        return scripts.call(script, shard.keys, b"", shard.constants, *args)
 
     def _members(self, *names: str) -> Iterator[bytes]:
         """Yield the members of sorted sets, and the fields of hashes."""
@@ -197,7 +196,7 @@ class _ShardCheck:
             self._add(f"{replies} remembered replies, but {window} in the window", repaired=self._repair)
 
     def _mend_window(self) -> None:
-        client, reply, window = self._client, self._names["reply"], self._names["window"]
+        client, reply, window = self._client, self._shard.names["reply"], self._shard.names["window"]
         with clear_errors():
             # The window is read after the replies, and the replies are read one by one after the window, so that
             # entries that arrive meanwhile are not taken for orphans.
@@ -211,15 +210,16 @@ class _ShardCheck:
 
     def _check_marks(self) -> None:
         """Check that every completion mark belongs to a durable key."""
+        marks = self._shard.names["marks"]
         with clear_errors():
-            for key, mark in self._client.hscan_iter(self._names["marks"], count=1000):
+            for key, mark in self._client.hscan_iter(marks, count=1000):
                 if not is_mark(key, mark):
                     if self._repair:
-                        self._client.hdel(self._names["marks"], key)
+                        self._client.hdel(marks, key)
                     self._add("mark without durable key", key, repaired=self._repair)
 
     def _add(self, violation: str, subject: bytes | None = None, *, repaired: bool = False) -> None:
-        self._report.add(self._queue, self._number, violation, subject, repaired=repaired)
+        self._report.add(self._queue, self._shard.number, violation, subject, repaired=repaired)
 
 
 def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:

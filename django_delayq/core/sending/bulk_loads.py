@@ -238,7 +238,8 @@ def _check(load_id: str, chunk: int) -> None:
     size = len(load_id.encode(errors="surrogatepass"))
     if not 0 < size <= MAX_ID_BYTES or any(one.isspace() or not one.isprintable() for one in load_id):
         raise InvalidJob(f"a bulk load's id has 1 to {MAX_ID_BYTES} bytes, none of them a space, not {short(load_id)}")
-    check_int("chunk", chunk, 1, CHUNK)
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk <= CHUNK:
+        raise InvalidJob(f"a chunk has 1 to {CHUNK} jobs, not {short(chunk)}")
 
 
 def _differences(stored: BulkLoad, requested: BulkLoad) -> list[str]:
