@@ -30,10 +30,6 @@ local function bury_first_payload(e, s, body)
 end
 
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s)
-  if ended then
-    return ended
-  end
   if has_mark(e, MARK.CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
   end

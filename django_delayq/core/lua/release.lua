@@ -17,9 +17,9 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s) or give_way(e, s)
-  if ended then
-    return ended
+  local superseded = give_way(e, s)
+  if superseded then
+    return superseded
   end
   clear_flag(s, UNCLEAR)
   if has_mark(e, MARK.UNCLEAR) then

@@ -2,7 +2,7 @@
 -- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
 -- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
 -- 3 last) decides between a returned payload and an equal one that arrived since.
--- exports has_mark read_entries settle_all stop give_way wait_again
+-- exports has_mark read_entries settle_all give_way wait_again
 
 function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
@@ -55,8 +55,21 @@ local function end_leases(entries, ids)
   return held, gates, answers
 end
 
--- Call `settle(entry, state)` for every entry that is still held; it returns the name of the counter to increment. Return
--- one '1' or '0' for each entry.
+-- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
+local function stop(e, s)
+  if has_flag(s, STOPPING) then
+    mark_run(e.id, s.taken)
+    finish_payloads(e.id, s.taken, e.gated)
+    end_run(e.id, e.gated)
+    if e.event ~= '' then
+      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
+    end
+    return 'cancelled'
+  end
+end
+
+-- Call `settle(entry, state)` for every entry that is still held, unless its job was cancelled; it returns the name of the
+-- counter to increment. Return one '1' or '0' for each entry.
 function settle_all(frame, settle)
   local before = head()
   local entries, ids = read_entries(frame)
@@ -73,7 +86,7 @@ function settle_all(frame, settle)
       if has_mark(e, MARK.TIMEOUT) or has_mark(e, MARK.EXPIRED) then
         s.counts = add_to_counts(s.counts, 'timeouts', 1)
       end
-      counter = settle(e, s)
+      counter = stop(e, s) or settle(e, s)
     end
     counts[counter] = (counts[counter] or 0) + 1
   end
@@ -88,20 +101,7 @@ function settle_all(frame, settle)
   return reply
 end
 
--- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
-function stop(e, s)
-  if has_flag(s, STOPPING) then
-    mark_run(e.id, s.taken)
-    finish_payloads(e.id, s.taken, e.gated)
-    end_run(e.id, e.gated)
-    if e.event ~= '' then
-      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
-    end
-    return 'cancelled'
-  end
-end
-
--- Nor does a plain job with newer content gated behind it. Return its counter, or nil if there is none.
+-- A plain job with newer content gated behind it does not come back. Return its counter, or nil if there is none.
 function give_way(e, s)
   if e.gated and #s.taken == 0 then
     mark_run(e.id, s.taken)
