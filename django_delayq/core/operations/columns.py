@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
-from ..records.column_reply import ColumnReply
+from ..records.column_reply import ColumnReply, split
 from ..records.column_values import (
     NAMES,
     Columns,
@@ -86,8 +86,7 @@ class Entries:
 
     def idents(self) -> list[str]:
         """Return the ids of the entries."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return decoded(self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0)))
+        return decoded(split(self.ids, self.lengths))
 
     def times(self) -> list[int | None]:
         """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ..codec import decode_args
 from ..codecs import readable
 from ..job import Generation, Job, Payload, Undecodable, created_ms
-from ..records.body import unpack_body
 from ..records.fields import take_u32, unpack_names
 from ..records.morgue_records import split_name, unpack_records
 from ..records.reserve_frames import State, job_of, unpack_counts, unpack_state
@@ -200,10 +199,15 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
     tasks, records = unpack_records(frame)
     for name, left_out, record in records:
         ident, key = split_name(name)
-        job = _buried_job(queue, shard, ident.decode(), key, record.body, tasks)
-        job.due_ms, job.failures = int(record.due_us // 1000), record.failures
-        job.reserves, job.crashes = record.reserves, record.crashes
-        job.error, job.counts = record.error, unpack_counts(record.counts, 0)[0]
+        state = State(
+            failures=record.failures,
+            reserves=record.reserves,
+            crashes=record.crashes,
+            error=record.error,
+            counts=unpack_counts(record.counts, 0)[0],
+        )
+        job = job_of(queue, shard, ident.decode(), record.body, tasks, state, record.due_us)
+        job.key = key
         if left_out:
             job.args = b""
         payloads = tuple(_grave_payloads(record.payloads)) if job.merged else ()
@@ -222,14 +226,6 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
             payloads,
             left_out=left_out,
         )
-
-
-def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:
-    try:
-        priority, merged, _, task, options, args = unpack_body(body, tasks)
-    except Undecodable:
-        priority, merged, task, options, args = 0, False, "", b"", body
-    return Job(queue, shard, ident, task, key, args, options, priority, 0, merged=merged)
 
 
 def _grave_payloads(frame: bytes) -> Iterator[Payload]:

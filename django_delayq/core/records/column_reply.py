@@ -36,8 +36,7 @@ class ColumnReply:
 
     def members(self) -> list[bytes]:
         """Return the ids; of the morgue with their keys."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+        return split(self.ids, self.lengths)
 
     def numbers(self) -> tuple[float, ...]:
         """Return the scores of the jobs: due time in µs, end of the lease in ms, or that of the morgue's index."""
@@ -48,6 +47,12 @@ class ColumnReply:
         (score,) = struct.unpack("<d", self.scores[-8:])
         size = int.from_bytes(self.lengths[-4:], "little")
         return text_of(score), self.ids[len(self.ids) - size :]
+
+
+def split(joined: bytes, lengths: bytes) -> list[bytes]:
+    """Return byte strings that were joined; their lengths are packed as ``<I4``."""
+    sizes = struct.unpack(f"<{len(lengths) // 4}I", lengths)
+    return [joined[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
 
 def text_of(score: float | None) -> bytes:
