@@ -64,14 +64,13 @@ def common_settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
     return settings
 
 
+def _no_retries() -> dict[str, Any]:
+    return {"retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED), "retry_on_error": []}
+
+
 def blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
     """Return the differing settings of a blocking connection: its own time limit, and no retries."""
-    return {
-        "socket_timeout": socket_timeout,
-        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
-        "retry_on_error": [],
-        "health_check_interval": 0,
-    }
+    return {"socket_timeout": socket_timeout, **_no_retries()}
 
 
 def hurried_settings(seconds: float) -> dict[str, Any]:
@@ -82,7 +81,6 @@ def hurried_settings(seconds: float) -> dict[str, Any]:
         "socket_connect_timeout": seconds,
         "retry": Retry(NoBackoff(), 1, supported_errors=lost),
         "retry_on_error": list(lost),
-        "health_check_interval": 0,
     }
 
 
@@ -139,8 +137,4 @@ def credentials_of(config: RedisConfig) -> dict[str, Any]:
 
 def sentinel_settings(config: RedisConfig) -> dict[str, Any]:
     """Return the settings for the Sentinels themselves: no retries, because the next Sentinel is the retry."""
-    return common_settings(config) | {
-        "socket_timeout": config.connect_timeout,
-        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
-        "retry_on_error": [],
-    }
+    return {**common_settings(config), "socket_timeout": config.connect_timeout, **_no_retries()}
