@@ -29,8 +29,8 @@ class QueueRegistry:
     connection: Connection
     scripts: Scripts
     epochs: Epochs
-    #: seconds for which a process that only schedules believes a layout. Redis may have lost it, and another process may
-    #: have made the queue anew; no reply shows that to a caller of shards that are empty now
+    #: seconds for which a process that only schedules believes a layout: Redis may have lost it, and another process
+    #: may have made the queue anew. The shards that are in it take jobs all the same
     layout_seconds: float = 15.0
 
     def __init__(self, prefix: str) -> None:

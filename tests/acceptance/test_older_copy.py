@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill
@@ -82,30 +80,4 @@ def test_workers_and_producers_go_on_when_redis_forgets_a_change_of_shards(
     until(lambda: len(mill.starts("recurring:mill.strike")) >= ticks + 2, "two more ticks")
     assert node.process.poll() is None
     assert "Traceback" not in node.said
-    assert {pid for pid in node.serving()} == set(node.children())
-    print(node.said)
-
-
-@pytest.mark.parametrize("how", ["older", "empty"])
-def test_a_bulk_load_over_a_loss_ends(copier: Copier, mill: Mill, how: str) -> None:
-    mill.start("--threads", 2, queues=QUEUES)
-    load = bulk_loads.open_load(mill.broker, "load-1", "default")
-    writer = BulkLoadWriter(mill.broker, load)
-    jobs = [mill.job("grind", id=f"{n}", due_ms=1, delay_ms=None) for n in range(2000)]
-    with away(copier, how):
-        for job in jobs[:1000]:
-            from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
-
-            writer.add(*entry_of(with_keys(load.id, job)))
-    try:
-        for job in jobs[1000:]:
-            writer.add(*entry_of(with_keys(load.id, job)))
-        print("written", writer.finish())
-    except Exception as error:
-        print("error", repr(error))
-    print("progress", bulk_loads.progress(mill.broker, load), bulk_loads.list_loads(mill.broker))
-    print("closed", bulk_loads.close_load(mill.broker, load))
-    again = bulk_loads.open_load(mill.broker, "load-1", "default")
-    print("again", again, write_all(BulkLoadWriter(mill.broker, again), jobs) if not again.closed else "")
-    mill.wait_empty()
-    print("ended", len({line["id"] for line in mill.lines("end")}))
+    assert set(node.serving()) == set(node.children())
