@@ -76,7 +76,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
     return WorkerStatus(
         name=str(payload["name"]),
         seen_ms=float(payload["seen_ms"]),
-        seconds_ago=abs(now_ms - float(payload["seen_ms"])) / 1000,
+        seconds_ago=max(0.0, now_ms - float(payload["seen_ms"])) / 1000,
         host=str(payload.get("host") or ""),
         pid=_whole(payload.get("pid")),
         queues=tuple(map(str, queues)) if isinstance(queues, (list, tuple)) else (str(queues),),
