@@ -14,7 +14,8 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.records import layout as layouts
 from tests.support.older_copy import OlderCopy
 
-from .epochs_stage import epoch_of, other, take_all
+from .epochs_stage import clocks, epoch_of, other, reshard, take_all
+from .stage import Stage
 
 READS: dict[str, Callable[[Broker], object]] = {
     "known_queue": lambda broker: broker.known_queue("q"),
@@ -130,6 +131,50 @@ def test_two_processes_that_put_an_epoch_back_at_once_agree(broker: Broker) -> N
         thread.join(30)
     assert second.queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
     assert ids(queue) == set(MANY)
+
+
+def test_a_change_that_an_older_copy_brings_back_is_completed_below_a_later_epoch(broker: Broker) -> None:
+    """A dispatcher completes it, which knows that the queue is two epochs further."""
+    queue = broker.queue("q", shards=2)
+    broker.change_layout("q", lambda layout: layouts.with_next(layout, 4))
+    put(other(broker).queue("q"), *MANY)
+    copy = OlderCopy(broker.client)
+    broker.epochs.finish("q")
+    broker.reshard("q", 3)
+    assert queue.epochs == ((0, 2), (1, 4), (2, 3))
+    copy.put_back()
+    broker.epochs.finish("q")
+    assert queue.layout["epoch"] == 2
+    assert broker.known_queue("q") is queue
+    assert queue.epochs == ((0, 2), (1, 4), (2, 3))
+    assert other(broker).queue("q").epochs == queue.epochs
+    assert ids(queue) == set(MANY)
+
+
+def test_a_thread_that_has_read_an_earlier_epoch_does_not_take_the_queue_back_to_it(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    _, old = broker.read_layout("q")
+    assert old is not None
+    broker.reshard("q", 3)
+    assert broker._install("q", old) is queue
+    assert queue.epochs == ((0, 2), (1, 3))
+
+
+def test_epochs_that_were_put_back_are_retired_when_they_are_empty(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=2)
+    reshard(stage, 3)
+    clocked.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
+    clocked.client.flushdb()
+    clocks(stage, 0, 2)
+    clocks(stage, 1, 3)
+    put(other(clocked).queue("q", shards=2), "a", "b")
+    assert clocked.known_queue("q") is stage.queue
+    assert clocked.epochs.retire("q") == []
+    for number in (0, 1):
+        stage.done(*stage.take(number=number))
+    stage.wait(130_000)
+    assert clocked.epochs.retire("q") == [0]
+    assert other(clocked).queue("q").epochs == ((1, 3),)
 
 
 # -- processes that only schedule ------------------------------------------------------------------------------------

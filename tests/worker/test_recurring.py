@@ -350,6 +350,14 @@ def test_a_tick_that_was_not_lost_is_not_fired_again_when_something_else_was(tow
     assert tower.picture() == {}
 
 
+def test_the_dispatcher_of_a_worker_is_told_what_was_lost(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, forgot = Changes(), threading.Event()
+    monkeypatch.setattr(RecurringTicker, "_forget_ticks", lambda ticker: forgot.set())
+    with working(broker, recurring(every=86_400), changes=changes):
+        changes.note("default", 0, "lost")
+        assert forgot.wait(DEADLINE)
+
+
 # --- costs and wiring
 
 
