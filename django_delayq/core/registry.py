@@ -206,7 +206,7 @@ class QueueRegistry:
             queue = self._queues.get(name)
             if queue is None:
                 queue = self._queues[name] = self._make_queue(name, layout)
-            elif queue.layout != layout and queue.layout["epoch"] <= layout["epoch"]:  # another thread may be faster
+            elif queue.layout != layout and queue.layout["epoch"] <= layout["epoch"]:  # others may know a later one
                 queue.install(layout)
             queue.read_at = time.monotonic()
         return queue

@@ -161,7 +161,6 @@ class Epochs:
 
     def _read(self, name: str) -> tuple[bytes, bytes, Layout | None]:
         """Return the stored layout, the registry's number of changes at that moment, and the decoded layout."""
-        self._broker.read_layout(name)  # which puts a lost epoch back
         with clear_errors():
             stored, changes = self._broker.client.hmget(self._broker.queues_key, [name, ""])
         return stored or b"", changes or b"0", None if stored is None else layouts.decode(stored)
