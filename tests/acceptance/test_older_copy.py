@@ -81,3 +81,20 @@ def test_workers_and_producers_go_on_when_redis_forgets_a_change_of_shards(
     assert node.process.poll() is None
     assert "Traceback" not in node.said
     assert set(node.serving()) == set(node.children())
+
+
+def test_jobs_of_a_producer_that_outlives_the_data_and_all_workers_are_run(copier: Copier, mill: Mill) -> None:
+    """It believes in shards that no new worker knows, until it reads the registry again."""
+    node = mill.start("--threads", 2)
+    producer = Broker(mill.broker.connection, prefix=mill.prefix, lease_ms=mill.broker.lease_ms)
+    producer.queue("default")
+    producer.reshard("default", 4)
+    node.kill()
+    copier.box.restart()
+    mill.start("--threads", 2)
+    jobs = [mill.job("grind") for _ in range(20)]
+    producer.queue("default").schedule_many(jobs)
+    producer.layout_seconds = 0.0
+    last = mill.job("grind")
+    producer.queue("default").schedule(last)
+    mill.wait_ended([job.id for job in (*jobs, last)])

@@ -52,6 +52,16 @@ def test_a_shard_that_lost_its_data_has_another_birth(stage: Stage) -> None:
     assert stage.queue.tick(0).born not in (born, b"")
 
 
+def test_jobs_of_a_shard_that_lost_its_meta_alone_are_found_by_the_next_look(stage: Stage) -> None:
+    for ident, priority in (("a", 0), ("b", 4), ("c", 7)):
+        stage.put(ident, priority=priority)
+    stage.broker.client.delete(stage.key("meta"))
+    stage.wait(0)
+    assert stage.take() == []
+    assert stage.queue.tick(0).next_due_ms is not None
+    assert [job.id for job in stage.take()] == ["a", "b", "c"]
+
+
 def test_a_server_that_got_the_data_of_another_one_counts_as_another_run(
     redis_factory: Callable[..., RedisBox],
 ) -> None:

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Check a shard for the dispatcher: wake a consumer when due work waits, and return when to check again. Starts the
--- reaper hold after a restart of Redis or a failover (another run) or when the caller noticed an outage. Deletes old requests, and
--- morgue records that are too many or too old.
+-- reaper hold after a restart of Redis or a failover (another run), or when the caller noticed an outage. Deletes old
+-- requests, and morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
 -- Returns '<dddBBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
 --         leases ran out, 1 = reaper hold, 1 = jobs wait for quarantine or are parked;
@@ -9,8 +9,8 @@
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
 -- include keys clock begin sweep window marks body bytes due wake payload grave
--- What is lost when a replica takes over shows in the second part even if both servers have changed their roles twice since
--- the last look: each promotion has a new one.
+-- Each replica that takes over gets a new second part. So a loss shows even if both servers have changed their roles twice
+-- since the last look.
 local function info(section, name)
   return string.match(redis.call('INFO', section), name .. ':(%w+)') or ''
 end
@@ -28,6 +28,11 @@ local born = redis.call('HGET', META, 'born')
 if not born and not ended then
   born = request
   redis.call('HSET', META, 'born', born)
+  for class, key in pairs(DUE) do -- if only META was lost, jobs wait in classes that nobody would look at
+    if redis.call('EXISTS', key) == 1 then
+      use_class(class)
+    end
+  end
 end
 sweep(redis.call('LLEN', WINDOW), 250)
 trim_graves(250)
