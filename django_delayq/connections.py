@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -98,6 +99,8 @@ class DjangoBroker(Broker):
 
         For an existing queue the values in Redis win, except for limits that the settings define.
         """
+        if self.is_open(name):
+            return self._queues[name]
         if name in self._limited and (known := self._believed(name)) is not None:
             return known
         entry = conf().queue(name)
@@ -108,7 +111,9 @@ class DjangoBroker(Broker):
     def is_open(self, name: str) -> bool:
         """Return True if :meth:`queue` returns the queue without a call to Redis."""
         known = self._queues.get(name)
-        return known is not None and not known.deleted and self._is_fresh(known) and name in self._limited
+        if known is None or known.deleted or name not in self._limited:
+            return False
+        return time.monotonic() < known.read_at + self.layout_seconds
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""

@@ -63,7 +63,7 @@ class QueueRegistry:
         queue = self._queues.get(name)
         if queue is None or queue.deleted:
             return None
-        if not self._is_fresh(queue):
+        if time.monotonic() >= queue.read_at + self.layout_seconds:
             before, queue.read_at = queue.read_at, time.monotonic()  # of many threads, one reads it
             try:
                 if self.read_layout(name)[1] is None:
@@ -72,9 +72,6 @@ class QueueRegistry:
                 queue.read_at = before
                 raise
         return None if queue.deleted else queue
-
-    def _is_fresh(self, queue: Queue) -> bool:
-        return time.monotonic() < queue.read_at + self.layout_seconds
 
     def known_queue(self, name: str) -> Queue | None:
         """Return the queue of this name if the deployment has it now; never create it."""
