@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
+from ..core.workers import is_alive
 from .attempt import NEVER
 from .changes import Changes, What
+from .reaper import SILENT_MS
 from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ _SLOW: Final = 10.0
 _OF_A_LEASE: Final = 0.95
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
-_FORGET_AFTER_MS: Final = 60_000
 #: seconds between two checks for old epochs
 CARE: Final = 30.0
 
@@ -214,7 +215,7 @@ class ShardPoller:
 
 
 class WorkerPruning:
-    """Duty that removes workers from the registry that have not announced themselves for a minute."""
+    """Duty that removes dead workers from the registry: silent for a minute, and for three of their heartbeats."""
 
     def __init__(self, broker: Broker, own: str) -> None:
         self._broker = broker
@@ -222,12 +223,11 @@ class WorkerPruning:
 
     def run(self) -> float:
         """Remove them. Once a minute is enough for a list that only people read."""
-        workers = self._broker.workers()
-        if len(workers) > 1 or (workers and workers[0]["name"] != self._own):
-            now_ms = self._broker.now_ms()
-            for worker in workers:
-                if worker["name"] != self._own and now_ms - worker["seen_ms"] > _FORGET_AFTER_MS:
-                    self._broker.forget(worker["name"])
+        others = [worker for worker in self._broker.workers() if worker["name"] != self._own]
+        now_ms = self._broker.now_ms() if others else 0.0
+        for worker in others:
+            if not is_alive(worker, now_ms, least_ms=SILENT_MS):
+                self._broker.forget(worker["name"])
         return 60.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -160,6 +161,16 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     WorkerPruning(broker, "own").run()
     assert broker.workers() == []
     assert not broker.client.exists(f"{{{broker.prefix}}}:commands")
+
+
+def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker: Broker) -> None:
+    slow = json.dumps({"heartbeat_ms": 40_000})
+    broker.announce("slow", {})
+    broker.tell_worker("slow", "stop")
+    broker.client.hset(f"{{{broker.prefix}}}:workers", "slow", f"{broker.now_ms() - 90_000:.0f}:{slow}")
+    WorkerPruning(broker, "own").run()
+    assert [worker["name"] for worker in broker.workers()] == ["slow"]
+    assert [command.word for command in broker.announce("slow", {}).commands] == ["stop"]
 
 
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
