@@ -99,7 +99,7 @@ class JobParts:
             consumer.join(1.0)
         if ending.exit_code == EXIT_OK:
             ending.exit_code = exit_code_of(consumer)
-        clean = self.slots.close(0.2 if not consumer.held else 0.0)
+        clean = self.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()
         return clean

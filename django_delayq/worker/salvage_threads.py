@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
+from .loop import join_threads
 from .salvage import Salvage
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ class SalvageThreads:
 
     def join(self, seconds: float) -> None:
         """Wait up to this long for all threads."""
-        until = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        join_threads(self._threads, seconds)
 
     def _settle(self, name: str, salvage: Salvage) -> None:
         """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""

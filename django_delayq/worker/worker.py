@@ -25,7 +25,7 @@ from .ending import Ending
 from .heartbeat import Heartbeat
 from .hooks import Hooks
 from .job_parts import JobParts
-from .loop import Duty, Loop
+from .loop import Duty, Loop, close_loops
 from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
 from .redis_health import RedisHealth
@@ -279,8 +279,7 @@ class Worker:
         # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
         if self._jobs is not None:
             self._jobs.stop_listening()
-        for loop in self._loops:
-            loop.close()
+        close_loops(self._loops)
         clean = self._jobs is None or self._jobs.close()
         self.ending.cancel_warning()
         if self._heartbeat is not None:

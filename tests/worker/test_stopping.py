@@ -273,6 +273,30 @@ def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
         assert time.monotonic() - begin < 1.5
 
 
+class Stuck:
+    """A duty that does not come back from its turn until it is released."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def run(self) -> float:
+        self.begun.set()
+        self.released.wait(DEADLINE)
+        return 60.0
+
+
+def test_duties_that_hang_delay_the_end_together_and_not_one_after_another(broker: Broker) -> None:
+    duties = {f"stuck-{number}": Stuck() for number in range(5)}
+    with working(broker, Registry(), always=duties) as worker:
+        assert all(duty.begun.wait(DEADLINE) for duty in duties.values())
+        begin = time.monotonic()
+        assert worker.stop()
+        seconds = time.monotonic() - begin
+        for duty in duties.values():
+            duty.released.set()
+        assert seconds < 6
+
+
 def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> None:
     ran: list[int] = []
     for n in range(5):
