@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
+from ..core.workers import choices_of
 from .loop import join_threads
 from .salvage import Salvage
+from .scope import Scope
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -25,14 +27,21 @@ class SalvageThreads:
     """Threads that settle the jobs of dead children, so that a listener that hangs delays no other child.
 
     Args:
+        program: name under which the queues are stored that operators added to the children.
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
 
     def __init__(
-        self, broker: Callable[[], Broker], config: WorkerConfig, orphans: Orphans, expect: Callable[[float], None]
+        self,
+        broker: Callable[[], Broker],
+        config: WorkerConfig,
+        program: str,
+        orphans: Orphans,
+        expect: Callable[[float], None],
     ) -> None:
         self._broker = broker
         self._config = config
+        self._program = program
         self._orphans = orphans
         self._expect = expect
         self._threads: list[threading.Thread] = []
@@ -50,11 +59,13 @@ class SalvageThreads:
 
     def _settle(self, name: str, salvage: Salvage) -> None:
         """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""
-        pause, config = Backoff(), self._config
+        pause = Backoff()
         while True:
             try:
                 broker = self._broker()
-                salvage.run(broker.served(config.queues, every=config.all_queues, awaited=config.awaited))
+                scope = Scope(broker, self._config)
+                scope.refresh(choices_of(broker, self._program))
+                salvage.run(scope.queues)
                 broker.forget(name)
                 broker.tally.flush()
                 return

@@ -66,7 +66,9 @@ class Supervisor:
         self._reload_on = reload_on
         self._base = config.name or new_name()
         self._starter = ChildStarter(command, self._base, config.threads)
-        self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
+        self._salvage = SalvageThreads(
+            broker, config, self._starter.program, Orphans(registry, hooks, self._base), self._expect
+        )
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         self._suspects = Suspects()
