@@ -48,7 +48,7 @@ def decide(
             continue
         run_ms = max(0, int((died_at - mark.started) * 1000))
         started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
-        if mark.timed_out or (not planned and mark.limit_at < died_at):
+        if mark.timed_out or (not (planned or mark.ended) and mark.limit_at < died_at):
             settlements.append(crash.overran(job, policy, started_ms, run_ms))
         elif planned:
             settlements.append(_give_back(job, policy, f"interrupted: {why}", began=True))

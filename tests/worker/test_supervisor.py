@@ -274,3 +274,9 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
         ("release", "released"),
     ]
     assert crashed[0].run_ms == 8000
+
+
+def test_a_run_that_had_ended_before_its_process_died_did_not_exceed_its_limit() -> None:
+    mark = Mark("default", 0, "job-1", 7, 1.0, 5.0, timed_out=False, ended=True)
+    (settlement,) = decide([make_job()], [mark], registry_of(), "died of signal 9", planned=False, died_at=9.0)
+    assert settlement.outcome == "crashed"
