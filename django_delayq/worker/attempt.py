@@ -135,6 +135,16 @@ class Attempt:
         """Return True if the job was acked before its handler began."""
         return self.deadline == NEVER
 
+    def renewed(self, answer: str, until: float) -> None:
+        """Record the reply to a renewal of the lease, which lasts until then: "held", "stopping" or "lost"."""
+        if self.acked:
+            return  # acked since the call: it has no lease any more, so it cannot have lost it
+        if answer == "lost":
+            self.lost = True  # also the reply for a job that was settled a moment ago, whose flags nothing reads
+        else:
+            self.deadline = max(self.deadline, until)
+        self.should_stop = self.should_stop or answer != "held"
+
     def __repr__(self) -> str:
         return f"<Attempt {self.job.queue}/{self.job.id} task={self.job.task}>"
 

@@ -154,7 +154,7 @@ class Workload:
         started = {(job.id, job.token) for job in jobs}
         answers = self._settler.call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [])
         for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
-            attempt.lost, attempt.should_stop = answer == "lost", answer != "held"
+            attempt.renewed(answer, attempt.deadline)
 
     def give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""
