@@ -48,7 +48,7 @@ class Workload:
     ) -> None:
         #: when an attempt was last collected (monotonic)
         self.busy_at = time.monotonic()
-        #: attempts that cannot be ended
+        #: attempts that cannot be ended; the timeout monitor adds them
         self.stuck: set[Attempt] = set()
         self._max_jobs = config.max_jobs
         self._prefetch = config.prefetch_ms / 1000
@@ -72,7 +72,7 @@ class Workload:
     @property
     def holds_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        return self._held <= sum(len(attempt.parts) for attempt in self.stuck if not attempt.ended)
+        return self._held <= sum(len(attempt.parts) for attempt in list(self.stuck) if not attempt.ended)
 
     @property
     def left_to_take(self) -> int | None:
