@@ -15,7 +15,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, Worker, WorkerConfig
+from django_delayq.worker.config import WorkerConfig
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.worker import Worker
 from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.pace import Pace

@@ -14,7 +14,8 @@ from django_delayq.core.records.keys import depth_claim_key
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settlement import ack
-from django_delayq.worker import Hooks, dispatcher, heartbeat, reaper, rest, wake_listener
+from django_delayq.worker import dispatcher, heartbeat, reaper, rest, wake_listener
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.duties import dispatcher_duties

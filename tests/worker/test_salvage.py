@@ -12,7 +12,7 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry
-from django_delayq.worker import Hooks
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.salvage import Salvage

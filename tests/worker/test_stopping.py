@@ -14,7 +14,8 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Release
 from django_delayq.core.task import Registry, Task
-from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, current_job
+from django_delayq.worker.child import EXIT_RECYCLE, EXIT_STUCK
+from django_delayq.worker.current import current_job
 from django_delayq.worker.ending import Ending
 
 from .support import (

@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.worker import current_job
+from django_delayq.worker.current import current_job
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.current import CurrentJob
 
