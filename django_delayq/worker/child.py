@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from .scoreboard import Scoreboard
@@ -52,16 +52,7 @@ class ChildSpec:
 
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
-        values = {
-            "name": self.name,
-            "index": self.index,
-            "board": self.board_fd,
-            "slots": self.slots,
-            "parent": self.parent,
-            "quarantine": self.quarantine,
-            "program": self.program,
-        }
-        return {**os.environ, VARIABLE: json.dumps(values)}
+        return {**os.environ, VARIABLE: json.dumps(asdict(self))}
 
 
 def child_spec() -> ChildSpec | None:
@@ -72,8 +63,7 @@ def child_spec() -> ChildSpec | None:
     text = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
     if text is None:
         return None
-    words = json.loads(text)
-    return ChildSpec(board_fd=words.pop("board"), **words)
+    return ChildSpec(**json.loads(text))
 
 
 def adopt(spec: ChildSpec) -> Scoreboard:
