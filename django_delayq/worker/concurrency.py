@@ -60,7 +60,7 @@ class Limit:
         return min(self.local_room, permitted)
 
 
-class Limits:
+class ConcurrencyLimits:
     """All limits of one process. Belongs to the fetch loop's thread, except :meth:`renew`."""
 
     def __init__(

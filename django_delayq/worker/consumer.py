@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.redis.faults import Backoff
 from .attempt import NEVER, Attempt
 from .changes import Changes
-from .concurrency import Limits
+from .concurrency import ConcurrencyLimits
 from .config import WorkerConfig
 from .orphaned_leases import OrphanedLeases
 from .readiness import ReadinessGate
@@ -89,7 +89,7 @@ class Consumer:
         self._lease = lease
         self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
         #: limits of how many jobs of a task or a queue run at the same time
-        self.limits = Limits(registry, config.concurrency, name, selector)
+        self.limits = ConcurrencyLimits(registry, config.concurrency, name, selector)
         self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
         self._workload = Workload(
             config,

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
 from .loop import join_threads
-from .salvage import Salvage
+from .salvage import Death, Salvage
 from .scope import Scope
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from .config import WorkerConfig
     from .orphans import Orphans
-    from .scoreboard import Mark
 
 logger: Final = logging.getLogger("django_delayq.worker.supervisor")
 
@@ -46,10 +45,10 @@ class SalvageThreads:
         self._expect = expect
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, marks: Sequence[Mark], why: str, *, planned: bool, died_at: float) -> None:
-        """Start a thread for one dead child. See :class:`~.salvage.Salvage`."""
-        salvage = Salvage(name, marks, self._orphans, why, planned=planned, died_at=died_at, expect=self._expect)
-        thread = threading.Thread(target=self._settle, args=(name, salvage), name="delayq-salvage", daemon=True)
+    def start(self, death: Death) -> None:
+        """Start a thread for one dead child."""
+        salvage = Salvage(death, self._orphans, self._expect)
+        thread = threading.Thread(target=self._settle, args=(death.worker, salvage), name="delayq-salvage", daemon=True)
         self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         thread.start()
 

@@ -22,6 +22,7 @@ from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
+from .salvage import Death
 from .salvage_threads import SalvageThreads
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .signs_of_life import SignsOfLife
@@ -266,10 +267,10 @@ class Supervisor:
         place.plan_restart(child, now, expected=expected)
         if place.quarantine and (code != EXIT_DRY or board.called):
             self._suspects.expect(place.start_at)  # more jobs may wait than it held
-        marks, served = board.marks(), bool(board.ready)
+        death, served = Death(child.name, why, board.records(), now, planned), bool(board.ready)
         board.close()
         if served:
-            self._salvage.start(child.name, marks, why, planned=planned, died_at=now)
+            self._salvage.start(death)
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""

@@ -9,7 +9,7 @@ from ..core.job import UNCLEAR
 from . import unbegun
 from .attempt import Attempt, trusted
 from .batch import Batcher
-from .concurrency import Limits
+from .concurrency import ConcurrencyLimits
 from .config import WorkerConfig
 from .policy import policy_of
 from .readiness import ReadinessGate
@@ -40,7 +40,7 @@ class Workload:
         config: WorkerConfig,
         slots: Slots,
         settler: Settler,
-        limits: Limits,
+        limits: ConcurrencyLimits,
         readiness: ReadinessGate,
         registry: Registry,
         lease: float,
