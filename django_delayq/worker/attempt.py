@@ -119,11 +119,6 @@ class Attempt:
         return self.members or (self,)
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        """Jobs of the attempt: one, or those of all members of the batch."""
-        return tuple([part.job for part in self.members]) or (self.job,)
-
-    @property
     def live(self) -> tuple[Attempt, ...]:
         """Parts that are not settled yet; the handler gets their arguments."""
         if not self.members:  # the usual case, quickly
