@@ -11,50 +11,35 @@ from .reaper import LeaseReaper
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
-    from ..core.task import Registry
-    from .changes import Changes
-    from .config import WorkerConfig
-    from .hooks import Hooks
     from .loop import Duty
-    from .redis_health import RedisHealth
+    from .process import Process
     from .scope import Scope
     from .shard_selector import ShardSelector
 
 
-def dispatcher_duties(
-    broker: Broker,
-    registry: Registry,
-    config: WorkerConfig,
-    hooks: Hooks,
-    *,
-    name: str,
-    scope: Scope,
-    health: RedisHealth,
-    selector: ShardSelector | None,
-    changes: Changes,
-) -> dict[str, Duty]:
+def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
     """Return the duties of a dispatcher that need no Django, by name.
 
     ``selector`` is that of the consumer in this process, if there is one.
     """
-    reaper = LeaseReaper(Orphans(registry, hooks, name))
+    broker, name = process.broker, process.name
+    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name))
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(
             lambda: scope.queues,
-            broker.lease_ms / 1000,
-            config.heartbeat,
-            health,
+            process.lease,
+            process.config.heartbeat,
+            process.health,
             selector,
             reaper=reaper,
-            changes=changes,
+            changes=process.changes,
         ),
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),
         "depth-sampler": DepthSampler(broker, name),
         "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
     }
-    ticker = RecurringTicker(broker, registry, config.timezone)
+    ticker = RecurringTicker(broker, process.registry, process.config.timezone)
     if ticker.works:
         duties["recurring-ticker"] = ticker
     return duties

@@ -11,10 +11,10 @@ from ..core.redis.faults import Fault, classify
 from .attempt import Attempt, trusted
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
     from ..core.workers import AnnouncementReply
     from .commands import WorkerCommands
     from .consumer import Consumer
+    from .process import Process
     from .shard_selector import Source
     from .slots import Slots
 
@@ -38,25 +38,23 @@ class Heartbeat:
 
     def __init__(
         self,
-        broker: Broker,
-        name: str,
-        rest: float,
+        process: Process,
         describe: Callable[[], dict[str, Any]],
         consumer: Consumer | None,
         slots: Slots | None,
         announced: Callable[[AnnouncementReply], None],
         commands: WorkerCommands,
     ) -> None:
-        self._broker = broker
-        self._name = name
-        self._rest = rest
+        self._broker = process.broker
+        self._name = process.name
+        self._rest = process.config.heartbeat
         self._describe = describe
         self._consumer = consumer
         self._slots = slots
         self._announced = announced
         self._commands = commands
         self._tasks_at = 0.0
-        self._trust = trusted(broker.lease_ms / 1000)
+        self._trust = trusted(process.lease)
 
     def run(self) -> float:
         """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""

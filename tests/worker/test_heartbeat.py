@@ -19,6 +19,8 @@ from django_delayq.worker.pace import Pace
 from django_delayq.worker.policy import Policy
 from django_delayq.worker.shard_selector import Source
 
+from .support import config, make_process
+
 #: seconds by which a lease was shorter before it was renewed
 AGE = 5.0
 
@@ -38,7 +40,8 @@ def beat(broker: Broker, attempts: list[Attempt], *, rest: float = 5.0) -> float
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
     consumer: Any = SimpleNamespace(held=attempts, tasks=None, limits=SimpleNamespace(renew=lambda: None))
     words = WorkerCommands(broker, "w", lambda word: None)
-    return Heartbeat(broker, "w", rest, dict, consumer, None, lambda reply: None, words).run()
+    process = make_process(broker, settings=config(heartbeat=rest))
+    return Heartbeat(process, dict, consumer, None, lambda reply: None, words).run()
 
 
 def slow(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from .support import (
     config,
     eventually,
     make_attempt,
+    make_process,
     places,
     put,
     registry_named,
@@ -152,7 +153,7 @@ class RecordingConsumer:
 
 def ending_of(consumer: Any) -> Ending:
     """The end of a process with this fetch loop."""
-    ending = Ending("w", config(), None, None, lambda: None)
+    ending = Ending(make_process(), None, lambda: None)
     ending.consumer = consumer
     return ending
 
