@@ -18,7 +18,6 @@ from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
     from ..core.replies import Which
-    from .consumer import Consumer
 
 VARIABLE: Final = "DELAYQ_CHILD"
 
@@ -87,11 +86,6 @@ def served_by(child_spec: ChildSpec | None) -> Which:
     if child_spec is None:
         return "all"
     return "quarantined" if child_spec.quarantine else "others"
-
-
-def exit_code_of(consumer: Consumer) -> int:
-    """Return the exit code of a process whose consumer has ended by itself or by order."""
-    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK
 
 
 def reap_adopted(own: set[int]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from .attempt import NEVER, Attempt
+from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
 from .orphaned_leases import OrphanedLeases
 from .process import Process
@@ -56,10 +57,8 @@ class Consumer:
     ) -> None:
         #: the loop is over
         self.finished = threading.Event()
-        #: ``max_jobs`` jobs were taken
-        self.reached_max_jobs = False
-        #: the loop stopped because no job waits for quarantine
-        self.found_no_jobs = False
+        #: exit code of the process, which says why the loop ended by itself
+        self.exit_code = EXIT_OK
         self._process = process
         self._selector = selector
         self._slots = slots
@@ -210,7 +209,7 @@ class Consumer:
         if batch.jobs:
             self._workload.accept(source, batch, sent_at, now)
             if self._workload.left_to_take == 0:
-                self.reached_max_jobs = self._stopping = True
+                self._stopping, self.exit_code = True, EXIT_RECYCLE
         if self.limits.exist:
             self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
 
@@ -265,5 +264,5 @@ class Consumer:
         if self._process.board is not None and self._process.board.take_call():
             self._selector.check_all()
         elif now >= self._workload.busy_at + QUARANTINE_IDLE:
-            self.found_no_jobs = self._stopping = True
+            self._stopping, self.exit_code = True, EXIT_DRY
         return now + _RECHECK_SECONDS

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .child import EXIT_OK, exit_code_of
+from .child import EXIT_OK
 from .consumer import Consumer
 from .eventloop import EventLoop
 from .execution import Execution
@@ -70,7 +70,7 @@ class JobParts:
             consumer.halt()
             consumer.join(1.0)
         if ending.exit_code == EXIT_OK:
-            ending.exit_code = exit_code_of(consumer)
+            ending.exit_code = consumer.exit_code
         clean = self.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()

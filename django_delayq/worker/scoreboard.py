@@ -1,6 +1,6 @@
 """Scoreboard: shared memory where a child records its running jobs, readable by the supervisor after a ``kill -9``.
 
-Layout: a header (``<ddBBB``: stamp, ready since, leaving, requested end, call; at 24 ``<d``: overdue at), then of each
+Layout: a header (stamp f64, ready since f64, leaving u8, requested end u8, call u8; at 24 overdue at f64), then of each
 slot:
 
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |

@@ -7,7 +7,6 @@ that hangs delays no other.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -47,7 +46,7 @@ class Supervisor:
     Args:
         command: the command line of a child; the rest is passed through its environment (:mod:`.child`).
         config: the configuration of the program.
-        broker: called when Redis is first needed, that is when a child died.
+        broker: returns the broker; not called before the first child runs.
         registry: the policies that decide over the jobs of dead children.
         reload_on: further signals that end all children gracefully and start new ones (e.g. SIGHUP).
         hooks: listeners to the ends of jobs whose process died.
@@ -156,8 +155,7 @@ class Supervisor:
     def _send_signal(self, number: int) -> None:
         for child in self._children():
             child.stop_sent = child.stop_sent or number == signal.SIGTERM
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(number)
+            child.process.send_signal(number)
 
     @property
     def _all_places(self) -> list[Place]:
