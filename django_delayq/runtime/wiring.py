@@ -23,6 +23,7 @@ from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf, mask
 from ..settings.loading import load_function
+from ..worker.attempt_log import AttemptLog
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
 from ..worker.config import WorkerConfig
@@ -30,7 +31,6 @@ from ..worker.hooks import Hooks
 from ..worker.middleware import Middleware
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker
-from ..worker.attempt_log import AttemptLog
 from . import bookkeeping, shard_order, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")

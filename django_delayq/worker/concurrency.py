@@ -69,7 +69,9 @@ class ConcurrencyLimits:
         self._selector = selector
         self._known: Mapping[str, object] = {}
         self._of_tasks: dict[str, Limit] = {}
-        self._of_queues = {name: Limit(f"queue:{name}", concurrency) for name, concurrency in process.config.concurrency.items()}
+        self._of_queues = {
+            name: Limit(f"queue:{name}", concurrency) for name, concurrency in process.config.concurrency.items()
+        }
         #: limits of tasks, each once
         self._tasks: tuple[Limit, ...] = ()
         #: limits of which this process may have more permits than it needs

@@ -36,9 +36,7 @@ class JobParts:
     ) -> None:
         self._ending = ending
         self._event_loop = EventLoop()
-        execution = Execution(
-            process.registry, process.hooks, middlewares, board=process.board, loop=self._event_loop
-        )
+        execution = Execution(process.registry, process.hooks, middlewares, board=process.board, loop=self._event_loop)
         execution.unknown = UnknownTasks(process.broker.knows_task)
         self.slots = Slots(process.config.threads, execution, process.hooks, selector.attempt_ended)
         self.timeout_monitor = execution.timeout_monitor = TimeoutMonitor(

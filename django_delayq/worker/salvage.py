@@ -58,7 +58,9 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry) -> list[Settle
         elif death.planned:
             settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
         else:
-            settlements.append(crash.crashed(job, policy, death.why, beside=beside, started_ms=started_ms, run_ms=run_ms))
+            settlements.append(
+                crash.crashed(job, policy, death.why, beside=beside, started_ms=started_ms, run_ms=run_ms)
+            )
     return settlements
 
 
@@ -86,9 +88,7 @@ class Salvage:
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
 
-    def __init__(
-        self, death: Death, orphans: Orphans, expect: Callable[[float], None] = lambda seconds: None
-    ) -> None:
+    def __init__(self, death: Death, orphans: Orphans, expect: Callable[[float], None] = lambda seconds: None) -> None:
         self._death = death
         self._orphans = orphans
         self._expect = expect

@@ -242,5 +242,7 @@ class Scoreboard:
                 self._map[at : at + _DIGEST_BYTES]
                 for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
             )
-            records.append(SlotRecord(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others))
+            records.append(
+                SlotRecord(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others)
+            )
         return records

@@ -30,8 +30,7 @@ _WORK_PER_SLOT_SECONDS: Final = 0.002
 
 
 class Workload:
-    """Jobs between the reply and the settler, and how many more may be reserved. For the thread of the fetch loop.
-"""
+    """Jobs between the reply and the settler, and how many more may be reserved. For the thread of the fetch loop."""
 
     def __init__(
         self,

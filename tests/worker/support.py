@@ -15,16 +15,16 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.config import WorkerConfig
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.worker import Worker
 from django_delayq.worker.attempt import Attempt, BatchAttempt
-from django_delayq.worker.execution import Execution
 from django_delayq.worker.changes import Changes
+from django_delayq.worker.config import WorkerConfig
+from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.process import Process
 from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.shard_selector import Source
+from django_delayq.worker.worker import Worker
 
 DEADLINE = 15.0
 #: calls by clients: scripts and waits

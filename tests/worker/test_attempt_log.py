@@ -13,8 +13,8 @@ import pytest
 from django_delayq.core.errors import Bury, Release, Retry
 from django_delayq.logs import JsonFormatter
 from django_delayq.masking import Mask
-from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.attempt_log import AttemptLog
+from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_job
 

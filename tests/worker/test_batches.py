@@ -12,11 +12,11 @@ from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, R
 from django_delayq.core.job import Job, Payload
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.current import current_job
-from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.batch import Batcher
+from django_delayq.worker.current import current_job
 from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
 
 from .support import (
     execute_batch,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.scoreboard import SlotRecord, Scoreboard, place_of
+from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, place_of
 
 from .support import make_attempt, make_job
 

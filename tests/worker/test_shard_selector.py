@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 
