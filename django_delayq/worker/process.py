@@ -1,4 +1,4 @@
-"""What the parts of a worker process share."""
+"""Identity, configuration and shared objects of a worker process, for its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One worker process: who it is, what it works with, and what its parts report to."""
+    """Worker process as its parts see it."""
 
     #: name in the registry of workers and on leases
     name: str
