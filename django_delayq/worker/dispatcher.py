@@ -1,4 +1,4 @@
-"""Dispatcher: housekeeping of shards.
+"""Dispatcher: the duties by which a worker process keeps the queues in order.
 
 It wakes other consumers when a job falls due and this process's own consumer did not reserve it, reaps expired leases
 and removes dead workers from the registry. Several dispatchers may run at once: each of their changes is one guarded
@@ -17,14 +17,19 @@ from ..core.records import layout as layouts
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .changes import Changes, What
-from .reaper import SILENT_MS
+from .depth_sampler import DepthSampler
+from .orphans import Orphans
+from .reaper import SILENT_MS, LeaseReaper
+from .recurring import RecurringTicker
 from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
     from ..core.replies import Tick
-    from .reaper import LeaseReaper
+    from .loop import Duty
+    from .process import Process
+    from .scope import Scope
     from .shard_selector import ShardSelector
 
 logger = logging.getLogger(__name__)
@@ -246,3 +251,31 @@ class EpochCleanup:
             if len(queue.epochs) > 1:
                 self._broker.epochs.retire(queue.name)
         return CARE
+
+
+def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
+    """Return the duties of a dispatcher that need no Django, by name.
+
+    ``selector`` is that of the consumer in this process, if there is one.
+    """
+    broker, name = process.broker, process.name
+    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name))
+    duties: dict[str, Duty] = {
+        "shard-poller": ShardPoller(
+            lambda: scope.queues,
+            process.lease,
+            process.config.heartbeat,
+            process.health,
+            selector,
+            reaper=reaper,
+            changes=process.changes,
+        ),
+        "reaper": reaper,
+        "worker-pruning": WorkerPruning(broker, name),
+        "depth-sampler": DepthSampler(broker, name),
+        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
+    }
+    ticker = RecurringTicker(broker, process.registry, process.config.timezone)
+    if ticker.works:
+        duties["recurring-ticker"] = ticker
+    return duties

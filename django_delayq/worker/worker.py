@@ -19,7 +19,7 @@ from .child import ChildSpec, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
-from .duties import dispatcher_duties
+from .dispatcher import dispatcher_duties
 from .end_hooks import EndHooks
 from .ending import Ending
 from .heartbeat import Heartbeat

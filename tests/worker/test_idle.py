@@ -16,7 +16,7 @@ from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settlement import ack
 from django_delayq.worker import dispatcher, heartbeat, reaper, rest, wake_listener
 from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.duties import dispatcher_duties
+from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import Duty
 from django_delayq.worker.rest import SafetyCheck
