@@ -159,6 +159,17 @@ def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:
     assert frames[0].startswith("  File ") and all(line.startswith("  ") for line in frames)
 
 
+def test_a_verdict_that_hides_its_cause_has_a_line_without_a_traceback(lines: Lines) -> None:
+    def work() -> None:
+        try:
+            fail()
+        except ValueError:
+            raise Bury("wrong address") from None
+
+    execute(work)
+    assert lines.text.count("\n") == 1
+
+
 def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:
     lines.handler.setFormatter(JsonFormatter())
     execute(fail, max_attempts=1)
