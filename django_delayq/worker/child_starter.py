@@ -34,12 +34,20 @@ class ChildStarter:
         self._started = 0
 
     def start(self, place: Place) -> Child:
-        """Start a child for this place."""
+        """Start a child for this place.
+
+        Raises:
+            OSError: the system has no process for it.
+        """
         self._started += 1
         slots = 1 if place.quarantine else self._threads
         board = Scoreboard.create(slots)
         name = f"{self._base}.{self._started}"
         spec = ChildSpec(name, place.index, board.fd, slots, os.getpid(), place.quarantine, self.program)
-        process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
+        try:
+            process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
+        except OSError:
+            board.close()
+            raise
         logger.info("child %s started%s: pid %d", name, " for quarantine" if place.quarantine else "", process.pid)
         return Child(place.index, name, process, board, time.monotonic())

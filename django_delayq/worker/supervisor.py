@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 #: seconds that a child gets beyond the grace period before it is killed
 _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
+_START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
 
 
@@ -188,7 +189,17 @@ class Supervisor:
             return
         for place in self._places:
             if place.child is None and place.start_at <= now:
-                place.child = self._starter.start(place)
+                self._start(place, now)
+
+    def _start(self, place: Place, now: float) -> bool:
+        """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
+        try:
+            place.child = self._starter.start(place)
+        except OSError as error:
+            logger.error("no process can be started now, which is retried in %.0f s: %s", _START_RETRY_SECONDS, error)
+            place.start_at = now + _START_RETRY_SECONDS
+            return False
+        return True
 
     def _serve_quarantine(self, now: float) -> None:
         """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
@@ -203,9 +214,8 @@ class Supervisor:
         free = [place for place in self._quarantine if place.child is None]
         if not idle and free:
             place = min(free, key=lambda place: place.start_at)
-            if place.start_at > now:
+            if place.start_at > now or not self._start(place, now):
                 return
-            place.child = self._starter.start(place)
         for child in idle:
             child.board.call()
         self._suspects.served(now)  # if all are busy, each checks again after its job
