@@ -275,7 +275,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
         "depth-sampler": DepthSampler(broker, name),
         "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
     }
-    ticker = RecurringTicker(broker, process.registry, process.config.timezone)
+    ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
     if ticker.works:
         duties["recurring-ticker"] = ticker
     return duties

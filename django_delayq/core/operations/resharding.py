@@ -37,7 +37,7 @@ HEAD_START: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EpochProgress:
     """State of one epoch of a queue: the present one (``open``), an old one, or the next one (no counts yet)."""
 
     epoch: int
@@ -46,7 +46,7 @@ class Progress:
     counts: Counts
 
 
-class Epochs:
+class EpochChanges:
     """Changes of the layouts of a broker's queues."""
 
     def __init__(self, broker: Broker) -> None:
@@ -85,7 +85,7 @@ class Epochs:
                 return True
             # A job was scheduled between the check and the closing, so the queue continued in a new epoch.
 
-    def progress(self, name: str) -> list[Progress]:
+    def progress(self, name: str) -> list[EpochProgress]:
         """Return the state of every epoch of a queue, the oldest first; an empty list if there is no such queue."""
         queue = self._broker.known_queue(name)
         if queue is None:
@@ -93,12 +93,14 @@ class Epochs:
         present = queue.epochs[-1][0]
         count = self._broker.inspector.count_shards
         rows = [
-            Progress(epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards)))
+            EpochProgress(
+                epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards))
+            )
             for epoch, shards in queue.epochs
         ]
         if "next" in queue.layout:
             epoch, shards = queue.layout["next"]
-            rows.append(Progress(epoch, shards, "coming", Counts(name)))
+            rows.append(EpochProgress(epoch, shards, "coming", Counts(name)))
         return rows
 
     # -- for callers -------------------------------------------------------------------------------------------------
@@ -212,9 +214,9 @@ class Epochs:
         is_stored = self._broker.swap_layout(name, stored, layout, producers_paused=producers_paused)
         return layout if is_stored else None
 
-    def close_former(self, queue: Queue) -> None:
-        """Close all but the present epoch again, after Redis lost the closed shards."""
-        EpochShards(self._broker, queue.name).close(queue.epochs[:-1])
+    def close_former(self, name: str, layout: Layout) -> None:
+        """Close all but the present epoch of a layout again, after Redis lost the closed shards."""
+        EpochShards(self._broker, name).close(layouts.epochs_of(layout)[:-1])
 
     def retire(self, name: str) -> list[int]:
         """Remove the old epochs that hold nothing any more; return their numbers.

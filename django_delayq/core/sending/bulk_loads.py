@@ -29,6 +29,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from math import lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
@@ -50,6 +51,8 @@ FORGETTING: Final = "forgetting"
 #: version of the format of chunks and their digests; loads begun with another one cannot be resumed
 FORM: Final = 2
 MAX_ID_BYTES: Final = 200
+#: maximum number of groups of ids that stay together in all epochs
+MAX_GROUPS: Final = 4096
 
 
 class BulkLoadDiffers(InvalidJob):
@@ -99,7 +102,7 @@ def open_load(
 
     Raises:
         InvalidJob: an invalid id or chunk size.
-        RunDiffers: it was opened with another input, queue or chunk size.
+        BulkLoadDiffers: it was opened with another input, queue or chunk size.
     """
     _check(load_id, chunk)
     described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
@@ -132,9 +135,15 @@ def open_load(
 
 def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
     """Return the bulk load of this id; None if there is none."""
+    found = _read(broker, load_id)
+    return None if found is None else found[1]
+
+
+def _read(broker: Broker, load_id: str) -> tuple[bytes, BulkLoad] | None:
+    """Return the record of a load as stored and decoded."""
     with clear_errors():
         stored = broker.client.hget(bulk_loads_key(broker.prefix), load_id)
-    return None if stored is None else _decode(load_id, stored)
+    return None if stored is None else (stored, _decode(load_id, stored))
 
 
 def list_loads(broker: Broker) -> list[BulkLoad]:
@@ -226,6 +235,19 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
     return [load.id for load in old]
 
 
+def groups_of(load: BulkLoad) -> int:
+    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
+
+    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
+    only for the younger epochs, which get most of the jobs.
+    """
+    groups = 1
+    for _, shards in reversed(load.epochs):
+        if lcm(groups, shards) <= MAX_GROUPS:
+            groups = lcm(groups, shards)
+    return groups
+
+
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
     while True:
         queue = broker.queue(name)
@@ -253,13 +275,8 @@ def _differences(stored: BulkLoad, requested: BulkLoad) -> list[str]:
 
 def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
     """Yield the record of a load as stored and decoded, read again at each iteration, for as long as it exists."""
-    while True:
-        with clear_errors():
-            stored = broker.client.hget(bulk_loads_key(broker.prefix), load.id)
-        record = None if stored is None else _decode(load.id, stored)
-        if stored is None or record is None or record.opened_ms != load.opened_ms:
-            return
-        yield stored, record
+    while (found := _read(broker, load.id)) is not None and found[1].opened_ms == load.opened_ms:
+        yield found
 
 
 def _swap(broker: Broker, load_id: str, stored: bytes, changed: BulkLoad | None) -> None:

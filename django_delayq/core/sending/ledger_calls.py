@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -19,8 +18,8 @@ from ..records.keys import MAX_SHARDS, number_of
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply, clear_errors
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
-from .bulk_load_limits import Limits, Throttle, Wait
-from .bulk_loads import OPEN, BulkLoad, read_load
+from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
+from .bulk_loads import OPEN, BulkLoad, groups_of, read_load
 from .ledgers import CLOSED, epochs_of, ledger_key
 from .quotas import RoomSearch
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _LEDGER_CLOSED_LETTER: Final = "X"
 #: maximum number of refused ids that are listed
 MAX_LISTED: Final = 100
-#: maximum number of groups of ids that stay together in all epochs
-MAX_GROUPS: Final = 4096
 
 
 class BulkLoadClosed(DelayQError):
@@ -92,7 +89,7 @@ class LedgerCalls:
         stop: called during waits; true = give up waiting.
     """
 
-    def __init__(self, broker: Broker, load: BulkLoad, limits: Limits, stop: Callable[[], bool]) -> None:
+    def __init__(self, broker: Broker, load: BulkLoad, limits: BulkLoadLimits, stop: Callable[[], bool]) -> None:
         if load.state != OPEN:
             raise BulkLoadClosed(load)
         self._broker = broker
@@ -113,6 +110,8 @@ class LedgerCalls:
         self._ledgers: dict[int, bytes] = {}
         #: code of a task in a shard
         self._codes: dict[tuple[int, bytes], bytes] = {}
+        #: digests of the chunks that are stored, by ledger
+        self.stored: dict[bytes, list[bytes]] = {}
         self.written = Written()
 
     # -- chunks --------------------------------------------------------------------------------------------------------
@@ -204,11 +203,13 @@ class LedgerCalls:
 
     def settle(self, chunk: LoadChunk) -> Iterator[tuple[LoadChunk, list[int]]]:
         """Read the reply of a chunk. Retry the rows that the queue cannot take now; yield those of closed shards."""
-        wait: Wait | None = None
+        wait: BulkLoadWait | None = None
         search = RoomSearch(self.queue)
         while True:
             letters, error = self._read_reply(chunk)
             refused, moved = self._sort_out(chunk, letters)
+            if len(chunk.rows) not in (len(refused), len(moved)):
+                self.stored.setdefault(self._ledgers[chunk.number], []).append(chunk.digest)
             if moved:
                 yield chunk, moved
             if not refused:
@@ -217,7 +218,7 @@ class LedgerCalls:
                 search, wait = RoomSearch(self.queue), None  # there is progress, or a result of an earlier try
                 chunk = self._chunk(chunk.number, chunk.shape, chunk.group, chunk.rows.pick(refused), chunk)
             elif error or FULL_LETTER not in letters or not search.find(chunk.number, len(refused)):
-                search, wait = RoomSearch(self.queue), wait or Wait(self._limits.patience, self._stop)
+                search, wait = RoomSearch(self.queue), wait or BulkLoadWait(self._limits.patience, self._stop)
                 wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
             self._call(chunk, self._broker.scripts.begin)
 
@@ -284,16 +285,3 @@ class LedgerCalls:
                     raise BulkLoadClosed(self._load)
             self._layout, self._epochs = layout, epochs
         return self._epochs
-
-
-def groups_of(load: BulkLoad) -> int:
-    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
-
-    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
-    only for the younger epochs, which get most of the jobs.
-    """
-    groups = 1
-    for _, shards in reversed(load.epochs):
-        if lcm(groups, shards) <= MAX_GROUPS:
-            groups = lcm(groups, shards)
-    return groups
