@@ -94,8 +94,7 @@ class EmbeddedRedis:
     @property
     def pid(self) -> int | None:
         """Process id of the server, or None if no server replies."""
-        number = self._info("process_id")
-        return None if number is None else int(number)
+        return self._info("process_id")
 
     @property
     def running(self) -> bool:
@@ -112,9 +111,9 @@ class EmbeddedRedis:
         secret = folder.password(self.directory)
         return f":{secret}@" if secret else ""
 
-    def _info(self, name: str) -> str | None:
+    def _info(self, name: str) -> int | None:
         match = re.search(rf"{name}:(\d+)".encode(), self._send_command(b"INFO server\r\n"))
-        return match[1].decode() if match else None
+        return int(match[1]) if match else None
 
     def _send_command(self, request: bytes) -> bytes:
         return send_command(self.socket_path, request, folder.password(self.directory))
@@ -246,8 +245,7 @@ class EmbeddedRedis:
 
     def _check_port(self) -> None:
         """Raise Misconfigured for a server that another process started without our port."""
-        listens = self._info("tcp_port")
-        if self.port and listens is not None and int(listens) != self.port:
+        if self.port and self._info("tcp_port") not in (None, self.port):
             raise Misconfigured(
                 f"The embedded Redis in {self.directory} is already running, without port {self.port}. Stop the "
                 f"processes that use it, or leave port= out."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, router
 from django.db.utils import Error as DatabaseError
 
 from .. import hygiene
@@ -39,7 +39,7 @@ UNMIGRATED: Final = 60.0
 #: seconds of rest from which closing the connection pays off
 LONG_REST: Final = 5.0
 #: missing tables that were logged: once, not by each duty
-_told: Final[set[str]] = set()
+_logged: Final[set[str]] = set()
 
 
 def duties(
@@ -136,8 +136,8 @@ class WithDatabase:
         missing = self._missing_tables()
         self.close()
         if missing:
-            if missing not in _told:
-                _told.add(missing)
+            if missing not in _logged:
+                _logged.add(missing)
                 # Projects that use none of it may omit the tables.
                 logger.log(
                     logging.WARNING if declared(conf()) else logging.INFO,
@@ -158,7 +158,8 @@ class WithDatabase:
                 connection = connections[alias]
                 there = set(connection.introspection.table_names())
                 for model in apps.get_app_config("django_delayq").get_models():
-                    if model._meta.managed and model._meta.db_table not in there:
+                    wanted = model._meta.managed and router.allow_migrate_model(alias, model)
+                    if wanted and model._meta.db_table not in there:
                         return f"{model._meta.db_table} ({alias})"
         except DatabaseError:
             pass

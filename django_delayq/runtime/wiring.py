@@ -23,8 +23,14 @@ from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf, mask
 from ..settings.loading import load_function
-from ..worker import Changes, ChildSpec, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 from ..worker.attempt_log import AttemptLog
+from ..worker.changes import Changes
+from ..worker.child import ChildSpec, adopt, leave
+from ..worker.config import WorkerConfig
+from ..worker.hooks import Hooks
+from ..worker.middleware import Middleware
+from ..worker.supervisor import Supervisor
+from ..worker.worker import Worker
 from . import bookkeeping, shard_order, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")

@@ -8,7 +8,7 @@ from django.db import DatabaseError
 
 from ..core.errors import QueueUnavailable
 from ..settings.conf import conf
-from ..worker import Changes
+from ..worker.changes import Changes
 
 if TYPE_CHECKING:
     from ..outbox.claims import Outbox

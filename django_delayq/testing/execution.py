@@ -10,10 +10,10 @@ from asgiref.sync import async_to_sync
 from ..core.task import registry
 from ..runtime import wiring
 from ..settings.conf import Conf
-from ..worker import Hooks
 from ..worker.attempt import Attempt
 from ..worker.eventloop import EventLoop
 from ..worker.execution import Execution
+from ..worker.hooks import Hooks
 
 if TYPE_CHECKING:
     from .faults import Faults

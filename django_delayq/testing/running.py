@@ -19,9 +19,10 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
-from ..worker import Hooks, crash, unbegun
+from ..worker import crash, unbegun
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
+from ..worker.hooks import Hooks
 from ..worker.pace import Pace
 from ..worker.policy import policy_of
 from ..worker.shard_selector import Source

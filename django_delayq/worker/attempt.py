@@ -119,11 +119,6 @@ class Attempt:
         return self.members or (self,)
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        """Jobs of the attempt: one, or those of all members of the batch."""
-        return tuple([part.job for part in self.members]) or (self.job,)
-
-    @property
     def live(self) -> tuple[Attempt, ...]:
         """Parts that are not settled yet; the handler gets their arguments."""
         if not self.members:  # the usual case, quickly
@@ -134,6 +129,16 @@ class Attempt:
     def acked(self) -> bool:
         """Return True if the job was acked before its handler began."""
         return self.deadline == NEVER
+
+    def renewed(self, answer: str, until: float) -> None:
+        """Record the reply to a renewal of the lease, which lasts until then: "held", "stopping" or "lost"."""
+        if self.acked:
+            return  # acked since the call: it has no lease any more, so it cannot have lost it
+        if answer == "lost":
+            self.lost = True  # also the reply for a job that was settled a moment ago, whose flags nothing reads
+        else:
+            self.deadline = max(self.deadline, until)
+        self.should_stop = self.should_stop or answer != "held"
 
     def __repr__(self) -> str:
         return f"<Attempt {self.job.queue}/{self.job.id} task={self.job.task}>"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Verdict
 from ..core.inputs import one_line
-from .record import printed_traceback
+from .record import cause_of, printed_traceback
 
 if TYPE_CHECKING:
     from ..core.settlement import Settlement
@@ -76,8 +76,7 @@ class AttemptLog:
         logger.handle(record)
 
     def _wants_traceback(self, level: int, error: BaseException) -> bool:
-        cause = error.__cause__ or error.__context__
-        if self.tracebacks == "never" or (isinstance(error, Verdict) and cause is None):
+        if self.tracebacks == "never" or (isinstance(error, Verdict) and cause_of(error) is None):
             return False  # a verdict without a cause was raised on purpose
         return level >= logging.ERROR or self.tracebacks == "always" or logger.isEnabledFor(logging.DEBUG)
 

@@ -11,14 +11,13 @@ import secrets
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
     from ..core.replies import Which
-    from .consumer import Consumer
 
 VARIABLE: Final = "DELAYQ_CHILD"
 
@@ -52,16 +51,7 @@ class ChildSpec:
 
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
-        values = {
-            "name": self.name,
-            "index": self.index,
-            "board": self.board_fd,
-            "slots": self.slots,
-            "parent": self.parent,
-            "quarantine": self.quarantine,
-            "program": self.program,
-        }
-        return {**os.environ, VARIABLE: json.dumps(values)}
+        return {**os.environ, VARIABLE: json.dumps(asdict(self))}
 
 
 def child_spec() -> ChildSpec | None:
@@ -72,8 +62,7 @@ def child_spec() -> ChildSpec | None:
     text = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
     if text is None:
         return None
-    words = json.loads(text)
-    return ChildSpec(board_fd=words.pop("board"), **words)
+    return ChildSpec(**json.loads(text))
 
 
 def adopt(spec: ChildSpec) -> Scoreboard:
@@ -97,11 +86,6 @@ def served_by(child_spec: ChildSpec | None) -> Which:
     if child_spec is None:
         return "all"
     return "quarantined" if child_spec.quarantine else "others"
-
-
-def exit_code_of(consumer: Consumer) -> int:
-    """Return the exit code of a process whose consumer has ended by itself or by order."""
-    return EXIT_RECYCLE if consumer.reached_max_jobs else EXIT_DRY if consumer.found_no_jobs else EXIT_OK
 
 
 def reap_adopted(own: set[int]) -> None:

@@ -19,13 +19,13 @@ from ..core.errors import DelayQError
 from ..core.permits import Holding, Permits, Place
 from ..core.records.limit_frames import Allowance
 from .attempt import NEVER, Attempt
+from .process import Process
 from .shard_selector import ShardSelector, Source
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.job import Job
     from ..core.replies import Batch
-    from ..core.task import Registry
 
 logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30
@@ -60,18 +60,18 @@ class Limit:
         return min(self.local_room, permitted)
 
 
-class Limits:
+class ConcurrencyLimits:
     """All limits of one process. Belongs to the fetch loop's thread, except :meth:`renew`."""
 
-    def __init__(
-        self, registry: Registry, queues: Mapping[str, Concurrency], holder: str, selector: ShardSelector
-    ) -> None:
-        self._registry = registry
-        self._holder = holder
+    def __init__(self, process: Process, selector: ShardSelector) -> None:
+        self._registry = process.registry
+        self._holder = process.name
         self._selector = selector
         self._known: Mapping[str, object] = {}
         self._of_tasks: dict[str, Limit] = {}
-        self._of_queues = {name: Limit(f"queue:{name}", concurrency) for name, concurrency in queues.items()}
+        self._of_queues = {
+            name: Limit(f"queue:{name}", concurrency) for name, concurrency in process.config.concurrency.items()
+        }
         #: limits of tasks, each once
         self._tasks: tuple[Limit, ...] = ()
         #: limits of which this process may have more permits than it needs

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from .attempt import NEVER, Attempt
-from .changes import Changes
-from .concurrency import Limits
-from .config import WorkerConfig
+from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
+from .concurrency import ConcurrencyLimits
 from .orphaned_leases import OrphanedLeases
+from .process import Process
 from .readiness import ReadinessGate
-from .redis_health import RedisHealth
 from .rest import SafetyCheck, call_waker
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
@@ -28,14 +27,10 @@ from .wake_listener import WakeListener
 from .workload import Workload
 
 if TYPE_CHECKING:
-    from ..core.replies import Batch, Which
-    from ..core.tally import Tally
-    from ..core.task import Registry
-    from .scoreboard import Scoreboard
+    from ..core.replies import Batch
 
 logger = logging.getLogger(__name__)
 
-BATCH: Final = 250
 #: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
 QUARANTINE_PATIENCE: Final = 2.0
 #: a quarantine process ends after finding no job for this many seconds
@@ -49,58 +44,32 @@ class Consumer:
     """Fetch loop of one process. All methods but ``stop``, ``halt`` and ``overran`` must be called in its thread.
 
     Args:
-        which: the jobs that this process runs. Jobs that wait for quarantine run one at a time, in separate processes.
-        board: scoreboard on which this process reports overdue quarantined jobs to its supervisor, and on which the
-            supervisor calls an idle quarantine process.
+        waker: None in a quarantine process, which its supervisor calls by the scoreboard.
     """
 
     def __init__(
         self,
-        config: WorkerConfig,
-        name: str,
+        process: Process,
         selector: ShardSelector,
         slots: Slots,
-        health: RedisHealth,
         waker: WakeListener | None,
-        lease: float,
-        registry: Registry,
-        changes: Changes | None = None,
-        readiness: ReadinessGate | None = None,
-        tally: Tally | None = None,
-        which: Which = "all",
-        board: Scoreboard | None = None,
+        readiness: ReadinessGate,
     ) -> None:
         #: the loop is over
         self.finished = threading.Event()
-        #: ``max_jobs`` jobs were taken
-        self.reached_max_jobs = False
-        #: the loop stopped because no job waits for quarantine
-        self.found_no_jobs = False
-        self._which = which
-        self._board = board
-        self._config = config
-        self._name = name
+        #: exit code of the process, which says why the loop ended by itself
+        self.exit_code = EXIT_OK
+        self._process = process
         self._selector = selector
         self._slots = slots
-        self._health = health
         self._waker = waker
-        self._registry = registry
-        self._readiness = readiness or ReadinessGate()
-        self._lease = lease
-        self._settler = Settler(selector, health, lease, changes, *((tally.ended,) if tally is not None else ()))
+        self._readiness = readiness
+        tally = process.broker.tally
+        self._settler = Settler(selector, process.health, process.lease, process.changes, tally.ended)
         #: limits of how many jobs of a task or a queue run at the same time
-        self.limits = Limits(registry, config.concurrency, name, selector)
-        self._orphaned = OrphanedLeases(name, self._settler, selector, registry)
-        self._workload = Workload(
-            config,
-            slots,
-            self._settler,
-            self.limits,
-            self._readiness,
-            registry,
-            lease,
-            1 if which == "quarantined" else BATCH,
-        )
+        self.limits = ConcurrencyLimits(process, selector)
+        self._orphaned = OrphanedLeases(process.name, self._settler, selector, process.registry)
+        self._workload = Workload(process, slots, self._settler, self.limits, readiness)
         selector.on_new_source(self._workload.set_batch_size)
         self._safety_check = SafetyCheck(selector)
         self._stopping = False
@@ -123,7 +92,7 @@ class Consumer:
     @property
     def tasks(self) -> list[str]:
         """Names of the tasks that this process can run; other workers leave jobs of unknown tasks to it."""
-        return self._registry.names
+        return self._process.registry.names
 
     def start(self) -> None:
         """Start the thread."""
@@ -165,7 +134,7 @@ class Consumer:
                 pause.reset()
             except Exception as error:
                 # The settler retries calls to Redis: an error that arrives here is a bug, and the loop continues.
-                time.sleep(pause.next(self._health.failed("fetch loop", error)))
+                time.sleep(pause.next(self._process.health.failed("fetch loop", error)))
         self._orphaned.give_back()
         self.limits.close()
         self.finished.set()
@@ -186,13 +155,12 @@ class Consumer:
             self._workload.collect()
         if self._orphaned:
             self._orphaned.give_back()
-        if self._which == "quarantined" and self._settler:
+        if self._process.which == "quarantined" and self._settler:
             self._settler.settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
-        room, source = BATCH, self._selector.due(now, self._has_room)
-        if source is not None:
-            room = 0 if self._stopping or self._readiness.until > now else self._workload.room(source)
-            room = self.limits.room(source, room, now)
+        room, source = 0, self._selector.due(now, self._has_room)
+        if source is not None and not self._stopping and self._readiness.until <= now:
+            room = self.limits.room(source, self._workload.room(source), now)
         if source is not None and room > 0:
             self._fetch(source, room)
             if now - self._settler.since > _SETTLE_AFTER_SECONDS:
@@ -212,9 +180,9 @@ class Consumer:
         acks = self._settler.take_acks(source)
         queue, shard, sent_at = source.queue, source.shard, time.monotonic()
         options: dict[str, Any] = {
-            "worker": self._name,
+            "worker": self._process.name,
             "request": os.urandom(16),  # the same in every retry, so that Redis repeats a reply that was lost
-            "which": self._which,
+            "which": self._process.which,
             "allowances": self.limits.allowances(),
         }
         self._selector.begin_reserve(source, sent_at)
@@ -226,7 +194,7 @@ class Consumer:
 
         answer = self._settler.call_with_retries(call, acks)
         now = time.monotonic()
-        if answer is None or now - sent_at > self._lease:
+        if answer is None or now - sent_at > self._process.lease:
             # Given up, or retried so late that an earlier reply may have been a different one.
             self._orphaned.doubt(source)
         if answer is None:
@@ -235,17 +203,18 @@ class Consumer:
         counted, batch = answer
         self._settler.account(acks, counted)
         self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
-        if self._board is not None and self._leaves_some_overdue(batch):
-            self._board.report_overdue(now)
+        board = self._process.board
+        if board is not None and self._leaves_some_overdue(batch):
+            board.report_overdue(now)
         if batch.jobs:
             self._workload.accept(source, batch, sent_at, now)
             if self._workload.left_to_take == 0:
-                self.reached_max_jobs = self._stopping = True
+                self._stopping, self.exit_code = True, EXIT_RECYCLE
         if self.limits.exist:
             self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
-        if self._which == "quarantined":
+        if self._process.which == "quarantined":
             return bool(batch.jobs) and batch.next_due_ms == 0
         return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
 
@@ -263,7 +232,7 @@ class Consumer:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
         self.limits.trim(rests=True)
-        if self._config.burst and self._workload.is_empty and not slots.done:
+        if self._process.config.burst and self._workload.is_empty and not slots.done:
             self._end_burst(time.monotonic())
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
@@ -271,7 +240,7 @@ class Consumer:
         if slots.inbox:
             self._workload.serve_inbox(now)
             until = now + _RECHECK_SECONDS
-        if self._which == "quarantined" and self._workload.is_empty:
+        if self._process.which == "quarantined" and self._workload.is_empty:
             until = min(until, self._check_call(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
@@ -291,8 +260,8 @@ class Consumer:
 
         A quarantine process has no wake listener, and ends when it stays idle for too long.
         """
-        if self._board is not None and self._board.take_call():
+        if self._process.board is not None and self._process.board.take_call():
             self._selector.check_all()
         elif now >= self._workload.busy_at + QUARANTINE_IDLE:
-            self.found_no_jobs = self._stopping = True
+            self._stopping, self.exit_code = True, EXIT_DRY
         return now + _RECHECK_SECONDS

@@ -11,7 +11,7 @@ from ..core.retry import ms_of
 from ..core.settlement import Settlement, bury, fail, release
 from .decision import failed, rule_of
 from .policy import Policy, with_merge_rules
-from .record import name_of, record_of
+from .record import record_of
 
 _LONGEST_CRASH_DELAY: Final = 3600.0
 
@@ -20,11 +20,7 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlemen
     """Return the settlement of an attempt that ignored its time limit until its process was ended."""
     record = record_of("JobTimeout", f"the attempt did not end although its limit of {policy.timeout} s had passed")
     rule = rule_of(policy, JobTimeout)
-    if isinstance(rule, str):
-        return bury(
-            job, started_ms, run_ms, reason=f"{rule}: {name_of(JobTimeout)}", error_class="JobTimeout", error=record
-        )
-    return failed(job, policy, started_ms, run_ms, AttemptOutcome.TIMEOUT, "JobTimeout", record, None, rule)
+    return failed(job, policy, started_ms, run_ms, JobTimeout, "JobTimeout", record, rule)
 
 
 def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:

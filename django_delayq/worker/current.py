@@ -133,10 +133,7 @@ class CurrentJob(ReservedJob):
         answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
         until = sent_at + trusted(queue.broker.lease_ms / 1000)
         for part, answer in zip(held, answers, strict=True):
-            if answer != "lost":
-                part.deadline = max(part.deadline, until)
-            part.lost = part.lost or answer == "lost"
-            part.should_stop = part.should_stop or answer != "held"
+            part.renewed(answer, until)
         return not self.lost
 
     def __repr__(self) -> str:

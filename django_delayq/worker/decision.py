@@ -63,28 +63,9 @@ def raised(
     own_delay = _delay_of(job, error.delay) if isinstance(error, Retry) and error.delay is not None else None
     kind = JobTimeout if timed_out else type(error)
     rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
-    if isinstance(rule, str):
-        return bury(
-            job,
-            started_ms,
-            run_ms,
-            reason=f"{rule}: {name_of(kind)}"[:REASON_CHARS],
-            error_class=class_of(error),
-            error=record(error),
-        )
     if own_delay is None and retry_delay is not None and rule is policy.retry_in:
         own_delay = retry_delay(error, job.failures)
-    return failed(
-        job,
-        policy,
-        started_ms,
-        run_ms,
-        AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED,
-        class_of(error),
-        record(error),
-        own_delay,
-        rule,
-    )
+    return failed(job, policy, started_ms, run_ms, kind, class_of(error), record(error), rule, own_delay)
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
@@ -151,12 +132,25 @@ def failed(
     policy: Policy,
     started_ms: int,
     run_ms: int,
-    outcome: AttemptOutcome,
+    kind: type[BaseException],
     error_class: str,
     error: bytes,
-    own_delay: float | None,
-    backoff: Backoff,
+    rule: Backoff | str,
+    own_delay: float | None = None,
 ) -> Settlement:
+    """Return the settlement of a failed attempt.
+
+    Args:
+        kind: class of the failure.
+        error_class: name of the class to store.
+        error: stored form of the error.
+        rule: see :func:`rule_of`.
+        own_delay: seconds instead of those of the back-off.
+    """
+    if isinstance(rule, str):
+        reason = f"{rule}: {name_of(kind)}"[:REASON_CHARS]
+        return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=error)
+    outcome = AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED
     if job.failures + 1 >= policy.max_attempts:
         # Of a merged job only the oldest payload has to go: the others may do better without it.
         settlement = bury(
@@ -170,7 +164,7 @@ def failed(
         )
         settlement.oldest, settlement.timed_out = job.merged, outcome == AttemptOutcome.TIMEOUT
         return with_merge_rules(settlement, policy)
-    delay = safe_delay(backoff, job.failures) if own_delay is None else own_delay
+    delay = safe_delay(rule, job.failures) if own_delay is None else own_delay
     return with_merge_rules(
         fail(job, started_ms, run_ms, delay_ms=ms_of(delay), outcome=outcome, error_class=error_class, error=error),
         policy,

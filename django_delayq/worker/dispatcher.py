@@ -1,4 +1,4 @@
-"""Dispatcher: housekeeping of shards.
+"""Dispatcher: the duties by which a worker process keeps the queues in order.
 
 It wakes other consumers when a job falls due and this process's own consumer did not reserve it, reaps expired leases
 and removes dead workers from the registry. Several dispatchers may run at once: each of their changes is one guarded
@@ -14,15 +14,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
+from ..core.workers import is_alive
 from .attempt import NEVER
 from .changes import Changes, What
+from .depth_sampler import DepthSampler
+from .orphans import Orphans
+from .reaper import SILENT_MS, LeaseReaper
+from .recurring import RecurringTicker
 from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
     from ..core.replies import Tick
-    from .reaper import LeaseReaper
+    from .loop import Duty
+    from .process import Process
+    from .scope import Scope
     from .shard_selector import ShardSelector
 
 logger = logging.getLogger(__name__)
@@ -39,7 +46,6 @@ _SLOW: Final = 10.0
 _OF_A_LEASE: Final = 0.95
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
-_FORGET_AFTER_MS: Final = 60_000
 #: seconds between two checks for old epochs
 CARE: Final = 30.0
 
@@ -214,7 +220,7 @@ class ShardPoller:
 
 
 class WorkerPruning:
-    """Duty that removes workers from the registry that have not announced themselves for a minute."""
+    """Duty that removes dead workers from the registry: silent for a minute, and for three of their heartbeats."""
 
     def __init__(self, broker: Broker, own: str) -> None:
         self._broker = broker
@@ -222,12 +228,11 @@ class WorkerPruning:
 
     def run(self) -> float:
         """Remove them. Once a minute is enough for a list that only people read."""
-        workers = self._broker.workers()
-        if len(workers) > 1 or (workers and workers[0]["name"] != self._own):
-            now_ms = self._broker.now_ms()
-            for worker in workers:
-                if worker["name"] != self._own and abs(now_ms - worker["seen_ms"]) > _FORGET_AFTER_MS:
-                    self._broker.forget(worker["name"])
+        others = [worker for worker in self._broker.workers() if worker["name"] != self._own]
+        now_ms = self._broker.now_ms() if others else 0.0
+        for worker in others:
+            if not is_alive(worker, now_ms, least_ms=SILENT_MS):
+                self._broker.forget(worker["name"])
         return 60.0
 
 
@@ -246,3 +251,31 @@ class EpochCleanup:
             if len(queue.epochs) > 1:
                 self._broker.epochs.retire(queue.name)
         return CARE
+
+
+def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
+    """Return the duties of a dispatcher that need no Django, by name.
+
+    ``selector`` is that of the consumer in this process, if there is one.
+    """
+    broker, name = process.broker, process.name
+    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name))
+    duties: dict[str, Duty] = {
+        "shard-poller": ShardPoller(
+            lambda: scope.queues,
+            process.lease,
+            process.config.heartbeat,
+            process.health,
+            selector,
+            reaper=reaper,
+            changes=process.changes,
+        ),
+        "reaper": reaper,
+        "worker-pruning": WorkerPruning(broker, name),
+        "depth-sampler": DepthSampler(broker, name),
+        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
+    }
+    ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
+    if ticker.works:
+        duties["recurring-ticker"] = ticker
+    return duties

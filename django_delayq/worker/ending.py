@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from .attempt import Attempt
 from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan
-from .config import WorkerConfig
-from .scoreboard import Scoreboard
+from .process import Process
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .timeout_monitor import resident_mib
 
@@ -31,14 +30,7 @@ class Ending:
         stop: ends the worker inside another program, which has no main thread of ours that would.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: WorkerConfig,
-        child_spec: ChildSpec | None,
-        board: Scoreboard | None,
-        stop: Callable[[], object],
-    ) -> None:
+    def __init__(self, process: Process, child_spec: ChildSpec | None, stop: Callable[[], object]) -> None:
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         #: end of the grace period (monotonic); None while the process works or drains
@@ -48,10 +40,10 @@ class Ending:
         self.signals: Signals | None = None
         #: the fetch loop, if this process runs jobs
         self.consumer: Consumer | None = None
-        self._name = name
-        self._config = config
+        self._name = process.name
+        self._config = process.config
         self._child_spec = child_spec
-        self._board = board
+        self._board = process.board
         self._stop = stop
         self._signalled = False
         self._warning: threading.Timer | None = None

@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.redis.faults import Fault, classify
 from .attempt import Attempt, trusted
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
     from ..core.workers import AnnouncementReply
     from .commands import WorkerCommands
     from .consumer import Consumer
+    from .process import Process
+    from .shard_selector import Source
     from .slots import Slots
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 250
 #: seconds between two announcements that include the task names; Redis may have lost them
 TASKS_SECONDS: Final = 60.0
 
@@ -37,25 +38,23 @@ class Heartbeat:
 
     def __init__(
         self,
-        broker: Broker,
-        name: str,
-        rest: float,
+        process: Process,
         describe: Callable[[], dict[str, Any]],
         consumer: Consumer | None,
         slots: Slots | None,
         announced: Callable[[AnnouncementReply], None],
         commands: WorkerCommands,
     ) -> None:
-        self._broker = broker
-        self._name = name
-        self._rest = rest
+        self._broker = process.broker
+        self._name = process.name
+        self._rest = process.config.heartbeat
         self._describe = describe
         self._consumer = consumer
         self._slots = slots
         self._announced = announced
         self._commands = commands
         self._tasks_at = 0.0
-        self._trust = trusted(broker.lease_ms / 1000)
+        self._trust = trusted(process.lease)
 
     def run(self) -> float:
         """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""
@@ -76,19 +75,27 @@ class Heartbeat:
 
     def _renew(self, attempts: list[Attempt]) -> None:
         now = time.monotonic()
-        by_queue: dict[str, list[Attempt]] = {}
+        by_shard: dict[Source, list[Attempt]] = {}
         for attempt in attempts:
             if attempt.acked:
                 continue
             if now >= attempt.deadline:
                 attempt.should_stop = True  # this process may have lost the lease
             if not attempt.lost and not self._is_live_locked(attempt, now):
-                by_queue.setdefault(attempt.job.queue, []).append(attempt)
-        for mine in by_queue.values():
-            for start in range(0, len(mine), _CHUNK):
-                self._touch(mine[start : start + _CHUNK])
+                by_shard.setdefault(attempt.source, []).append(attempt)
+        failure: Exception | None = None
+        for mine in by_shard.values():
+            try:
+                self._touch(mine)
+            except Exception as error:
+                if classify(error) is not Fault.BUG:
+                    raise  # a failure of Redis concerns all shards
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _touch(self, attempts: list[Attempt]) -> None:
+        """Renew the leases of attempts from one shard."""
         started = {
             (part.job.id, part.job.token)
             for attempt in (self._slots.running if self._slots else ())
@@ -98,15 +105,7 @@ class Heartbeat:
         sent_at = time.monotonic()
         answers = attempts[0].queue.touch([attempt.job for attempt in attempts], started)
         for attempt, answer in zip(attempts, answers, strict=True):
-            if attempt.acked:
-                continue  # acked since the call: it has no lease any more, so it cannot have lost it
-            if answer == "lost":
-                # Redis also returns this for an attempt that was settled a moment ago; its flags are not read any more.
-                attempt.lost = attempt.should_stop = True
-                continue
-            attempt.deadline = sent_at + self._trust
-            if answer == "stopping":
-                attempt.should_stop = True
+            attempt.renewed(answer, sent_at + self._trust)
 
     def _is_live_locked(self, attempt: Attempt, now: float) -> bool:
         """Return True if the attempt has exceeded its ``max_lease``.

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .child import EXIT_OK, exit_code_of
-from .config import WorkerConfig
+from .child import EXIT_OK
 from .consumer import Consumer
 from .eventloop import EventLoop
 from .execution import Execution
@@ -17,15 +16,9 @@ from .unknown import UnknownTasks
 from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
-    from ..core.replies import Which
-    from ..core.task import Registry
-    from .changes import Changes
     from .ending import Ending
-    from .hooks import Hooks
     from .middleware import Middleware
-    from .redis_health import RedisHealth
-    from .scoreboard import Scoreboard
+    from .process import Process
     from .shard_selector import ShardSelector
 
 
@@ -34,48 +27,25 @@ class JobParts:
 
     def __init__(
         self,
-        broker: Broker,
-        registry: Registry,
-        config: WorkerConfig,
-        hooks: Hooks,
+        process: Process,
+        selector: ShardSelector,
+        ending: Ending,
         middlewares: Sequence[Middleware],
         *,
-        name: str,
-        which: Which,
-        selector: ShardSelector,
-        health: RedisHealth,
-        changes: Changes,
-        board: Scoreboard | None,
-        ending: Ending,
         reaction_seconds: float,
     ) -> None:
         self._ending = ending
         self._event_loop = EventLoop()
-        execution = Execution(registry, hooks, middlewares, board=board, loop=self._event_loop)
-        execution.unknown = UnknownTasks(broker.knows_task)
-        self.slots = Slots(config.threads, execution, hooks, selector.attempt_ended)
+        execution = Execution(process.registry, process.hooks, middlewares, board=process.board, loop=self._event_loop)
+        execution.unknown = UnknownTasks(process.broker.knows_task)
+        self.slots = Slots(process.config.threads, execution, process.hooks, selector.attempt_ended)
         self.timeout_monitor = execution.timeout_monitor = TimeoutMonitor(
-            self.slots.running, board, ending.overran, ending.check, reaction_seconds=reaction_seconds
+            self.slots.running, process.board, ending.overran, ending.check, reaction_seconds=reaction_seconds
         )
         self._waker: WakeListener | None = None
-        if which != "quarantined":  # the tokens are for processes that serve all other jobs
-            self._waker = WakeListener(broker, selector, health, selector.lock)
-        self.consumer = Consumer(
-            config,
-            name,
-            selector,
-            self.slots,
-            health,
-            self._waker,
-            broker.lease_ms / 1000,
-            registry,
-            changes,
-            execution.readiness,
-            broker.tally,
-            which,
-            board,
-        )
-        ending.consumer = self.consumer
+        if process.which != "quarantined":  # the tokens are for processes that serve all other jobs
+            self._waker = WakeListener(process.broker, selector, process.health, selector.lock)
+        self.consumer = ending.consumer = Consumer(process, selector, self.slots, self._waker, execution.readiness)
 
     def start_consumer(self) -> None:
         """Start the fetch loop; when it has ended, the worker has nothing more to do."""
@@ -98,8 +68,8 @@ class JobParts:
             consumer.halt()
             consumer.join(1.0)
         if ending.exit_code == EXIT_OK:
-            ending.exit_code = exit_code_of(consumer)
-        clean = self.slots.close(0.2 if not consumer.held else 0.0)
+            ending.exit_code = consumer.exit_code
+        clean = self.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()
         return clean

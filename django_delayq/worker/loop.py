@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from ..core.redis.faults import Backoff
@@ -72,10 +72,7 @@ class Loop:
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop the loop after the duty's current turn, and wait up to ``timeout`` seconds for it to end."""
-        self._closing = True
-        self.ring()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        close_loops([self], timeout)
 
     def _run_thread(self) -> None:
         pause = Backoff()
@@ -97,3 +94,20 @@ class Loop:
                 self._duty.close()
             except Exception:
                 logger.exception("the end of %s failed", self.name)
+
+
+def close_loops(loops: Sequence[Loop], timeout: float = 2.0) -> None:
+    """Stop loops after the current turns of their duties, and wait up to ``timeout`` seconds for all together."""
+    for loop in loops:
+        loop._closing = True
+        loop.ring()
+    join_threads([loop._thread for loop in loops], timeout)
+
+
+def join_threads(threads: Iterable[threading.Thread], timeout: float) -> bool:
+    """Wait up to ``timeout`` seconds for threads. Return False if one of them is still alive then."""
+    until = time.monotonic() + timeout
+    threads = [thread for thread in threads if thread.is_alive()]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)

@@ -39,8 +39,6 @@ _ENDS: Final = {
     "record": "the end of the attempt was recorded",
 }
 
-Place = tuple[str, int, str, int]
-
 
 class LeaseReaper:
     """Settler of expired leases, by the policies of their tasks.
@@ -56,7 +54,8 @@ class LeaseReaper:
     def __init__(self, orphans: Orphans) -> None:
         self._orphans = orphans
         self._unknown: set[str] = set()
-        self._waiting: dict[Place, tuple[Queue, Settlement]] = {}
+        #: by queue, shard, id and token
+        self._waiting: dict[tuple[str, int, str, int], tuple[Queue, Settlement]] = {}
         self._lock = threading.Lock()
         self._ring: Callable[[], None] = lambda: None
         self._checked_at: dict[tuple[str, int], float] = {}

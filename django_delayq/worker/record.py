@@ -33,6 +33,11 @@ def name_of(kind: type) -> str:
     return (kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")[:200]
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the exception that Python would print before this one; None if there is none, or it is hidden."""
+    return error.__cause__ if error.__suppress_context__ else error.__context__
+
+
 def error_record(error: BaseException, formatter: Formatter | None = None) -> bytes:
     """Return JSON of class, message and the end of the traceback, at most 4 KiB.
 
@@ -133,7 +138,7 @@ def _traceback_of(error: BaseException) -> str:
     try:
         frames = deque(walk_tb(error.__traceback__), maxlen=_FRAMES)
         parts = [_text_of_frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        cause = cause_of(error)
         if cause is not None:
             parts.insert(0, f"{_AFTER}{class_of(cause)}: {text_of(cause)[:300]}\n")
         return "".join(parts)

@@ -122,21 +122,21 @@ class ServerClock:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._offset_ms = 0.0
-        self._asked_at: float | None = None
+        self._read_at: float | None = None
 
     def __call__(self) -> float:
         """Return Redis's time, Unix ms."""
         now = time.monotonic()
-        if self._asked_at is None or now - self._asked_at >= LONGEST_REST_SECONDS:
+        if self._read_at is None or now - self._read_at >= LONGEST_REST_SECONDS:
             server_ms = self._broker.now_ms()
-            answered_at = time.monotonic()
-            self._offset_ms = server_ms - (now + answered_at) * 500
-            self._asked_at = now = answered_at
+            replied_at = time.monotonic()
+            self._offset_ms = server_ms - (now + replied_at) * 500
+            self._read_at = now = replied_at
         return now * 1000 + self._offset_ms
 
     def forget(self) -> None:
         """Read the clock again at the next use, because the server may have been replaced."""
-        self._asked_at = None
+        self._read_at = None
 
 
 class RecurringTicker:

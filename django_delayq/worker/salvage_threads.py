@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
-from .salvage import Salvage
+from ..core.workers import choices_of
+from .loop import join_threads
+from .salvage import Death, Salvage
+from .scope import Scope
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from .config import WorkerConfig
     from .orphans import Orphans
-    from .scoreboard import Mark
 
 logger: Final = logging.getLogger("django_delayq.worker.supervisor")
 
@@ -24,38 +26,45 @@ class SalvageThreads:
     """Threads that settle the jobs of dead children, so that a listener that hangs delays no other child.
 
     Args:
+        program: name under which the queues are stored that operators added to the children.
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
 
     def __init__(
-        self, broker: Callable[[], Broker], config: WorkerConfig, orphans: Orphans, expect: Callable[[float], None]
+        self,
+        broker: Callable[[], Broker],
+        config: WorkerConfig,
+        program: str,
+        orphans: Orphans,
+        expect: Callable[[float], None],
     ) -> None:
         self._broker = broker
         self._config = config
+        self._program = program
         self._orphans = orphans
         self._expect = expect
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, marks: Sequence[Mark], why: str, *, planned: bool, died_at: float) -> None:
-        """Start a thread for one dead child. See :class:`~.salvage.Salvage`."""
-        salvage = Salvage(name, marks, self._orphans, why, planned=planned, died_at=died_at, expect=self._expect)
-        thread = threading.Thread(target=self._settle, args=(name, salvage), name="delayq-salvage", daemon=True)
+    def start(self, death: Death) -> None:
+        """Start a thread for one dead child."""
+        salvage = Salvage(death, self._orphans, self._expect)
+        thread = threading.Thread(target=self._settle, args=(death.worker, salvage), name="delayq-salvage", daemon=True)
         self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         thread.start()
 
     def join(self, seconds: float) -> None:
         """Wait up to this long for all threads."""
-        until = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        join_threads(self._threads, seconds)
 
     def _settle(self, name: str, salvage: Salvage) -> None:
         """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""
-        pause, config = Backoff(), self._config
+        pause = Backoff()
         while True:
             try:
                 broker = self._broker()
-                salvage.run(broker.served(config.queues, every=config.all_queues, awaited=config.awaited))
+                scope = Scope(broker, self._config)
+                scope.refresh(choices_of(broker, self._program))
+                salvage.run(scope.queues)
                 broker.forget(name)
                 broker.tally.flush()
                 return

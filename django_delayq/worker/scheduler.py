@@ -44,19 +44,17 @@ class OwnScheduler:
         shards = tuple(_due_shard(source, now) for source in sources)
         try:
             return sources[shards.index(self._scheduler(shards))]
-        except ValueError as error:
-            self._log(error, "failed, or did not return one of the shards that it got")
         except Exception as error:
-            self._log(error, "failed")
+            self._log(error)
         return None
 
-    def _log(self, error: Exception, what: str) -> None:
+    def _log(self, error: Exception) -> None:
         if not self._logged:
             self._logged = True
             logger.error(
-                'the scheduler %r %s; "weighted" decides whenever that happens. Correct it: this is logged once',
+                'the scheduler %r failed, or did not return one of the shards that it got; "weighted" decides whenever '
+                "that happens. Correct it: this is logged once",
                 self._scheduler,
-                what,
                 exc_info=error,
             )
 

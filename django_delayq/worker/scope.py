@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: number of queue names that a process with ``all_queues`` announces
-_TOLD = 50
+_MOST_NAMES = 50
 
 
 class Scope:
@@ -67,7 +67,7 @@ class Scope:
         if not self._config.all_queues:
             return [name for name in dict.fromkeys((*self._wanted, *self._choices)) if self._serves(name)]
         names = [queue.name for queue in self.worked]
-        return names if len(names) <= _TOLD else [*names[:_TOLD], f"… {len(names) - _TOLD} more"]
+        return names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], f"… {len(names) - _MOST_NAMES} more"]
 
     def refresh(self, choices: Mapping[str, str] | None = None) -> None:
         """Read the registry.

@@ -1,6 +1,6 @@
 """Scoreboard: shared memory where a child records its running jobs, readable by the supervisor after a ``kill -9``.
 
-Layout: a header (``<ddBBB``: stamp, ready since, leaving, requested end, call; at 24 ``<d``: overdue at), then of each
+Layout: a header (stamp f64, ready since f64, leaving u8, requested end u8, call u8; at 24 overdue at f64), then of each
 slot:
 
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
@@ -36,14 +36,16 @@ TIMED_OUT: Final = 2
 #: handler sends to its own process may arrive after the handler has returned
 ENDED: Final = 3
 
-_HEADER: Final = Struct("<ddBB")
 _HEADER_BYTES: Final = 64
 _RECORD: Final = Struct("<BBHIQdd")  # after the flag byte
 _TEXT_AT: Final = 1 + _RECORD.size
+_LIMIT_AT: Final = _TEXT_AT - 8
 _OTHERS_AT: Final = 640  # room for the flag, the numbers, a queue name and an id of up to 255 bytes each, and a reserve
 _DIGEST_BYTES: Final = 8
 _MOST_OTHERS: Final = 250
 _RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
+_STAMP_AT: Final = 0
+_READY_AT: Final = 8
 _LEAVING_AT: Final = 16
 _END_AT: Final = 17
 _CALL_AT: Final = 18
@@ -59,7 +61,7 @@ def digest_of(ident: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SlotRecord:
     """Record of what one slot was running."""
 
     queue: str
@@ -146,7 +148,7 @@ class Scoreboard:
 
     def limit(self, slot: int, limit_at: float) -> None:
         """Record the time limit of the attempt in ``slot``."""
-        Struct("<d").pack_into(self._map, self._starts[slot] + _TEXT_AT - 8, limit_at)
+        _DOUBLE.pack_into(self._map, self._starts[slot] + _LIMIT_AT, limit_at)
 
     def mark_timed_out(self, slot: int) -> None:
         """Record that the attempt in ``slot`` still runs after its time limit was enforced."""
@@ -158,11 +160,11 @@ class Scoreboard:
 
     def stamp(self, now: float) -> None:
         """Record that the child is alive."""
-        Struct("<d").pack_into(self._map, 0, now)
+        _DOUBLE.pack_into(self._map, _STAMP_AT, now)
 
     def set_ready(self, now: float) -> None:
         """Record that the child serves its queues."""
-        Struct("<d").pack_into(self._map, 8, now)
+        _DOUBLE.pack_into(self._map, _READY_AT, now)
 
     def set_leaving(self) -> None:
         """Record that the child ends on purpose, so that the jobs it still runs are not blamed for its end."""
@@ -183,15 +185,18 @@ class Scoreboard:
 
     # --- the supervisor's side
 
+    def _time(self, at: int) -> float:
+        return float(_DOUBLE.unpack_from(self._map, at)[0])
+
     @property
     def stamped(self) -> float:
         """Time when the child last refreshed its stamp (0 = never)."""
-        return float(_HEADER.unpack_from(self._map, 0)[0])
+        return self._time(_STAMP_AT)
 
     @property
     def ready(self) -> float:
         """Time when the child began to serve its queues (0 = not yet)."""
-        return float(_HEADER.unpack_from(self._map, 0)[1])
+        return self._time(_READY_AT)
 
     @property
     def leaving(self) -> bool:
@@ -206,7 +211,7 @@ class Scoreboard:
     @property
     def overdue_at(self) -> float:
         """Time when the child last found due quarantined jobs that it cannot take (0 = never)."""
-        return float(_DOUBLE.unpack_from(self._map, _OVERDUE_AT)[0])
+        return self._time(_OVERDUE_AT)
 
     @property
     def busy(self) -> bool:
@@ -222,9 +227,9 @@ class Scoreboard:
         """Make a quarantine child look for jobs at once."""
         self._map[_CALL_AT] = 1
 
-    def marks(self) -> list[Mark]:
+    def records(self) -> list[SlotRecord]:
         """Return what each slot runs or, if it has found no other work since, ran last."""
-        marks = []
+        records = []
         for start in self._starts:
             flag = self._map[start]
             if flag == IDLE:
@@ -237,5 +242,7 @@ class Scoreboard:
                 self._map[at : at + _DIGEST_BYTES]
                 for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
             )
-            marks.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others))
-        return marks
+            records.append(
+                SlotRecord(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others)
+            )
+        return records

@@ -102,7 +102,9 @@ class Settler:
         queue = attempts[0].source.queue
         settlements = settlements_of(attempts)
         also = [one.also for one in settlements if one.also is not None]
-        counted = self.call_with_retries(lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts)
+        counted = self.call_with_retries(
+            lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts, alone=len(attempts) == 1
+        )
         if counted is None:
             return
         self.account(attempts, counted)
@@ -146,12 +148,13 @@ class Settler:
         if verb == "bury":
             changes.note(job.queue, job.shard, "morgue")
 
-    def call_with_retries(self, call: Callable[[], T], attempts: list[Attempt]) -> T | None:
+    def call_with_retries(self, call: Callable[[], T], attempts: list[Attempt], *, alone: bool = False) -> T | None:
         """Call ``call()`` and retry it until it succeeds.
 
         Args:
             call: the call to Redis.
             attempts: the attempts that it settles.
+            alone: the call only settles one attempt, so nothing else can be the cause of an error.
 
         Returns:
             The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
@@ -168,15 +171,15 @@ class Settler:
             reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
             hopeless = max((attempt.deadline for attempt in attempts), default=NEVER) + self._lease < reachable_until
             if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not attempts):
-                self._give_up(attempts, one_by_one=fault is Fault.BUG)
+                self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
                 return None
             until = time.monotonic() + pause.next(fault)
             while not self.halted and (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, 0.2))
 
     def _give_up(self, attempts: list[Attempt], *, one_by_one: bool) -> None:
-        """Drop attempts that could not be settled together. If one of them may be the cause, first retry each alone."""
-        if one_by_one and len(attempts) > 1:
+        """Drop attempts that could not be settled. If anything else may be the cause, first retry each alone."""
+        if one_by_one:
             for attempt in attempts:
                 self.settle([attempt])
             return

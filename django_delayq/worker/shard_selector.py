@@ -42,7 +42,8 @@ class ShardSelector:
     """Shard selector over all shards of one process.
 
     Args:
-        strangers: called when a token names a shard that the selector does not have; it should have it afterwards.
+        scheduler: see :class:`~.config.WorkerConfig`.
+        on_unknown: called when a token names a shard that the selector does not have; it should have it afterwards.
     """
 
     def __init__(
@@ -238,10 +239,9 @@ def _names_of(sources: Sequence[Source]) -> frozenset[str]:
 
 
 def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) -> list[tuple[str, int]]:
-    """Return ``places`` in the order of the configured splitter. A splitter orders shards and cannot remove any."""
+    """Return ``places`` in the order of the configured splitter, which cannot remove or repeat any of them."""
     if callable(config.splitter):
-        ordered = list(config.splitter(places, name, config.index))
-        return ordered + [place for place in places if place not in ordered]
+        return list(dict.fromkeys([*config.splitter(places, name, config.index), *places]))
     if config.splitter == "rendezvous":
         return sorted(places, key=lambda place: hashlib.blake2b(f"{name}|{place}".encode(), digest_size=8).digest())
     if config.splitter == "by_node":

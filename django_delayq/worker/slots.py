@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from .attempt import Attempt
 from .hooks import Hooks
+from .loop import join_threads
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +104,7 @@ class Slots:
         """End the threads. Return False if one of them still runs a job ``timeout`` seconds later."""
         self._closing = True
         self.wake(self.count)
-        for thread in self._threads:
-            thread.join(timeout)
-        return not any(thread.is_alive() for thread in self._threads)
+        return join_threads(self._threads, timeout)
 
     def _run_thread(self, slot: int) -> None:
         try:

@@ -7,7 +7,6 @@ that hangs delays no other.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
+from .salvage import Death
 from .salvage_threads import SalvageThreads
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .signs_of_life import SignsOfLife
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 #: seconds that a child gets beyond the grace period before it is killed
 _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
+_START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
 
 
@@ -46,7 +47,7 @@ class Supervisor:
     Args:
         command: the command line of a child; the rest is passed through its environment (:mod:`.child`).
         config: the configuration of the program.
-        broker: called when Redis is first needed, that is when a child died.
+        broker: returns the broker; not called before the first child runs.
         registry: the policies that decide over the jobs of dead children.
         reload_on: further signals that end all children gracefully and start new ones (e.g. SIGHUP).
         hooks: listeners to the ends of jobs whose process died.
@@ -66,7 +67,9 @@ class Supervisor:
         self._reload_on = reload_on
         self._base = config.name or new_name()
         self._starter = ChildStarter(command, self._base, config.threads)
-        self._salvage = SalvageThreads(broker, config, Orphans(registry, hooks, self._base), self._expect)
+        self._salvage = SalvageThreads(
+            broker, config, self._starter.program, Orphans(registry, hooks, self._base), self._expect
+        )
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         self._suspects = Suspects()
@@ -153,8 +156,7 @@ class Supervisor:
     def _send_signal(self, number: int) -> None:
         for child in self._children():
             child.stop_sent = child.stop_sent or number == signal.SIGTERM
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(number)
+            child.process.send_signal(number)
 
     @property
     def _all_places(self) -> list[Place]:
@@ -187,7 +189,17 @@ class Supervisor:
             return
         for place in self._places:
             if place.child is None and place.start_at <= now:
-                place.child = self._starter.start(place)
+                self._start(place, now)
+
+    def _start(self, place: Place, now: float) -> bool:
+        """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
+        try:
+            place.child = self._starter.start(place)
+        except OSError as error:
+            logger.error("no process can be started now, which is retried in %.0f s: %s", _START_RETRY_SECONDS, error)
+            place.start_at = now + _START_RETRY_SECONDS
+            return False
+        return True
 
     def _serve_quarantine(self, now: float) -> None:
         """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
@@ -202,9 +214,8 @@ class Supervisor:
         free = [place for place in self._quarantine if place.child is None]
         if not idle and free:
             place = min(free, key=lambda place: place.start_at)
-            if place.start_at > now:
+            if place.start_at > now or not self._start(place, now):
                 return
-            place.child = self._starter.start(place)
         for child in idle:
             child.board.call()
         self._suspects.served(now)  # if all are busy, each checks again after its job
@@ -264,10 +275,10 @@ class Supervisor:
         place.plan_restart(child, now, expected=expected)
         if place.quarantine and (code != EXIT_DRY or board.called):
             self._suspects.expect(place.start_at)  # more jobs may wait than it held
-        marks, served = board.marks(), bool(board.ready)
+        death, served = Death(child.name, why, board.records(), now, planned), bool(board.ready)
         board.close()
         if served:
-            self._salvage.start(child.name, marks, why, planned=planned, died_at=now)
+            self._salvage.start(death)
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""

@@ -30,15 +30,12 @@ class Audience(Protocol):
 
     def awaited_queues(self) -> frozenset[str]:
         """Return the queues with waiting consumers. Called under the lock; without them no read begins."""
-        ...
 
     def tokens(self, hints: Hints) -> Hints:
         """Handle wake tokens, (queue, shard) pairs. Return those of queues that have no consumers here any more."""
-        ...
 
     def check_all(self) -> None:
         """Handle the possible loss of tokens."""
-        ...
 
 
 class WakeListener:

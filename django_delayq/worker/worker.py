@@ -19,15 +19,16 @@ from .child import ChildSpec, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
-from .duties import dispatcher_duties
+from .dispatcher import dispatcher_duties
 from .end_hooks import EndHooks
 from .ending import Ending
 from .heartbeat import Heartbeat
 from .hooks import Hooks
 from .job_parts import JobParts
-from .loop import Duty, Loop
+from .loop import Duty, Loop, close_loops
 from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
+from .process import Process
 from .redis_health import RedisHealth
 from .registration import Registration
 from .scope import Scope
@@ -70,32 +71,38 @@ class Worker:
         board: Scoreboard | None = None,
         reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
-        self._which = served_by(child_spec)
-        if self._which == "quarantined":
+        which = served_by(child_spec)
+        if which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
-        self.program = (child_spec.program if child_spec else "") or self.name
+        self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
+        self._process = Process(
+            name=self.name,
+            program=(child_spec.program if child_spec else "") or self.name,
+            config=config,
+            broker=broker,
+            registry=registry,
+            hooks=hooks or Hooks(),
+            health=self.health,
+            changes=changes or Changes(),
+            which=which,
+            board=board,
+        )
         #: when and how this process ends
-        ending = self.ending = Ending(self.name, config, child_spec, board, self.stop)
+        ending = self.ending = Ending(self._process, child_spec, self.stop)
         #: set when the worker has nothing more to do, for any reason
         self.done = ending.done
-        self._broker = broker
-        self._registry = registry
-        self._hooks = hooks or Hooks()
-        self._end_hooks = EndHooks(self._hooks)
+        self._end_hooks = EndHooks(self._process.hooks)
         self._middlewares = middlewares
         self._extra = duties or {}
         self._always = always or {}
-        self._changes = changes or Changes()
         self._child_spec = child_spec
-        self._board = board
         self._reaction_seconds = reaction_seconds
         self._stopping = threading.Lock()
         self._clean = False
-        self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._scope = Scope(broker, config, self._set_queues)
-        self._registration = Registration(broker, self.name, self.program, config, self._which, self._scope, ending)
+        self._registration = Registration(self._process, self._scope, ending)
         self._selector: ShardSelector | None = None
         self._jobs: JobParts | None = None
         self._timeout_monitor: TimeoutMonitor | None = None
@@ -127,33 +134,32 @@ class Worker:
 
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
-        self._hooks.process_start()
+        process, board = self._process, self._process.board
+        process.hooks.process_start()
         selector = self._open()
         if selector is None:
             return
-        if self._board is not None:
-            self._board.stamp(time.monotonic())
-        ending = self.ending
-        jobs = self._jobs = self._registration.jobs = self._build_jobs(selector) if self.config.consumer else None
+        if board is not None:
+            board.stamp(time.monotonic())
+        ending, jobs = self.ending, None
+        if self.config.consumer:
+            jobs = JobParts(process, selector, ending, self._middlewares, reaction_seconds=self._reaction_seconds)
+        self._jobs = self._registration.jobs = jobs
         self._timeout_monitor = (
-            jobs.timeout_monitor if jobs else TimeoutMonitor([], self._board, ending.overran, ending.check)
+            jobs.timeout_monitor if jobs else TimeoutMonitor([], board, ending.overran, ending.check)
         )
         heartbeat = Heartbeat(
-            self._broker,
-            self.name,
-            self.config.heartbeat,
+            process,
             self._registration.entry,
             jobs.consumer if jobs else None,
             jobs.slots if jobs else None,
             lambda reply: self._scope.follow(reply.choices),
-            WorkerCommands(self._broker, self.name, ending.end_by_command),
+            WorkerCommands(process.broker, self.name, ending.end_by_command),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
-        duties = {
-            **(self._dispatcher_duties() | self._extra if self.config.dispatcher else {}),
-            "figures": MetricsFlusher(self._broker.tally),
-            **self._always,
-        }
+        duties: dict[str, Duty] = {"figures": MetricsFlusher(process.broker.tally), **self._always}
+        if self.config.dispatcher:
+            duties |= dispatcher_duties(process, self._scope, selector if self.config.consumer else None) | self._extra
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         self._start_parts(self._timeout_monitor, self._heartbeat)
         logger.info(
@@ -174,7 +180,7 @@ class Worker:
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh(choices_of(self._broker, self.program))
+                self._scope.refresh(choices_of(self._process.broker, self._process.program))
             except Exception as error:
                 if self.ending.wait_for_stop(pause.next(self.health.failed("start", error))):
                     return None
@@ -210,40 +216,11 @@ class Worker:
         """Every queue that this process serves, as of the last read of the registry."""
         return self._scope.queues
 
-    def _build_jobs(self, selector: ShardSelector) -> JobParts:
-        return JobParts(
-            self._broker,
-            self._registry,
-            self.config,
-            self._hooks,
-            self._middlewares,
-            name=self.name,
-            which=self._which,
-            selector=selector,
-            health=self.health,
-            changes=self._changes,
-            board=self._board,
-            ending=self.ending,
-            reaction_seconds=self._reaction_seconds,
-        )
-
-    def _dispatcher_duties(self) -> dict[str, Duty]:
-        return dispatcher_duties(
-            self._broker,
-            self._registry,
-            self.config,
-            self._hooks,
-            name=self.name,
-            scope=self._scope,
-            health=self.health,
-            selector=self._selector if self.config.consumer else None,
-            changes=self._changes,
-        )
-
     def _start_parts(self, timeout_monitor: TimeoutMonitor, heartbeat: Loop) -> None:
         """Start the parts from the inside out: each part is started before its callers."""
-        if self._board is not None:
-            self._board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
+        board = self._process.board
+        if board is not None:
+            board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
         timeout_monitor.start()
         if self._jobs is not None:
             self._jobs.slots.start()
@@ -279,8 +256,7 @@ class Worker:
         # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
         if self._jobs is not None:
             self._jobs.stop_listening()
-        for loop in self._loops:
-            loop.close()
+        close_loops(self._loops)
         clean = self._jobs is None or self._jobs.close()
         self.ending.cancel_warning()
         if self._heartbeat is not None:
@@ -294,7 +270,7 @@ class Worker:
         self._registration.remove()
         left = len(self.consumer.held) if self.consumer is not None else 0
         self._end_hooks.call(clean, left)
-        if self._board is not None:
-            self._board.set_leaving()
+        if self._process.board is not None:
+            self._process.board.set_leaving()
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()

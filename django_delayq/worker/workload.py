@@ -9,9 +9,9 @@ from ..core.job import UNCLEAR
 from . import unbegun
 from .attempt import Attempt, trusted
 from .batch import Batcher
-from .concurrency import Limits
-from .config import WorkerConfig
+from .concurrency import ConcurrencyLimits
 from .policy import policy_of
+from .process import Process
 from .readiness import ReadinessGate
 from .settler import Settler
 from .shard_selector import Source
@@ -19,8 +19,9 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from ..core.replies import Batch
-    from ..core.task import Registry
 
+#: maximum number of jobs of one reserve; a quarantine process takes one
+BATCH: Final = 250
 #: maximum number of jobs that a process holds without a slot, however short they are
 MOST_WAITING: Final = 500
 #: jobs that wait this many seconds for a slot are given back, so that another worker can take them
@@ -29,37 +30,30 @@ _WORK_PER_SLOT_SECONDS: Final = 0.002
 
 
 class Workload:
-    """Jobs between the reply and the settler, and how many more may be reserved. For the thread of the fetch loop.
-
-    Args:
-        most: maximum number of jobs of one reserve.
-    """
+    """Jobs between the reply and the settler, and how many more may be reserved. For the thread of the fetch loop."""
 
     def __init__(
         self,
-        config: WorkerConfig,
+        process: Process,
         slots: Slots,
         settler: Settler,
-        limits: Limits,
+        limits: ConcurrencyLimits,
         readiness: ReadinessGate,
-        registry: Registry,
-        lease: float,
-        most: int,
     ) -> None:
         #: when an attempt was last collected (monotonic)
         self.busy_at = time.monotonic()
-        #: attempts that cannot be ended
+        #: attempts that cannot be ended; the timeout monitor adds them
         self.stuck: set[Attempt] = set()
-        self._max_jobs = config.max_jobs
-        self._prefetch = config.prefetch_ms / 1000
+        self._max_jobs = process.config.max_jobs
+        self._prefetch = process.config.prefetch_ms / 1000
         self._slots = slots
         self._settler = settler
         self._limits = limits
         self._readiness = readiness
-        self._registry = registry
-        self._batcher = Batcher(registry)
-        self._trust = trusted(lease)
-        self._most = most
+        self._registry = process.registry
+        self._batcher = Batcher(process.registry)
+        self._trust = trusted(process.lease)
+        self._most = 1 if process.which == "quarantined" else BATCH
         self._accepted = 0
         self._held = 0
         self._batches = 0  # number of batches among the held attempts
@@ -72,7 +66,7 @@ class Workload:
     @property
     def holds_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        return self._held <= sum(len(attempt.parts) for attempt in self.stuck if not attempt.ended)
+        return self._held <= sum(len(attempt.parts) for attempt in list(self.stuck) if not attempt.ended)
 
     @property
     def left_to_take(self) -> int | None:
@@ -154,7 +148,7 @@ class Workload:
         started = {(job.id, job.token) for job in jobs}
         answers = self._settler.call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [])
         for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
-            attempt.lost, attempt.should_stop = answer == "lost", answer != "held"
+            attempt.renewed(answer, attempt.deadline)
 
     def give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""

@@ -21,7 +21,7 @@ from django_delayq.outbox.completions import Marks, places
 from django_delayq.outbox.reconciler import Reconciler
 from django_delayq.outbox.relay import Relay
 from django_delayq.settings.conf import Conf, conf
-from django_delayq.worker import Changes
+from django_delayq.worker.changes import Changes
 
 QUEUE = "orders"
 TASK = "depot.note"

@@ -26,7 +26,7 @@ from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.status.job_content import split_call
-from django_delayq.worker import Worker
+from django_delayq.worker.worker import Worker
 
 HERE = "tests.app.test_codec"
 VALUES: tuple[Any, ...] = (

@@ -16,7 +16,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf, load
-from django_delayq.worker import Worker
+from django_delayq.worker.worker import Worker
 
 HERE = "tests.app.test_codec_types"
 

@@ -26,7 +26,7 @@ from django_delayq.runtime import wiring
 from django_delayq.scheduling.decorators import MergedTask
 from django_delayq.settings import context_links
 from django_delayq.settings.conf import conf
-from django_delayq.worker import Worker
+from django_delayq.worker.worker import Worker
 
 from .deeds import note, sync
 

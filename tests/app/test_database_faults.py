@@ -17,8 +17,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.models import InboxEntry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
-from django_delayq.worker import Hooks
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.hooks import Hooks
 from tests.support.postgres_box import PostgresBox, PostgresDatabase
 from tests.worker.support import config, eventually, execute, make_job, put, registry_of, working
 

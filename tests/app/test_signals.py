@@ -14,7 +14,7 @@ from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
-from django_delayq.worker import Worker
+from django_delayq.worker.worker import Worker
 
 from .deeds import note
 

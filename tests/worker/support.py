@@ -15,17 +15,19 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, Worker, WorkerConfig
 from django_delayq.worker.attempt import Attempt, BatchAttempt
+from django_delayq.worker.changes import Changes
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.process import Process
+from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.shard_selector import Source
+from django_delayq.worker.worker import Worker
 
 DEADLINE = 15.0
 #: calls by clients: scripts and waits
-ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
-
-
 ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
 
 
@@ -141,6 +143,26 @@ def execute_batch(
 def config(**changes: Any) -> WorkerConfig:
     """A small worker for the queue ``default``."""
     return WorkerConfig(**{"queues": ("default",), "threads": 3, "grace": 5.0, **changes})
+
+
+def make_process(
+    broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
+) -> Process:
+    """What the parts of a worker process share; without a Redis unless there is a broker."""
+    none: Any = SimpleNamespace(lease_ms=15_000, tally=SimpleNamespace(ended=lambda *_: None))
+    return Process(
+        **{
+            "name": "w",
+            "program": "w",
+            "config": settings or config(),
+            "broker": broker or none,
+            "registry": registry or Registry(),
+            "hooks": Hooks(),
+            "health": RedisHealth(),
+            "changes": Changes(),
+            **changes,
+        }
+    )
 
 
 @contextlib.contextmanager

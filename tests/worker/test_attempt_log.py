@@ -13,8 +13,8 @@ import pytest
 from django_delayq.core.errors import Bury, Release, Retry
 from django_delayq.logs import JsonFormatter
 from django_delayq.masking import Mask
-from django_delayq.worker import Hooks
 from django_delayq.worker.attempt_log import AttemptLog
+from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_job
 
@@ -157,6 +157,17 @@ def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:
     assert (head, cause) == ("Traceback (most recent call last):", "after ValueError: no answer")
     assert error.endswith("Bury: wrong address")
     assert frames[0].startswith("  File ") and all(line.startswith("  ") for line in frames)
+
+
+def test_a_verdict_that_hides_its_cause_has_a_line_without_a_traceback(lines: Lines) -> None:
+    def work() -> None:
+        try:
+            fail()
+        except ValueError:
+            raise Bury("wrong address") from None
+
+    execute(work)
+    assert lines.text.count("\n") == 1
 
 
 def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:

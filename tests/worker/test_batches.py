@@ -12,10 +12,11 @@ from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, R
 from django_delayq.core.job import Job, Payload
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.batch import Batcher
+from django_delayq.worker.current import current_job
 from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
 
 from .support import (
     execute_batch,
@@ -64,7 +65,8 @@ def test_runs_are_united_by_task_up_to_the_batch_size_in_the_order_they_came() -
         False,
         False,
     ]
-    assert arranged[0].jobs == (jobs[0], jobs[3], jobs[6]) and arranged[1].jobs == (jobs[1],)
+    first, second = ([part.job for part in attempt.parts] for attempt in arranged[:2])
+    assert first == [jobs[0], jobs[3], jobs[6]] and second == [jobs[1]]
 
 
 def test_the_expected_size_is_what_every_task_of_the_queue_can_take() -> None:

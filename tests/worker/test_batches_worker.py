@@ -12,9 +12,10 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import PartialFailure
 from django_delayq.core.settlement import release
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.consumer import Consumer
-from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.current import current_job
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.readiness import ReadinessGate
 from django_delayq.worker.shard_selector import ShardSelector
 from django_delayq.worker.slots import Slots
 
@@ -23,6 +24,7 @@ from .support import (
     config,
     eventually,
     make_attempt,
+    make_process,
     places,
     put,
     put_payload,
@@ -41,7 +43,8 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
     selector = ShardSelector([source])
     slots = Slots(5, lambda attempt: None, Hooks(), lambda: None)
     registry = registry_of(work, merge=True, batch_size=2)
-    consumer = Consumer(config(threads=5), "w", selector, slots, RedisHealth(), None, 15.0, registry)
+    process = make_process(registry=registry, settings=config(threads=5))
+    consumer = Consumer(process, selector, slots, None, ReadinessGate())
     source.pace.size = 2
     slots.running[:4] = [make_attempt()] * 4
     consumer._workload._held = 4 * 250

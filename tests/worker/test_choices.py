@@ -95,6 +95,23 @@ def test_all_processes_of_a_program_watch_also_the_one_that_replaces_a_dead_one(
     assert running.wait() == 0
 
 
+def test_a_crash_in_a_watched_queue_is_settled_by_the_supervisor(
+    program: Callable[..., Program],
+    broker: Broker,
+) -> None:
+    """Not by a reaper, which would come when the lease is over, and could not know that the process died."""
+    broker.queue("mail")
+    running = program(processes=1, heartbeat=0.2, lease=120_000)
+    eventually(lambda: queues_of(broker) == [["default"]])
+    assert broker.tell_worker(broker.workers()[0]["name"], "watch", "mail")
+    eventually(lambda: queues_of(broker) == [["default", "mail"]])
+    put(broker, "crash_once", id="x", queue="mail")
+    assert [entry[2] for entry in running.await_words("begun", 2)] == [1, 2]
+    eventually(lambda: ready(broker, "mail") == 0)
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
 def test_a_choice_that_cannot_be_is_refused_at_the_call(broker: Broker) -> None:
     broker.queue("mail")
     broker.queue("images", kind="pull")

@@ -11,8 +11,8 @@ import redis
 
 from django_delayq.core.broker import Broker
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.salvage import decide
-from django_delayq.worker.scoreboard import Mark, digest_of
+from django_delayq.worker.salvage import Death, decide
+from django_delayq.worker.scoreboard import SlotRecord, digest_of
 
 from .programs import Program
 from .support import eventually, make_job, places, put, put_payload, registry_of
@@ -65,15 +65,15 @@ def test_t10_a_crash_in_the_last_permitted_attempt_leads_to_the_morgue(
 def test_what_a_dead_child_held_is_settled_by_the_batch_that_it_ran() -> None:
     jobs = [make_job(id=ident, merged=True) for ident in ("first", "second", "waiting")]
     others = [make_job(id="second", merged=True, token=8), make_job(id="second", merged=True, queue="other")]
-    mark = Mark("default", 0, "first", 7, 1.0, NEVER, timed_out=False, others=(digest_of("second"),))
+    running = SlotRecord("default", 0, "first", 7, 1.0, NEVER, timed_out=False, others=(digest_of("second"),))
     registry = registry_of()
 
-    def said(planned: bool, mark: Mark) -> list[str]:
-        settlements = decide([*jobs, *others], [mark], registry, "died", planned=planned, died_at=9.0)
+    def said(planned: bool, record: SlotRecord) -> list[str]:
+        settlements = decide([*jobs, *others], Death("child", "died", [record], 9.0, planned), registry)
         return [settlement.outcome for settlement in settlements]
 
-    stuck = Mark("default", 0, "first", 7, 1.0, 2.0, timed_out=True, others=(digest_of("second"),))
+    stuck = SlotRecord("default", 0, "first", 7, 1.0, 2.0, timed_out=True, others=(digest_of("second"),))
     uncounted = ["released"] * 3
-    assert said(False, mark) == ["crashed", "crashed", *uncounted]
-    assert said(True, mark) == ["released", "released", *uncounted]
+    assert said(False, running) == ["crashed", "crashed", *uncounted]
+    assert said(True, running) == ["released", "released", *uncounted]
     assert said(True, stuck) == ["timeout", "timeout", *uncounted]

@@ -17,9 +17,10 @@ from django_delayq.core.errors import PartialFailure, QueueUnavailable, Release
 from django_delayq.core.events import read as read_events
 from django_delayq.core.settlement import Settlement, release
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
+from django_delayq.worker.current import current_job
 from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
 
 from .programs import Program
 from .support import (

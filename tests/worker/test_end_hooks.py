@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker import Hooks, Worker, WorkerConfig
 from django_delayq.worker.child import EXIT_FATAL
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.consumer import Consumer
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.worker import Worker
 
 from .support import put, registry_of
 

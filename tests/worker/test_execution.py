@@ -15,7 +15,9 @@ import pytest
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import Bury, JobTimeout, LeakedTransaction, Release, Retry
 from django_delayq.core.job import Job, Payload
-from django_delayq.worker import Attempt, Hooks, current_job
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.current import current_job
+from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_attempt, make_job, registry_of
 

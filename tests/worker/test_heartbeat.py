@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
@@ -18,13 +19,15 @@ from django_delayq.worker.pace import Pace
 from django_delayq.worker.policy import Policy
 from django_delayq.worker.shard_selector import Source
 
+from .support import config, make_process
+
 #: seconds by which a lease was shorter before it was renewed
 AGE = 5.0
 
 
-def hold(broker: Broker, count: int) -> list[Attempt]:
+def hold(broker: Broker, count: int, name: str = "default") -> list[Attempt]:
     """Runs of so many jobs, reserved under leases that are partly over."""
-    queue = broker.queue("default", shards=1)
+    queue = broker.queue(name, shards=1)
     queue.schedule_many(NewJob(f"j{number}", "work") for number in range(count))
     source, attempts, now = Source(queue, 0, Pace()), [], time.monotonic()
     while batch := queue.reserve(0, 250, worker="w", ttr_ms=int((broker.lease_ms / 1000 - AGE) * 1000)).jobs:
@@ -35,9 +38,10 @@ def hold(broker: Broker, count: int) -> list[Attempt]:
 
 def beat(broker: Broker, attempts: list[Attempt], *, rest: float = 5.0) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
-    consumer: Any = SimpleNamespace(held=set(attempts), tasks=None, limits=SimpleNamespace(renew=lambda: None))
+    consumer: Any = SimpleNamespace(held=attempts, tasks=None, limits=SimpleNamespace(renew=lambda: None))
     words = WorkerCommands(broker, "w", lambda word: None)
-    return Heartbeat(broker, "w", rest, dict, consumer, None, lambda reply: None, words).run()
+    process = make_process(broker, settings=config(heartbeat=rest))
+    return Heartbeat(process, dict, consumer, None, lambda reply: None, words).run()
 
 
 def slow(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
@@ -99,3 +103,17 @@ def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
     (left,) = seconds_left(broker)
     assert (left > broker.lease_ms / 1000 - 2) is is_renewed
     assert attempt.should_stop is not is_renewed
+
+
+def test_a_shard_that_is_broken_costs_no_lease_of_another(broker: Broker) -> None:
+    broken, sound = hold(broker, 1, "broken"), hold(broker, 1)
+    lease = broker.queue("broken").shard(0).names["lease"]
+    broker.client.rename(lease, f"{lease}:aside")
+    broker.client.set(lease, "no sorted set")
+    try:
+        with pytest.raises(ResponseError):
+            beat(broker, [*broken, *sound])
+    finally:
+        broker.client.rename(f"{lease}:aside", lease)
+    (left,) = seconds_left(broker)
+    assert left > broker.lease_ms / 1000 - 2

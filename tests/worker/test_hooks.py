@@ -11,7 +11,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Bury, PartialFailure
-from django_delayq.worker import Hooks, current_job
+from django_delayq.worker.current import current_job
+from django_delayq.worker.hooks import Hooks
 
 from .support import (
     eventually,

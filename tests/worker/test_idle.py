@@ -14,19 +14,17 @@ from django_delayq.core.records.keys import depth_claim_key
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settlement import ack
-from django_delayq.worker import Hooks, dispatcher, heartbeat, reaper, rest, wake_listener
-from django_delayq.worker.changes import Changes
+from django_delayq.worker import dispatcher, heartbeat, reaper, rest, wake_listener
 from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.duties import dispatcher_duties
+from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import Duty
-from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.rest import SafetyCheck
 from django_delayq.worker.scope import Scope
 from django_delayq.worker.shard_selector import ShardSelector, build_sources
 from tests.core.stage import T0
 
-from .support import config, put, registry_of
+from .support import config, make_process, put, registry_of
 
 NAME = "idle"
 #: blocking reads of the wake listener in a minute, which the simulation leaves out
@@ -67,7 +65,8 @@ class Process:
         self._settings = config(queues=("default", "delayq"), **changes)
 
     def start(self) -> None:
-        broker, settings, registry, health = self.broker, self._settings, registry_of(work), RedisHealth()
+        broker, settings = self.broker, self._settings
+        process = make_process(broker, registry_of(work), settings, name=NAME)
         scope = Scope(broker, settings)
         scope.refresh()
         self._shards = [queue.shard(number) for queue in scope.queues for number in queue.numbers]
@@ -76,20 +75,10 @@ class Process:
         commands = WorkerCommands(broker, NAME, lambda word: None)
         self._duties: dict[str, Duty] = {
             "fetching": Fetching(selector, lambda: self.now, self.found_at),
-            "heartbeat": Heartbeat(broker, NAME, settings.heartbeat, dict, None, None, lambda reply: None, commands),
+            "heartbeat": Heartbeat(process, dict, None, None, lambda reply: None, commands),
         }
         if settings.dispatcher:
-            self._duties |= dispatcher_duties(
-                broker,
-                registry,
-                settings,
-                Hooks(),
-                name=NAME,
-                scope=scope,
-                health=health,
-                selector=selector,
-                changes=Changes(),
-            )
+            self._duties |= dispatcher_duties(process, scope, selector)
         self._next_at = dict.fromkeys(self._duties, self.now)
 
     def pass_seconds(self, seconds: float = 60.0) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.worker import WorkerConfig
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.shard_selector import split
 
 from .support import config, eventually, places, put, registry_of, run_dry, working

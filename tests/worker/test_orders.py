@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -162,6 +164,16 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     assert not broker.client.exists(f"{{{broker.prefix}}}:commands")
 
 
+def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker: Broker) -> None:
+    slow = json.dumps({"heartbeat_ms": 40_000})
+    broker.announce("slow", {})
+    broker.tell_worker("slow", "stop")
+    broker.client.hset(f"{{{broker.prefix}}}:workers", "slow", f"{broker.now_ms() - 90_000:.0f}:{slow}")
+    WorkerPruning(broker, "own").run()
+    assert [worker["name"] for worker in broker.workers()] == ["slow"]
+    assert [command.word for command in broker.announce("slow", {}).commands] == ["stop"]
+
+
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
     board = Scoreboard.create(1)
     try:
@@ -239,6 +251,25 @@ def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Bro
     supervisor = Supervisor(command, config(processes=1, name="base"), lambda: broker, registry_of(print))
     assert supervisor.run() == 0
     assert births.read_text() == "base.1\n", "no other one was started in its place"
+
+
+def test_a_system_that_refuses_a_process_for_a_moment_does_not_end_the_program(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other processes would die with it, and interrupt their jobs."""
+    births = tmp_path / "births"
+    births.touch()
+    popen, refusals = subprocess.Popen, [BlockingIOError(11, "Resource temporarily unavailable")]
+
+    def start(*args: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return popen(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    command = [sys.executable, "-c", HEARS_AND_DIES, str(births)]
+    assert Supervisor(command, config(name="base"), lambda: broker, registry_of(print)).run() == 0
+    assert births.read_text() == "base.2\n"
 
 
 @pytest.mark.parametrize("word", ["stop", "drain"])

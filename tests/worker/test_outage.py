@@ -22,12 +22,13 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.faults import Backoff, Fault
-from django_delayq.worker import Hooks, Worker
 from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.worker import Worker
 
 from .support import DEADLINE, config, eventually, places, put, registry_of, run_dry, working
 

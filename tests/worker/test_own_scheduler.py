@@ -13,8 +13,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
-from django_delayq.worker import WorkerConfig
 from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.scheduler import DueShard
 from django_delayq.worker.shard_selector import ShardSelector
 

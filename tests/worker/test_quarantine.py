@@ -13,10 +13,10 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import STARTED
 from django_delayq.core.settlement import fail, release
-from django_delayq.worker import current_job
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.salvage import decide
-from django_delayq.worker.scoreboard import Mark
+from django_delayq.worker.current import current_job
+from django_delayq.worker.salvage import Death, decide
+from django_delayq.worker.scoreboard import SlotRecord
 
 from .programs import Program, alive
 from .support import DEADLINE, config, eventually, make_job, places, put, registry_of, working
@@ -237,7 +237,7 @@ def test_the_start_of_a_job_that_was_lost_unclearly_is_recorded_before_it_happen
 # --- what a supervisor decides
 
 
-def mark(ident: str, **changes: Any) -> Mark:
+def mark(ident: str, **changes: Any) -> SlotRecord:
     values = {
         "queue": "default",
         "shard": 0,
@@ -247,11 +247,11 @@ def mark(ident: str, **changes: Any) -> Mark:
         "limit_at": NEVER,
         "timed_out": False,
     }
-    return Mark(**values | changes)
+    return SlotRecord(**values | changes)
 
 
 @pytest.mark.parametrize(
-    ("marks", "own"),
+    ("records", "own"),
     [
         ([mark("a")], True),
         ([mark("a"), mark("b")], False),
@@ -262,17 +262,19 @@ def mark(ident: str, **changes: Any) -> Mark:
         ([mark("a", others=(b"another",))], False),
     ],
 )
-def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(marks: list[Mark], own: bool) -> None:
+def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(
+    records: list[SlotRecord], own: bool
+) -> None:
     """``gone`` ended and was acked; ``acked early`` runs and is in Redis no more."""
     jobs = [make_job(id="a"), make_job(id="b")]
-    settlements = decide(jobs, marks, registry_of(), "died", planned=False, died_at=9.0)
+    settlements = decide(jobs, Death("child", "died", records, 9.0), registry_of())
     (first, *_) = settlements
     assert (first.outcome, first.own_crash, first.quarantine) == ("crashed", own, True)
 
 
 def test_nobody_is_suspected_when_a_process_ends_on_purpose() -> None:
     jobs = [make_job(id="a"), make_job(id="b", quarantined=True), make_job(id="waiting")]
-    settlements = decide(jobs, [mark("a"), mark("b")], registry_of(), "ended", planned=True, died_at=9.0)
+    settlements = decide(jobs, Death("child", "ended", [mark("a"), mark("b")], 9.0, planned=True), registry_of())
     assert [(one.outcome, one.quarantine) for one in settlements] == [
         ("released", False),
         ("released", True),

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
-from django_delayq.worker import Hooks
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.readiness import ReadinessGate
 
 from .support import config, eventually, put, registry_of, working

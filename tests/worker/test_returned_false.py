@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Release
-from django_delayq.worker import current_job
+from django_delayq.worker.current import current_job
 
 from .support import places, put, registry_of, run_dry
 

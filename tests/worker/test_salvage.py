@@ -12,11 +12,11 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry
-from django_delayq.worker import Hooks
 from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.salvage import Salvage
-from django_delayq.worker.scoreboard import Mark
+from django_delayq.worker.salvage import Death, Salvage
+from django_delayq.worker.scoreboard import SlotRecord
 
 from .support import places, put, registry_of
 
@@ -34,13 +34,15 @@ def hold(broker: Broker, ident: str, queue: str = "default") -> Job:
     return job
 
 
-def running(job: Job) -> Mark:
-    return Mark(job.queue, job.shard, job.id, job.token, 1.0, NEVER, timed_out=False)
+def running(job: Job) -> SlotRecord:
+    return SlotRecord(job.queue, job.shard, job.id, job.token, 1.0, NEVER, timed_out=False)
 
 
-def salvage_of(marks: Sequence[Mark], hooks: Hooks, registry: Registry | None = None, **options: Any) -> Salvage:
+def salvage_of(
+    records: Sequence[SlotRecord], hooks: Hooks, registry: Registry | None = None, **options: Any
+) -> Salvage:
     orphans = Orphans(registry or registry_of(work, max_attempts=1), hooks, "supervisor")
-    return Salvage("child", marks, orphans, "was killed", planned=False, died_at=9.0, **options)
+    return Salvage(Death("child", "was killed", records, 9.0), orphans, **options)
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.scoreboard import Mark, Scoreboard, place_of
+from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, place_of
 
 from .support import make_attempt, make_job
 
@@ -27,13 +27,13 @@ def test_the_supervisor_reads_what_the_child_marks(board: Scoreboard) -> None:
         make_job(queue="orders", shard=4, id="order-ü", token=1_795_230_051_941_001), slot=1, started=12.5
     )
     child.mark(attempt)
-    expected = Mark("orders", 4, "order-ü", 1_795_230_051_941_001, 12.5, NEVER, timed_out=False)
-    assert board.marks() == [expected]
+    expected = SlotRecord("orders", 4, "order-ü", 1_795_230_051_941_001, 12.5, NEVER, timed_out=False)
+    assert board.records() == [expected]
     child.limit(1, 99.0)
     child.mark_timed_out(1)
-    assert [(mark.limit_at, mark.timed_out) for mark in board.marks()] == [(99.0, True)]
+    assert [(record.limit_at, record.timed_out) for record in board.records()] == [(99.0, True)]
     child.clear(1)
-    assert [(mark.id, mark.timed_out) for mark in board.marks()] == [("order-ü", False)]
+    assert [(record.id, record.timed_out) for record in board.records()] == [("order-ü", False)]
     child.close()
 
 
@@ -41,16 +41,16 @@ def test_all_ids_of_a_batch_are_on_the_board(board: Scoreboard) -> None:
     jobs = [make_job(id=f"order-{n}" + "x" * 240, queue="q" * 64) for n in range(251)]
     board.mark(make_attempt(jobs[0], slot=1), [make_attempt(job) for job in jobs])
     board.mark(make_attempt(make_job(id="alone"), slot=0))
-    alone, batch = board.marks()
+    alone, batch = board.records()
     assert set(batch.places) == {place_of(job) for job in jobs}
     assert set(alone.places) == {place_of(make_job(id="alone"))}
     board.mark(make_attempt(jobs[3], slot=1))
-    assert set(board.marks()[1].places) == {place_of(jobs[3])}, "nothing is left of the batch before"
+    assert set(board.records()[1].places) == {place_of(jobs[3])}, "nothing is left of the batch before"
 
 
 def test_the_longest_names_fit(board: Scoreboard) -> None:
     board.mark(make_attempt(make_job(queue="q" * 64, id="i" * 255), slot=2))
-    assert [(mark.queue, mark.id) for mark in board.marks()] == [("q" * 64, "i" * 255)]
+    assert [(record.queue, record.id) for record in board.records()] == [("q" * 64, "i" * 255)]
 
 
 def test_signs_of_life(board: Scoreboard) -> None:

@@ -79,3 +79,20 @@ def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> 
     settler.settle_all()
     assert [job.id for job in queue.held_by("w")] == ["b"]
     assert settler.settled == 2
+
+
+def test_an_end_is_stored_although_the_reserve_that_it_was_sent_with_failed(broker: Broker) -> None:
+    queue = broker.queue("default", shards=1)
+    queue.schedule(NewJob("a", "work"))
+    (job,) = queue.reserve(0, 1, worker="w").jobs
+    source = Source(queue, 0, Pace())
+    attempt = Attempt(job, source, 0.0, time.monotonic() + LEASE, 0.0)
+    attempt.settlement = ack(job, 1, 1)
+    settler = Settler(ShardSelector([source]), RedisHealth(), LEASE)
+    settler.held.add(attempt)
+
+    def unreadable() -> None:
+        raise ValueError("a reply that cannot be read")
+
+    assert settler.call_with_retries(unreadable, [attempt]) is None
+    assert (settler.settled, settler.held, list(queue.held_by("w"))) == (1, set(), [])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.worker import WorkerConfig
 from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 
@@ -122,8 +122,11 @@ def test_a_token_ends_the_rest() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("splitter", ["default", "rendezvous", lambda places, name, index: list(places)[:1]])
-def test_a_splitter_orders_and_takes_nothing_away(splitter: Any) -> None:
+@pytest.mark.parametrize(
+    "splitter",
+    ["default", "rendezvous", lambda places, *_: list(places)[:1], lambda places, *_: [*places, *places]],
+)
+def test_a_splitter_orders_takes_nothing_away_and_adds_nothing(splitter: Any) -> None:
     places = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
     config = WorkerConfig(queues=("a", "b"), splitter=splitter, index=2)
     assert sorted(split(places, config, "w")) == places

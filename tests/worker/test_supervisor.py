@@ -16,8 +16,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.salvage import decide
-from django_delayq.worker.scoreboard import Mark
+from django_delayq.worker.salvage import Death, decide
+from django_delayq.worker.scoreboard import SlotRecord
 
 from .programs import ROOT, Program, alive
 from .support import eventually, make_job, places, put, registry_of
@@ -242,8 +242,8 @@ def test_sigttin_shows_what_every_thread_is_doing(
 
 
 def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
-    def mark(ident: str, **changes: Any) -> Mark:
-        return Mark(
+    def mark(ident: str, **changes: Any) -> SlotRecord:
+        return SlotRecord(
             **{
                 "queue": "default",
                 "shard": 0,
@@ -257,16 +257,16 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
         )
 
     jobs = [make_job(id=name) for name in ("running", "waiting", "stuck", "other_token")]
-    marks = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
+    records = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
     registry = registry_of(retry_in=lambda n: 5.0)
-    crashed = decide(jobs, marks, registry, "died of signal 9", planned=False, died_at=9.0)
+    crashed = decide(jobs, Death("child", "died of signal 9", records, 9.0), registry)
     assert [(s.verb, s.outcome) for s in crashed] == [
         ("fail", "crashed"),
         ("release", "released"),
         ("fail", "timeout"),
         ("release", "released"),
     ]
-    planned = decide(jobs, marks, registry, "ended", planned=True, died_at=9.0)
+    planned = decide(jobs, Death("child", "ended", records, 9.0, planned=True), registry)
     assert [(s.verb, s.outcome) for s in planned] == [
         ("release", "released"),
         ("release", "released"),
@@ -274,3 +274,9 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
         ("release", "released"),
     ]
     assert crashed[0].run_ms == 8000
+
+
+def test_a_run_that_had_ended_before_its_process_died_did_not_exceed_its_limit() -> None:
+    record = SlotRecord("default", 0, "job-1", 7, 1.0, 5.0, timed_out=False, ended=True)
+    (settlement,) = decide([make_job()], Death("child", "died of signal 9", [record], 9.0), registry_of())
+    assert settlement.outcome == "crashed"

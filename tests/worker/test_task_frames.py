@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from django_delayq.core.codec import decode_args
-from django_delayq.worker import Hooks
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.attempt_log import AttemptLog
+from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_job
 

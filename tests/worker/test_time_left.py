@@ -12,9 +12,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.worker import current_job
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
-from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.current import CurrentJob, current_job
 
 from .support import config, make_attempt, make_job, put, put_payload, registry_of, run_dry, working
 

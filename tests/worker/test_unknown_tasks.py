@@ -14,7 +14,7 @@ from django_delayq.core.operations.views import JobView
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settlement import release
 from django_delayq.core.task import Registry, Task
-from django_delayq.worker import current_job
+from django_delayq.worker.current import current_job
 
 from .support import DEADLINE, config, eventually, put, run_dry, working
 

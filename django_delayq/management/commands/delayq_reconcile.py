@@ -20,7 +20,7 @@ from ...outbox.relay import Relay
 from ...outbox.rows import chunks, free
 from ...settings.conf import conf
 from ...status.formatting import printable
-from ...worker import Changes
+from ...worker.changes import Changes
 from ..base import DelayQCommand, count_text
 from ..rows import add_rows, reconcile
 

@@ -15,7 +15,8 @@ from django.utils import autoreload
 from ... import __version__, connections, logs
 from ...runtime import wiring
 from ...settings.conf import Conf, conf
-from ...worker import WorkerConfig, child_spec
+from ...worker.child import child_spec
+from ...worker.config import WorkerConfig
 from ..base import DelayQCommand, add_log_format, positive, queue_list
 
 NAME = "delayq_worker"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_delayq.worker import Attempt, Call
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.middleware import Call
 
 
 def fragile(following: Call) -> Call:
