@@ -40,13 +40,15 @@ def broker() -> DjangoBroker:
         Misconfigured: the settings name no usable Redis; the message says what to do.
     """
     global _broker
-    if _broker is None:
+    current = _broker  # another thread may close it
+    if current is None:
         check_installed()
         refuse_in_tests()
         with _lock:
-            if _broker is None:
-                _broker = make_broker(conf())
-    return _broker
+            current = _broker
+            if current is None:
+                current = _broker = make_broker(conf())
+    return current
 
 
 def ready_broker() -> DjangoBroker | None:
@@ -71,8 +73,9 @@ def hurried_broker(seconds: float | None = None) -> DjangoBroker:
     Raises:
         Misconfigured: see :func:`broker`.
     """
-    if _stand_in is not None:
-        return _stand_in
+    substitute = _stand_in
+    if substitute is not None:
+        return substitute
     seconds = PATIENCE if seconds is None else seconds
     hurried = _hurried.get(seconds)
     if hurried is None:

@@ -89,7 +89,8 @@ class CounterFlusher:
                 return  # stopped at the moment at which it fired
             self._armed, self._timer = False, None
         try:
-            self._tally.flush()
+            if not self._tally.flush():
+                self.ring()  # another thread's flush hangs, and may not take what came since it began
             self._pause.reset()
         except Exception as error:
             fault = classify(error)
@@ -129,8 +130,11 @@ def stop_flusher(tally: Tally) -> None:
 
 
 def _flush_all() -> None:
-    for flusher in list(_flushers.values()):
-        flusher.flush_last()
+    for reference in _flushers.keyrefs():  # a copy, to which other threads add nothing
+        tally = reference()
+        flusher = None if tally is None else _flushers.get(tally)
+        if flusher is not None:
+            flusher.flush_last()
 
 
 def _forget() -> None:

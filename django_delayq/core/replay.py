@@ -9,6 +9,7 @@ queue, or waits until another process has changed the number of shards) runs in 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -135,10 +136,11 @@ class _Replay(Generic[B]):
         broker: the broker.
     """
 
-    __slots__ = ("_before", "_broker", "_read", "replies")
+    __slots__ = ("_before", "_broker", "_read", "_since", "replies")
 
     def __init__(self, broker: B) -> None:
         self._broker = broker
+        self._since = broker._adopted
         self._before: dict[str, Queue | None] = {}
         self._read = 0
         #: known replies in the order of the calls, or the errors in their place
@@ -157,9 +159,10 @@ class _Replay(Generic[B]):
         own = self._broker.connection
         connection.client, connection.cluster, connection.confirmation = client, own.cluster, own.confirmation
 
-        def install(name: str, layout: Layout) -> Queue:
-            self._broker._install(name, layout)
-            return type(view)._install(view, name, layout)
+        def install(name: str, layout: Layout, since: int) -> bool:
+            # Each run reads the earlier replies again: the broker may know a later layout by now.
+            self._broker._install(name, layout, self._since)
+            return type(view)._install(view, name, layout, sys.maxsize)
 
         queues = _ReplayedQueues(self._broker._queues, self._before, view)
         vars(view).update(

@@ -92,7 +92,7 @@ class PullCoordinator:
         with self._lock:
             for queue in (*queues[first:], *queues[:first]):
                 numbers = queue.numbers
-                start = turn // len(queues) % len(numbers)
+                start = turn // len(queues) % max(1, len(numbers))  # none if the queue was deleted just now
                 for number in (*numbers[start:], *numbers[:start]):
                     place = self._places.get((queue.name, number))
                     if place is None:

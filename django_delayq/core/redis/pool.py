@@ -124,7 +124,8 @@ class BoundedPool(ConnectionPool):
     @property
     def in_use(self) -> int:
         """Number of connections that callers hold."""
-        return len(self._in_use_connections)
+        with self._lock:
+            return len(self._in_use_connections)
 
     # --- for packed calls
 
