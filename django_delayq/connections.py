@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from .core.queue import Queue
 from .core.redis.confirmation import Confirmation
 from .core.redis.connection import Connection, RedisConfig
 from .core.task import registry
+from .core.thread_lock import ThreadLock
 from .servers import make_connection, refuse_in_tests
 from .settings.conf import SETTING, Conf, check_installed, conf
 
@@ -22,7 +22,7 @@ from .settings.conf import SETTING, Conf, check_installed, conf
 #: slow disk may stall for a second.
 PATIENCE: Final = 3.0
 
-_lock: Final = threading.Lock()
+_lock: Final = ThreadLock()
 _broker: DjangoBroker | None = None
 #: brokers with a shorter timeout, by their timeout in seconds
 _hurried: Final[dict[float, DjangoBroker]] = {}

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from .redis.faults import Backoff, Fault, classify
 from .tally import PACE, Tally
+from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -109,7 +110,7 @@ class CounterFlusher:
 
 
 _flushers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
-_lock = threading.Lock()
+_lock: Final = ThreadLock()
 
 
 def ensure_flusher(tally: Tally) -> None:
@@ -139,8 +140,6 @@ def _flush_all() -> None:
 
 def _forget() -> None:
     """Reset the flushers in a forked child, which has none of its parent's timers."""
-    global _lock
-    _lock = threading.Lock()
     _flushers.clear()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from .records import layout as layouts
 from .records.keys import PRODUCERS_FIELD, queues_key
 from .records.layout import Layout
 from .redis.scripts import clear_errors
+from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from .operations.resharding import Epochs
@@ -37,7 +37,7 @@ class QueueRegistry:
         self._queues: dict[str, Queue] = {}
         #: number of layouts that the queues have adopted so far
         self._adopted = 0
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
 
     @property
     def client(self) -> Any:

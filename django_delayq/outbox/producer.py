@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from .. import connections
 from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailable
+from ..core.thread_lock import ThreadLock
 from ..worker.current import running
 from . import rows
 from .breaker import Breaker
@@ -74,7 +74,7 @@ class ProducerState:
 
 
 _known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = ThreadLock()
 
 
 def producer_state(broker: Broker) -> ProducerState:

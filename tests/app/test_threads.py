@@ -15,12 +15,14 @@ from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.outbox import durability
-from django_delayq.outbox.producer import Clock
+from django_delayq.outbox import durability, producer
+from django_delayq.outbox.breaker import Breaker
+from django_delayq.outbox.producer import Clock, producer_state
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import middleware
 from django_delayq.settings import conf
 
+from ..support.forks import holds_in_a_child
 from ..support.preemption import preempted
 
 EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
@@ -58,6 +60,19 @@ def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_it
     finally:
         connections.stand_in(None)
         connections.close_broker()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_has_a_broker_although_a_thread_of_its_parent_made_one_at_the_fork(delayq: Broker) -> None:
+    assert holds_in_a_child(connections._lock, lambda: connections.hurried_broker(1.5) is not None)
+    assert holds_in_a_child(producer._lock, lambda: not producer_state(delayq).breaker.open)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_finds_a_breaker_that_a_thread_of_its_parent_used_at_the_fork() -> None:
+    breaker = Breaker()
+    breaker.failed()
+    assert holds_in_a_child(breaker._lock, lambda: not breaker.allows())
 
 
 def with_tenant(next: Any) -> Any:

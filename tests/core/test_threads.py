@@ -30,6 +30,7 @@ from django_delayq.core.shard_set import ShardSet
 from django_delayq.core.tally import Tally
 from django_delayq.core.task import Registry, Task, TaskOptions
 
+from ..support.forks import holds_in_a_child
 from ..support.preemption import preempted
 from .epochs_stage import other
 from .quotas_stage import put
@@ -237,3 +238,19 @@ def test_limits_of_tasks_that_two_threads_register_at_once_are_all_kept(line: in
     with preempted(Registry._note_limited, line, lambda: registry.add(second)):
         registry.add(first)
     assert set(registry.limited) == set(registry.tasks)
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_reads_the_registry_although_a_thread_of_its_parent_held_the_lock_at_the_fork(broker: Broker) -> None:
+    queue = broker.queue("q")
+    other(broker).pause("q")
+
+    def read() -> bool:
+        broker.known_queue("q")
+        return bool(queue.layout["paused"])
+
+    assert holds_in_a_child(broker._lock, read)
+    assert "paused" not in queue.layout, "it is the parent's own"
