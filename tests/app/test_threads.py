@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,7 +22,7 @@ from django_delayq.outbox.breaker import Breaker
 from django_delayq.outbox.producer import Clock, producer_state
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import middleware
-from django_delayq.settings import conf
+from django_delayq.settings import conf, context_links
 
 from ..support.forks import holds_in_a_child
 from ..support.preemption import preempted
@@ -85,15 +87,15 @@ def with_user(next: Any) -> Any:
 
 @EVERY_LINE
 def test_a_call_gets_the_middleware_of_its_own_settings(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenant, user = (
+    for_tenant, for_user = (
         conf.Conf(schedule_middleware=(f"{__name__}.{name}",), context={}) for name in ("with_tenant", "with_user")
     )
     monkeypatch.setattr(middleware, "_known", None)
-    current = [user]
+    current = [for_user]
     monkeypatch.setattr(middleware, "conf", lambda: current[0])
 
     def change() -> None:
-        current[0] = tenant
+        current[0] = for_tenant
         middleware.chain()
 
     with preempted(middleware.chain, line, change):
@@ -101,6 +103,18 @@ def test_a_call_gets_the_middleware_of_its_own_settings(line: int, monkeypatch: 
     assert chain is not None
     ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
     assert chain(ended) == ("tenant" if line == 1 else "user")
+
+
+trace: ContextVar[str] = ContextVar("trace")
+tenant: ContextVar[str] = ContextVar("tenant")
+
+
+@EVERY_LINE
+def test_a_call_gets_the_context_of_its_own_settings(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = (conf.Conf(context={name: f"{__name__}.{name}"}) for name in ("trace", "tenant"))
+    monkeypatch.setattr(context_links, "_known", None)
+    with preempted(context_links.links, line, lambda: context_links.links(others)):
+        assert context_links.links(mine) == {"trace": trace}
 
 
 # -- the outbox ------------------------------------------------------------------------------------------------------
@@ -183,8 +197,6 @@ class Loop:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_an_asynchronous_client_begins_while_another_thread_begins_or_removes_one(ended: bool) -> None:
-    import ssl
-
     transport = AsyncTransport(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     by_loop: Any = transport._by_loop
     for _ in range(2):

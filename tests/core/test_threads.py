@@ -172,11 +172,12 @@ def test_a_bulk_load_is_never_opened_without_epochs(line: int) -> None:
 
 
 @EVERY_LINE
+@pytest.mark.parametrize("container", [WeakSet, WeakKeyDictionary])
 def test_a_connection_is_closed_although_another_thread_opens_one_for_a_blocking_call(
-    connection: Connection, line: int
+    connection: Connection, container: Any, line: int
 ) -> None:
     opened = [connection.blocking() for _ in range(3)]
-    with preempted(WeakSet.__iter__, line, lambda: opened.append(connection.blocking())):
+    with preempted(container.__iter__, line, lambda: opened.append(connection.blocking())):
         connection.close()
 
 

@@ -124,8 +124,7 @@ class BoundedPool(ConnectionPool):
     @property
     def in_use(self) -> int:
         """Number of connections that callers hold."""
-        with self._lock:
-            return len(self._in_use_connections)
+        return len(self._in_use_connections)
 
     # --- for packed calls
 
