@@ -10,7 +10,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
-from django.core.signals import setting_changed
 
 from django_delayq import connections, transactions
 from django_delayq.api import waiting
@@ -32,8 +31,8 @@ NOW_MS = 1.7e12
 
 
 def forget_settings() -> None:
-    """Act as a thread that changes the settings in a test."""
-    setting_changed.send(sender=None, setting="DELAYQ", value=None, enter=True)
+    """Act as a thread that changes the settings in a test, up to the first receiver of the signal."""
+    conf._forget(setting="DELAYQ")
 
 
 # -- what the process shares -----------------------------------------------------------------------------------------
