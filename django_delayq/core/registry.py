@@ -111,7 +111,7 @@ class QueueRegistry:
             if queue is None:
                 if self._install(name, layout, since):
                     return stored, layout
-            elif self.swap_layout(name, stored, queue.layout):
+            elif queue.adopted <= since and self.swap_layout(name, stored, queue.layout):
                 log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
         return b"", None
 

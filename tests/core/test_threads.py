@@ -69,7 +69,7 @@ READS: dict[str, tuple[Callable[..., Any], Callable[[Broker], object]]] = {
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_thread_that_was_overtaken_leaves_no_old_layout_behind(
-    broker: Broker, read: str, change: str, line: int
+    broker: Broker, read: str, change: str, line: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would stay until the registry changes again: a worker would not look for jobs in the new shards."""
     queue = broker.queue("q", shards=2)
@@ -77,6 +77,7 @@ def test_a_thread_that_was_overtaken_leaves_no_old_layout_behind(
     with preempted(function, line, lambda: CHANGES[change](broker)), suppress(InvalidJob):
         act(broker)
     assert queue.layout == stored_layout(broker)
+    assert "lost epoch" not in caplog.text
 
 
 @EVERY_LINE
