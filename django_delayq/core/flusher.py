@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from .redis.faults import Backoff, Fault, classify
 from .tally import PACE, Tally
@@ -81,7 +80,7 @@ class CounterFlusher:
         timer.name, timer.daemon = "delayq-figures", True
         try:
             timer.start()
-        except RuntimeError:  # the interpreter is shutting down: last_words() flushes
+        except RuntimeError:  # the interpreter is shutting down: _flush_all() flushes
             self._armed = False
 
     def _flush(self) -> None:
@@ -109,7 +108,7 @@ class CounterFlusher:
             logger.info("the last counters of pulled jobs could not be sent: %s", error)
 
 
-_flushers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
+_flushers: dict[Tally, CounterFlusher] = {}
 _lock: Final = ThreadLock()
 
 
@@ -131,11 +130,8 @@ def stop_flusher(tally: Tally) -> None:
 
 
 def _flush_all() -> None:
-    for reference in _flushers.keyrefs():  # a copy, to which other threads add nothing
-        tally = reference()
-        flusher = None if tally is None else _flushers.get(tally)
-        if flusher is not None:
-            flusher.flush_last()
+    for flusher in list(_flushers.values()):
+        flusher.flush_last()
 
 
 def _forget() -> None:

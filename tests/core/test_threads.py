@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 
-from django_delayq.core import flusher, tally
+from django_delayq.core import tally
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.flusher import CounterFlusher
@@ -211,23 +211,6 @@ def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_late
     assert isinstance(waiting._timer, threading.Timer), "the next flush is scheduled"
     waiting.stop()
     assert len(sent) == 1
-
-
-@EVERY_LINE
-def test_the_last_flush_survives_that_another_thread_begins_to_count(line: int) -> None:
-    made = [Tally(lambda counters, request: None) for _ in range(3)]
-    flusher.ensure_flusher(made[0])
-
-    def begin() -> None:
-        for one in made:
-            flusher.ensure_flusher(one)
-
-    try:
-        with preempted(WeakKeyDictionary.values, line, begin):
-            flusher._flush_all()
-    finally:
-        for one in made:
-            flusher.stop_flusher(one)
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------------
