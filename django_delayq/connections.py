@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -101,9 +102,10 @@ class DjangoBroker(Broker):
 
         For an existing queue the values in Redis win, except for limits that the settings define.
         """
-        existing = self._queues.get(name)
-        if existing is not None and not existing.deleted and name in self._limited:
-            return existing
+        if self.is_open(name):
+            return self._queues[name]
+        if name in self._limited and (known := self._believed(name)) is not None:
+            return known
         entry = conf().queue(name)
         opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
         self._limit(name)
@@ -111,8 +113,10 @@ class DjangoBroker(Broker):
 
     def is_open(self, name: str) -> bool:
         """Return True if :meth:`queue` returns the queue without a call to Redis."""
-        existing = self._queues.get(name)
-        return existing is not None and not existing.deleted and name in self._limited
+        known = self._queues.get(name)
+        if known is None or known.deleted or name not in self._limited:
+            return False
+        return time.monotonic() < known.read_at + self.layout_seconds
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""
@@ -135,8 +139,7 @@ class DjangoBroker(Broker):
 
     def existing(self, name: str) -> Queue | None:
         """Return the queue if it exists in Redis, else None."""
-        cached = self._queues.get(name)
-        return cached if cached is not None and not cached.deleted else self.known_queue(name)
+        return self._believed(name) or self.known_queue(name)
 
 
 def queue(name: str) -> Queue:

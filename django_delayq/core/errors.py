@@ -134,6 +134,8 @@ class PartialFailure(Verdict):
     """
 
     def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
+        if not isinstance(errors, Mapping):
+            raise TypeError(f"PartialFailure takes a dict, id → exception, not {type(errors).__name__}")
         super().__init__(f"{len(errors)} of the batch failed")
         self.errors = dict(errors)
 

@@ -94,7 +94,7 @@ def check_id(value: object) -> str:
         raise InvalidJob(
             f"id must be a UUID, a str or an int of reasonable size, not {short(value)} ({type(value).__name__})"
         )
-    return _check_text(value, "id", MAX_ID_BYTES)
+    return _check_text(str.__str__(value), "id", MAX_ID_BYTES)  # also of a subclass, like a member of an enum
 
 
 def check_task_name(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ class QueueRegistry:
     connection: Connection
     scripts: Scripts
     epochs: Epochs
+    #: seconds for which a process that only schedules believes a layout: Redis may have lost it, and another process
+    #: may have made the queue anew. The shards that are in it take jobs all the same
+    layout_seconds: float = 15.0
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -54,8 +58,22 @@ class QueueRegistry:
             shards: number of shards of a new queue; None = one.
             kind: ``python`` or ``pull``.
         """
+        return self._believed(name) or self._open(name, shards, kind)
+
+    def _believed(self, name: str) -> Queue | None:
+        """Return the queue of this name if this process knows it; its layout is read again from time to time."""
         queue = self._queues.get(name)
-        return queue if queue is not None and not queue.deleted else self._open(name, shards, kind)
+        if queue is None or queue.deleted:
+            return None
+        if time.monotonic() >= queue.read_at + self.layout_seconds:
+            before, queue.read_at = queue.read_at, time.monotonic()  # of many threads, one reads it
+            try:
+                if self.read_layout(name)[1] is None:
+                    self._restore(name)
+            except BaseException:
+                queue.read_at = before
+                raise
+        return None if queue.deleted else queue
 
     def known_queue(self, name: str) -> Queue | None:
         """Return the queue of this name if the deployment has it now; never create it."""
@@ -98,7 +116,7 @@ class QueueRegistry:
         """Return the registry's layout of a queue, as stored and decoded; a known queue adopts it.
 
         Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
-        back.
+        back (:func:`~.records.layout.put_back`).
         """
         while name:  # the registry keeps its change counter under ""
             since = self._adopted
@@ -111,8 +129,11 @@ class QueueRegistry:
             if queue is None:
                 if self._install(name, layout, since):
                     return stored, layout
-            elif queue.adopted <= since and self.swap_layout(name, stored, queue.layout):
-                log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
+            elif queue.adopted <= since:
+                later = layouts.put_back(queue.layout, layout)
+                self.epochs.close_former(name, later)
+                if self.swap_layout(name, stored, later):
+                    log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
         return b"", None
 
     def _later(self, name: str, layout: Layout) -> Queue | None:
@@ -195,17 +216,17 @@ class QueueRegistry:
         """
         with self._lock:
             queue = self._queues.get(name)
-            if queue is not None and queue.layout == layout:
-                return True
-            if queue is not None and queue.adopted > since:
-                return False
-            if queue is None:
-                queue = self._make_queue(name, layout)
-            else:
-                queue.install(layout)
-            self._adopted += 1
-            queue.adopted = self._adopted
-            self._queues[name] = queue
+            if queue is None or queue.layout != layout:
+                if queue is None:
+                    queue = self._make_queue(name, layout)
+                elif queue.adopted > since or self._later(name, layout) is not None:
+                    return False
+                else:
+                    queue.install(layout)
+                self._adopted += 1
+                queue.adopted = self._adopted
+                self._queues[name] = queue
+            queue.read_at = time.monotonic()
             return True
 
     # -- all queues -------------------------------------------------------------------------------------------------
@@ -262,5 +283,5 @@ class QueueRegistry:
         if queue is None or queue.deleted:
             return self.queue(name).layout
         layout = self.create(name, lambda _: layouts.restored(queue.layout))
-        self.epochs.close_former(queue)
+        self.epochs.close_former(name, layout)
         return layout

@@ -9,6 +9,7 @@ queue, or waits until another process has changed the number of shards) runs in 
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -156,6 +157,7 @@ class _Replay(Generic[B]):
             _queues=queues,
             _install=install,
             _open=_need_thread,
+            layout_seconds=math.inf,
         )
         view.inspector = Inspector(cast("Broker", view))
         try:

@@ -57,7 +57,7 @@ class Tick:
     held_back: bool
     #: random id, set by the first tick of the shard: a changed one means that Redis lost the shard; b"" of a tombstone
     born: bytes = b""
-    #: run id of Redis
+    #: run id of Redis, and id of its replication history, which changes when a replica takes over
     run_id: str = ""
     #: completion marks that wait to be acknowledged (:mod:`.marks`)
     marks: int = 0

@@ -42,6 +42,8 @@ class ShardSet:
         self.adopted = 0
         #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
         self.full_until = 0.0
+        #: moment (monotonic) at which the layout was read last
+        self.read_at = 0.0
         self.install(layout)
 
     def install(self, layout: Layout) -> None:

@@ -216,7 +216,8 @@ def is_alive(worker: Mapping[str, Any], now_ms: float, *, least_ms: float = ALIV
     """Return True if a worker announced itself within ``least_ms``, or three of its heartbeats if they take longer."""
     heartbeat = worker.get("heartbeat_ms")  # missing in the announcement of an older release
     allowed_ms = 3 * heartbeat if type(heartbeat) is int else 0
-    return bool(now_ms - worker["seen_ms"] < max(least_ms, allowed_ms))
+    # What is announced far in the future was announced before the clock was put back, and not since.
+    return bool(abs(now_ms - worker["seen_ms"]) < max(least_ms, allowed_ms))
 
 
 def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:

@@ -158,7 +158,7 @@ def shards(broker: Broker) -> Iterator[Finding]:
 def workers(broker: Broker) -> Iterator[Finding]:
     """Report overdue jobs, and leases that no dispatcher would take back."""
     now_ms = broker.now_ms()
-    alive = [worker for worker in broker.workers() if now_ms - worker["seen_ms"] < SILENCE * 1000]
+    alive = [worker for worker in broker.workers() if abs(now_ms - worker["seen_ms"]) < SILENCE * 1000]
     queues = broker.inspector.all_counts()
     reserved = sum(counts.reserved for counts in queues)
     if reserved and not any(worker.get("dispatcher") for worker in alive):

@@ -42,8 +42,10 @@ LATER: Final = {
 }
 #: reason why a row is sent again although Redis has its job
 UNCONFIRMED: Final = "Redis has the job, but replicas or disks did not confirm it in time: see manage.py delayq_check"
+#: reason why a lost job waits
+BROUGHT_BACK: Final = "an older copy of Redis has brought back a job of another task under this id; its end is awaited"
 #: reasons that are no fault of the row
-FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED))
+FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED, BROUGHT_BACK))
 #: reasons why a row is given up
 GONE: Final = {
     ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",

@@ -18,7 +18,18 @@ from ..core.schedule_outcome import ScheduleOutcome
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime
-from .protocol import FOR_NOW, FREE, LATER, UNCONFIRMED, ChangedRow, RowOutcome, RowResult, correct, row_result_of
+from .protocol import (
+    BROUGHT_BACK,
+    FOR_NOW,
+    FREE,
+    LATER,
+    UNCONFIRMED,
+    ChangedRow,
+    RowOutcome,
+    RowResult,
+    correct,
+    row_result_of,
+)
 from .records import digest_of, generation_of, job_of
 from .rows import table
 
@@ -98,6 +109,8 @@ class OutboxSender:
                 elif outcome is ScheduleOutcome.IGNORED and row.sent_at is not None and self._is_pushed_out(row):
                     job.on_conflict, job.due_policy, job.reset_retries = "replace", "replace", True
                     again.append((row, job))
+                elif outcome is ScheduleOutcome.TAKEN and row.sent_at is not None and self._is_pushed_out(row):
+                    yield row, _later(row, BROUGHT_BACK)
                 else:
                     yield row, self._result_of_reply(row, job, outcome)
             if again:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..core.codec import decode, decode_args, encode, encode_args
 from ..core.errors import InvalidJob
 from ..core.moments import datetime_of
+from ..scheduling.entries import explicit
 from .jobs import ScheduledJob, check_state
 from .times import ms_of_delta, ms_of_moment
 
@@ -52,9 +53,11 @@ class Expectation:
     def _condition(self, name: str, expected: Any) -> _Condition:
         match name:
             case "args":
-                return _equals(name, list(expected), lambda value: decode_args(encode_args(tuple(value), {}))[0])
+                return _equals(
+                    name, list(explicit(expected, None)[0]), lambda value: decode_args(encode_args(tuple(value), {}))[0]
+                )
             case "kwargs":
-                return _equals(name, dict(expected), lambda value: decode_args(encode_args((), value))[1])
+                return _equals(name, explicit(None, expected)[1], lambda value: decode_args(encode_args((), value))[1])
             case "payloads":
                 return _equals(name, expected, lambda value: [decode(encode(payload)) for payload in value])
             case "id":

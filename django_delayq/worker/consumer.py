@@ -249,14 +249,13 @@ class Consumer:
             return bool(batch.jobs) and batch.next_due_ms == 0
         return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
 
-    def _is_idle(self, now: float) -> bool:
-        """Return True if no shard has ready jobs and no job is held."""
-        sources = self._selector.sources
-        return (
-            self._workload.is_empty
-            and not self._slots.done
-            and all(source.sent_at and source.due_at > now for source in sources)
-        )
+    def _end_burst(self, now: float) -> None:
+        """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
+        asked = [source.sent_at > self._settler.settled_at for source in self._selector.sources]
+        if not all(asked):
+            self._selector.check_all()
+        elif all(source.due_at > now for source in self._selector.sources):
+            self._stopping = True
 
     # --- rest
 
@@ -264,8 +263,8 @@ class Consumer:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
         self.limits.trim(rests=True)
-        if self._config.burst and self._is_idle(time.monotonic()):
-            self._stopping = True
+        if self._config.burst and self._workload.is_empty and not slots.done:
+            self._end_burst(time.monotonic())
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
         until = NEVER

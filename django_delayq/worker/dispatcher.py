@@ -226,7 +226,7 @@ class WorkerPruning:
         if len(workers) > 1 or (workers and workers[0]["name"] != self._own):
             now_ms = self._broker.now_ms()
             for worker in workers:
-                if worker["name"] != self._own and now_ms - worker["seen_ms"] > _FORGET_AFTER_MS:
+                if worker["name"] != self._own and abs(now_ms - worker["seen_ms"]) > _FORGET_AFTER_MS:
                     self._broker.forget(worker["name"])
         return 60.0
 

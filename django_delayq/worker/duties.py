@@ -54,7 +54,7 @@ def dispatcher_duties(
         "depth-sampler": DepthSampler(broker, name),
         "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
     }
-    ticker = RecurringTicker(broker, registry, config.timezone)
+    ticker = RecurringTicker(broker, registry, config.timezone, changes=changes.branch("lost"))
     if ticker.works:
         duties["recurring-ticker"] = ticker
     return duties

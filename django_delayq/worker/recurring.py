@@ -21,6 +21,7 @@ from ..core.inputs import short
 from ..core.moments import datetime_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
+from .changes import Changes
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 
 if TYPE_CHECKING:
@@ -145,18 +146,30 @@ class RecurringTicker:
         registry: the tasks; read once, at construction.
         zone: the time zone of cron expressions that name none.
         clock: returns Redis's time in Unix ms.
+        changes: reports that Redis has lost data, perhaps a tick that was fired.
 
     Raises:
         Misconfigured: a task cannot recur as its options say.
     """
 
     def __init__(
-        self, broker: Broker, registry: Registry, zone: str = "UTC", *, clock: Callable[[], float] | None = None
+        self,
+        broker: Broker,
+        registry: Registry,
+        zone: str = "UTC",
+        *,
+        clock: Callable[[], float] | None = None,
+        changes: Changes | None = None,
     ) -> None:
         self._broker = broker
+        self._changes = changes or Changes()
         self._server_clock = ServerClock(broker)
         self._clock = clock or self._server_clock
         self.works = works_of(registry, zone)
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        """Subscribe ``ring``, which wakes this duty's loop."""
+        self._changes.subscribe(ring)
 
     def run(self) -> float:
         """Fire due ticks.
@@ -166,6 +179,8 @@ class RecurringTicker:
         """
         if not self.works:
             return LONGEST_REST_SECONDS
+        if self._changes.take("lost"):
+            self._forget_ticks()
         try:
             for work in self.works:
                 now_ms = self._clock()
@@ -176,6 +191,12 @@ class RecurringTicker:
             self._server_clock.forget()
             raise
         return min(LONGEST_REST_SECONDS, max(0.0, rest + _MARGIN_SECONDS))
+
+    def _forget_ticks(self) -> None:
+        """Read from Redis again which ticks are done: it may have lost one with its job."""
+        self._server_clock.forget()
+        for work in self.works:
+            work.done, work.check_at = None, 0.0
 
     @staticmethod
     def _went_back(work: Work, now_ms: float) -> bool:

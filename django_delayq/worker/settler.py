@@ -46,6 +46,8 @@ class Settler:
         self.held: set[Attempt] = set()
         #: number of settled attempts
         self.settled = 0
+        #: when the last of them were settled
+        self.settled_at = 0.0
         #: (queue, id, token) → when storing the end was given up, although it may be stored: these leases are not
         #: orphaned
         self.abandoned: dict[tuple[str, str, int], float] = {}
@@ -115,6 +117,7 @@ class Settler:
         self.held.difference_update(attempts)
         self.settled += len(attempts)
         if attempts:
+            self.settled_at = time.monotonic()
             self._ended(attempts[0].job.queue, settlements_of(attempts))
         for attempt in [
             attempt for attempt in attempts if attempt.job.failures or attempt.job.key >= DURABLE or attempt.job.merged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -79,6 +80,18 @@ class Farm:
         self.box.client().flushall()
         self.losses.append(time.time())
 
+    def save(self) -> None:
+        self.box.client().save()
+        shutil.copy(self.box.directory / "dump.rdb", self.mill.folder / "older.rdb")
+
+    def go_back(self) -> None:
+        """Redis dies, and starts again with what was saved."""
+        self.losses.append(time.time())
+        self.box.kill()
+        shutil.copy(self.mill.folder / "older.rdb", self.box.directory / "dump.rdb")
+        self.box.start()
+        self.losses.append(time.time())
+
     def states(self) -> dict[str, int]:
         with self.database.connect() as connection:
             return dict(connection.execute("SELECT state, count(*) FROM django_delayq_outboxjob GROUP BY 1").fetchall())
@@ -142,6 +155,19 @@ def test_redis_forgets_everything_three_times_under_load_and_no_durable_job_is_l
 @pytest.mark.slow
 def test_redis_forgets_everything_twenty_times_under_load_and_no_durable_job_is_lost_or_revived(farm: Farm) -> None:
     run_through(farm, 20)
+
+
+def test_redis_goes_back_to_an_older_copy_under_load_and_each_durable_job_is_run(farm: Farm) -> None:
+    farm.mill.start("--processes", 2, "--threads", 3)
+    with farm.fed():
+        for _ in range(2):
+            farm.wait_committed(40)
+            farm.save()
+            farm.wait_committed(60)
+            farm.go_back()
+        farm.wait_committed(40)
+    farm.wait_over()
+    assert not farm.committed("doomed") & {line["id"] for line in farm.mill.starts()}, "what was cancelled never runs"
 
 
 def test_g12_while_redis_is_away_durable_jobs_pile_up_and_are_all_run_afterwards(farm: Farm) -> None:

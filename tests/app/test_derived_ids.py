@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -97,6 +98,15 @@ def test_a_uuid_is_an_id(delayq: Broker) -> None:
     assert schedule_many(note, [{"args": ["x"], "id": ident}]) == {"replaced": 1}
     assert get_job(note, id=ident) is not None
     assert cancel(note, ident) == "cancelled"
+
+
+def test_an_id_that_is_more_than_a_text_is_stored_as_a_text(delayq: Broker) -> None:
+    class Kind(enum.StrEnum):
+        NIGHTLY = "nightly"
+
+    handle = schedule(note, "x", id=Kind.NIGHTLY)
+    assert (type(handle.id), str(handle.id)) == (str, "nightly")
+    assert cancel(note, Kind.NIGHTLY) == "cancelled"
 
 
 @pytest.mark.parametrize(("name", "ours"), [("countdown", "delay="), ("eta", "at="), ("run_after", "delay= or at=")])

@@ -6,6 +6,7 @@ import pytest
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
+from django_delayq.outbox.protocol import BROUGHT_BACK
 
 from .outbox_stage import QUEUE, TASK, Stage, State
 
@@ -88,3 +89,18 @@ def test_a_lost_job_does_not_push_out_what_has_a_row_behind_a_run_that_has_none(
     assert view is not None
     assert view.gated is not None
     assert view.gated.key == behind.key.bytes
+
+
+def test_a_lost_job_waits_for_the_end_of_a_job_of_another_task_that_an_older_copy_has_brought_back(
+    stage: Stage,
+) -> None:
+    """That one was over when the lost one was scheduled under the same id."""
+    old = stage.sent("order-5", task="depot.other")
+    stage.table.filter(pk=old.pk).delete()
+    key = lost(stage, "order-5")
+    assert stage.relay().turn() == {"later": 1}
+    assert stage.table.get().error == BROUGHT_BACK
+    stage.finish("order-5")
+    stage.age(60)
+    assert stage.relay().turn() == {"sent": 1}
+    assert key_of(stage, "order-5") == key

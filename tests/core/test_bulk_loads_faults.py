@@ -16,7 +16,9 @@ from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import Limits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core.sending.ledgers import ChunksLost
 from tests.support.cluster_box import ClusterBox
+from tests.support.older_copy import OlderCopy
 from tests.support.redis_box import RedisBox
 
 from .bulk_loads_stage import counted, ledgers, live, rows, work_off, write, write_some
@@ -77,6 +79,41 @@ def test_a_redis_that_lost_everything_is_written_to_by_a_new_load(broker: Broker
     assert write(other(broker), load, rows(100)).counts == {"created": 100}
     broker.queue("q").reload()
     assert live(broker) == 100
+
+
+def test_chunks_that_redis_lost_while_others_were_written_are_an_error_and_the_same_load_completes_them(
+    broker: Broker,
+) -> None:
+    broker.queue("q", shards=3)
+    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    news = rows(1000)
+    copy = OlderCopy(broker.client)
+    writer = BulkLoadWriter(broker, load)
+    for new in news[:600]:
+        writer.add(*entry_of(with_keys(load.id, new)))
+    copy.put_back()
+    for new in news[600:]:
+        writer.add(*entry_of(with_keys(load.id, new)))
+    with pytest.raises(ChunksLost, match=r"lost \d+ chunks of bulk load 'a'"):
+        writer.finish()
+    assert live(broker) < 1000
+    assert bulk_loads.open_load(broker, "a", "q", chunk=20).state == bulk_loads.OPEN
+    assert write(broker, load, news).counts == counted(broker, load) == {"created": 1000}
+    assert live(broker) == 1000
+
+
+def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    for end in (lambda load: bulk_loads.close_load(broker, load), lambda load: bulk_loads.forget_load(broker, load.id)):
+        load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+        writer = BulkLoadWriter(broker, load)
+        for new in rows(60):
+            writer.add(*entry_of(with_keys(load.id, new)))
+        writer._dispatch_all()
+        writer._sender.finish()
+        end(load)
+        assert writer.finish().counts.total() == 60
+        bulk_loads.forget_load(broker, "a")
 
 
 def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueNotEmpty
+from django_delayq.core.job import NewJob
 from django_delayq.core.operations import resharding
 from django_delayq.core.queue import Queue
+from django_delayq.core.redis.connection import RedisConfig, connect
+from tests.support.processes import wait_until
+from tests.support.redis_box import RedisBox
 
 from .epochs_stage import clocks, reshard
 from .stage import Stage
@@ -41,11 +47,47 @@ def test_a_shard_that_lost_its_data_has_another_birth(stage: Stage) -> None:
     stage.wait(1000)
     assert len(born) == 16
     assert stage.queue.tick(0).born == born
-    run_id = stage.broker.client.info("server")["run_id"]
-    assert stage.queue.tick(0).run_id == run_id
     stage.broker.client.flushdb()
     stage.wait(0)
     assert stage.queue.tick(0).born not in (born, b"")
+
+
+def test_jobs_of_a_shard_that_lost_its_meta_alone_are_found_by_the_next_look(stage: Stage) -> None:
+    for ident, priority in (("a", 0), ("b", 4), ("c", 7)):
+        stage.put(ident, priority=priority)
+    stage.broker.client.delete(stage.key("meta"))
+    stage.wait(0)
+    assert stage.take() == []
+    assert stage.queue.tick(0).next_due_ms is not None
+    assert [job.id for job in stage.take()] == ["a", "b", "c"]
+
+
+def test_a_server_that_got_the_data_of_another_one_counts_as_another_run(
+    redis_factory: Callable[..., RedisBox],
+) -> None:
+    """Both changed their roles twice: the server is the same, and what it got from the other one is older."""
+    box, second = (redis_factory(tcp=True, repl_diskless_sync_delay=0) for _ in range(2))
+    connection = connect(RedisConfig.parse(box.url))
+    queue = Broker(connection).queue("q")
+    second.client().replicaof(*box.address)
+    wait_until(lambda: second.client().info("replication")["master_link_status"] == "up", 30, "the first copy")
+    before = queue.tick(0)
+    run_id = box.client().info("server")["run_id"]
+    assert before.run_id == run_id + box.client().info("replication")["master_replid"]
+    box.client().set("mark", 1)
+    assert box.client().wait(1, 10_000) == 1
+    second.client().replicaof("NO", "ONE")
+    queue.schedule(NewJob("lost", "work"))
+    box.client().replicaof(*second.address)
+    wait_until(lambda: box.client().info("replication")["master_link_status"] == "up", 30, "the second copy")
+    box.client().replicaof("NO", "ONE")
+    after = queue.tick(0)
+    assert queue.broker.inspector.get("q", "lost") is None
+    assert after.born == before.born
+    assert after.run_id != before.run_id
+    assert after.run_id.startswith(run_id)
+    assert after.held_back
+    connection.close()
 
 
 def test_a_look_at_a_tombstone_tells_nothing_and_leaves_nothing(stage: Stage) -> None:

@@ -58,6 +58,12 @@ def test_a_worker_is_counted_on_for_three_of_its_heartbeats(said: dict[str, Any]
     assert not runs_jobs_of(worker, "q", 1_000_000 + alive_ms)
 
 
+def test_what_a_worker_announced_before_the_clock_was_put_back_does_not_make_it_live_longer() -> None:
+    worker = {"queues": ["q"], "threads": 1, "seen_ms": 3_600_000}
+    assert runs_jobs_of(worker, "q", 3_600_000 - 14_999), "a small step"
+    assert not runs_jobs_of(worker, "q", 0)
+
+
 def test_a_new_worker_is_not_told_what_was_meant_for_another_one_of_its_name(broker: Broker) -> None:
     broker.announce("w:1", {}, done=None)
     assert broker.tell_worker("w:1", "stop")

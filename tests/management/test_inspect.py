@@ -152,7 +152,7 @@ def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None
 def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker) -> None:
     in_morgue(delayq, "a")
     schedule(note, "new life", id="a", delay=60)
-    with pytest.raises(CommandError, match="1 jobs stay in the morgue"):
+    with pytest.raises(CommandError, match="1 of the jobs stay in the morgue"):
         run("delayq_morgue", "retry", "--all")
     assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 retried"
 

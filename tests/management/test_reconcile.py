@@ -131,17 +131,26 @@ def test_what_was_refused_is_sent_again_if_somebody_says_so(stage: Stage) -> Non
     assert view.job.key == newer.key.bytes
 
 
+def test_without_a_choice_it_does_what_dispatchers_do(stage: Stage) -> None:
+    both = told("delayq_reconcile", "--outbox", "--mirror")
+    assert set(both) == {"outbox", "mirror"}
+    assert told("delayq_reconcile") == both
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nothing is chosen to be reconciled"),
+        (["--task", "shop.remind"], "--task is about the rows of a table: name its model with --model"),
+        (["--id", "x"], "--id selects jobs for --buried"),
         (["--outbox", "--id", "x"], "--id selects jobs for --buried"),
+        (["--queue", "x"], "--queue does not apply to --outbox"),
         (["--outbox", "--queue", "x"], "--queue does not apply to --outbox"),
     ],
 )
 def test_what_makes_no_sense_is_refused(stage: Stage, arguments: list[str], complaint: str) -> None:
-    with pytest.raises(CommandError, match=complaint):
+    with pytest.raises(CommandError, match=complaint) as refused:
         run("delayq_reconcile", *arguments)
+    assert refused.value.returncode == 2
 
 
 # --- status and check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -177,6 +178,15 @@ def test_long_lists_are_cut(delayq_fake: Fake) -> None:
 def test_a_span_that_is_none_is_refused(delayq_fake: Fake) -> None:
     with pytest.raises(InvalidJob, match="timedelta or a number of seconds, not 'soon'"):
         assert_scheduled(note, delay="soon")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ask", [assert_scheduled, refute_scheduled])
+def test_arguments_that_no_call_could_have_are_refused(delayq_fake: Fake, ask: Callable[..., Any]) -> None:
+    schedule(note, "x")
+    with pytest.raises(TypeError, match="args must be a list or tuple, got 'x'"):
+        ask(note, args="x")
+    with pytest.raises(TypeError, match="kwargs must be a dict, got 5"):
+        ask(note, kwargs=5)
 
 
 def test_a_misspelled_name_refutes_nothing(delayq_fake: Fake) -> None:

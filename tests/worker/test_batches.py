@@ -165,6 +165,11 @@ def test_a_partial_failure_with_an_unknown_id_fails_them_all_and_says_so() -> No
     assert "'order-99'" in record["message"] and "all ids of the batch count as failed" in record["message"]
 
 
+def test_a_partial_failure_of_a_list_is_refused_where_it_is_made() -> None:
+    with pytest.raises(TypeError, match="PartialFailure takes a dict, id → exception, not list"):
+        PartialFailure(["57"])  # type: ignore[arg-type]
+
+
 def test_a_partial_failure_without_ids_is_success() -> None:
     def work(batch: dict[str, list[Any]]) -> None:
         raise PartialFailure({})

@@ -140,7 +140,7 @@ def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
         for _ in range(50):
             put(broker, "other")
         eventually(lambda: free.ended == 50)
-        assert worker.consumer is not None and len(worker.consumer.held) == 1
+        eventually(lambda: worker.consumer is not None and len(worker.consumer.held) == 1, "the others are settled")
         counts = broker.inspector.counts("default")
         assert (counts.parked, counts.ready, counts.reserved) == (1999, 1999, 1)
         release.set()

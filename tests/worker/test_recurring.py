@@ -16,10 +16,12 @@ from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
+from django_delayq.worker.changes import Changes
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
 from django_delayq.worker.redis_health import RedisHealth
 from tests.core.stage import T0
+from tests.support.older_copy import OlderCopy
 
 from .recurring_stage import EVERY, ID, Tower, recurring, work
 from .support import DEADLINE, config, eventually, working
@@ -312,6 +314,48 @@ def test_redis_may_go_and_come_back(redis_factory: Callable[..., Any], proxy_fac
     eventually(lambda: broker.inspector.get("default", ID))
     loop.close()
     connection.close()
+
+
+# --- what Redis lost
+
+
+def test_a_tick_that_was_lost_with_its_job_is_fired_again(tower: Tower) -> None:
+    changes = Changes()
+    dispatcher = RecurringTicker(tower.broker, recurring(), clock=lambda: tower.us / 1000, changes=changes)
+    rings: list[int] = []
+    dispatcher.attach(lambda: rings.append(1))
+    dispatcher.run()
+    copy = OlderCopy(tower.broker.client)
+    tower.wait(EVERY)
+    dispatcher.run()
+    copy.put_back()
+    tower.wait(10)
+    dispatcher.run()
+    assert tower.picture() == {}, "nobody has noticed it yet"
+    changes.note("default", 0, "lost")
+    assert rings == [1]
+    assert dispatcher.run() == LONGEST_REST_SECONDS
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_tick_that_was_not_lost_is_not_fired_again_when_something_else_was(tower: Tower) -> None:
+    changes = Changes()
+    dispatcher = RecurringTicker(tower.broker, recurring(), clock=lambda: tower.us / 1000, changes=changes)
+    dispatcher.run()
+    tower.wait(EVERY)
+    dispatcher.run()
+    tower.done(*tower.take())
+    changes.note("default", 0, "lost")
+    dispatcher.run()
+    assert tower.picture() == {}
+
+
+def test_the_dispatcher_of_a_worker_is_told_what_was_lost(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, forgot = Changes(), threading.Event()
+    monkeypatch.setattr(RecurringTicker, "_forget_ticks", lambda ticker: forgot.set())
+    with working(broker, recurring(every=86_400), changes=changes):
+        changes.note("default", 0, "lost")
+        assert forgot.wait(DEADLINE)
 
 
 # --- costs and wiring

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Check a shard for the dispatcher: wake a consumer when due work waits, and return when to check again. Starts the
--- reaper hold after a restart of Redis (another run_id) or when the caller noticed an outage. Deletes old requests, and
--- morgue records that are too many or too old.
+-- reaper hold after a restart of Redis or a failover (another run), or when the caller noticed an outage. Deletes old
+-- requests, and morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
 -- Returns '<dddBBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
 --         leases ran out, 1 = reaper hold, 1 = jobs wait for quarantine or are parked;
@@ -9,7 +9,12 @@
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
 -- include keys clock begin sweep window marks body bytes due wake payload grave
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+-- Each replica that takes over gets a new second part. So a loss shows even if both servers have changed their roles twice
+-- since the last look.
+local function info(section, name)
+  return string.match(redis.call('INFO', section), name .. ':(%w+)') or ''
+end
+local run_id = info('server', 'run_id') .. info('replication', 'master_replid')
 local last_run_id = redis.call('HGET', META, 'run_id')
 if last_run_id ~= run_id then
   redis.call('HSET', META, 'run_id', run_id)
@@ -23,6 +28,11 @@ local born = redis.call('HGET', META, 'born')
 if not born and not ended then
   born = request
   redis.call('HSET', META, 'born', born)
+  for class, key in pairs(DUE) do -- if only META was lost, jobs wait in classes that nobody would look at
+    if redis.call('EXISTS', key) == 1 then
+      use_class(class)
+    end
+  end
 end
 sweep(redis.call('LLEN', WINDOW), 250)
 trim_graves(250)

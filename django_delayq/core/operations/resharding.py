@@ -212,9 +212,9 @@ class Epochs:
         is_stored = self._broker.swap_layout(name, stored, layout, producers_paused=producers_paused)
         return layout if is_stored else None
 
-    def close_former(self, queue: Queue) -> None:
-        """Close all but the present epoch again, after Redis lost the closed shards."""
-        EpochShards(self._broker, queue.name).close(queue.epochs[:-1])
+    def close_former(self, name: str, layout: Layout) -> None:
+        """Close all but the present epoch of a layout again, after Redis lost the closed shards."""
+        EpochShards(self._broker, name).close(layouts.epochs_of(layout)[:-1])
 
     def retire(self, name: str) -> list[int]:
         """Remove the old epochs that hold nothing any more; return their numbers.

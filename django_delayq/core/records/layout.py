@@ -131,6 +131,22 @@ def restored(layout: Layout) -> Layout:
     return {**rest, "old": former} if former else rest
 
 
+def put_back(known: Layout, found: Layout) -> Layout:
+    """Return the layout to store where the registry went back from ``known`` to ``found``, which has an earlier epoch.
+
+    Jobs may wait in each epoch that ``found`` names: Redis went back to them, or a process that knew no better made the
+    queue anew. So these epochs are drained, with all former ones, and a deleted queue that has come back continues.
+    """
+    if is_deleted(known) and is_deleted(found):
+        return known
+    present = {**found, **again(known, found["shards"], found["kind"])} if is_deleted(known) else known
+    epochs = [pair for one in (known, found) for name in ("past", "old") for pair in one.get(name, ())]
+    former = {epoch: shards for epoch, shards in (*epochs, *epochs_of(found)) if epoch < present["epoch"]}
+    rest = _without(present, "past", *(("next", "leaving") if is_deleted(known) else ()))
+    old = [list(pair) for pair in sorted(former.items())]
+    return {**rest, "old": old} if old else rest
+
+
 def tombstone(layout: Layout, *, wiped: bool) -> Layout:
     """Return the tombstone of a deleted queue."""
     stone = {**new_layout(layout["shards"], layout["kind"], layout["epoch"]), "deleted": True}

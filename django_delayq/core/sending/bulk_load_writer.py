@@ -14,6 +14,7 @@ from ..records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
 from .bulk_load_limits import Limits
 from .chunks import CHUNK_BYTES, ChunkSender
 from .ledger_calls import LedgerCalls, LoadChunk, Written
+from .ledgers import check_stored
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -78,6 +79,7 @@ class BulkLoadWriter:
         self, broker: Broker, load: BulkLoad, limits: Limits | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
         self.load = load
+        self._broker = broker
         self._calls = LedgerCalls(broker, load, limits or Limits(), stop)
         self._sender: ChunkSender[LoadChunk] = ChunkSender(self._calls.queue, self._calls)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
@@ -173,11 +175,13 @@ class BulkLoadWriter:
             QueueFull, QueuePaused: for longer than ``Limits.patience``.
             QueueUnavailable: Redis cannot be reached. A resumed bulk load skips the chunks already written.
             BulkLoadClosed: the bulk load was closed meanwhile.
+            ChunksLost: Redis has lost what it had stored.
             BulkLoadStopped: it was stopped while it waited.
         """
         with self._whole():
             self._dispatch_all()
             self._sender.finish()
+            check_stored(self._broker, self.load, self._calls.stored)
         return self.written
 
     def abandon(self) -> None:

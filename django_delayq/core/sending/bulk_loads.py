@@ -29,6 +29,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from math import lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidJob
@@ -50,6 +51,8 @@ FORGETTING: Final = "forgetting"
 #: version of the format of chunks and their digests; loads begun with another one cannot be resumed
 FORM: Final = 2
 MAX_ID_BYTES: Final = 200
+#: maximum number of groups of ids that stay together in all epochs
+MAX_GROUPS: Final = 4096
 
 
 class BulkLoadDiffers(InvalidJob):
@@ -224,6 +227,19 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
     for load in old:
         _forget(broker, load)
     return [load.id for load in old]
+
+
+def groups_of(load: BulkLoad) -> int:
+    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
+
+    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
+    only for the younger epochs, which get most of the jobs.
+    """
+    groups = 1
+    for _, shards in reversed(load.epochs):
+        if lcm(groups, shards) <= MAX_GROUPS:
+            groups = lcm(groups, shards)
+    return groups
 
 
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:

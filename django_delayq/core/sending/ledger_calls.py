@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -20,7 +19,7 @@ from ..redis.ordered import in_order
 from ..redis.scripts import Reply, clear_errors
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .bulk_load_limits import Limits, Throttle, Wait
-from .bulk_loads import OPEN, BulkLoad, read_load
+from .bulk_loads import OPEN, BulkLoad, groups_of, read_load
 from .ledgers import CLOSED, epochs_of, ledger_key
 from .quotas import RoomSearch
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _LEDGER_CLOSED_LETTER: Final = "X"
 #: maximum number of refused ids that are listed
 MAX_LISTED: Final = 100
-#: maximum number of groups of ids that stay together in all epochs
-MAX_GROUPS: Final = 4096
 
 
 class BulkLoadClosed(DelayQError):
@@ -113,6 +110,8 @@ class LedgerCalls:
         self._ledgers: dict[int, bytes] = {}
         #: code of a task in a shard
         self._codes: dict[tuple[int, bytes], bytes] = {}
+        #: digests of the chunks that are stored, by ledger
+        self.stored: dict[bytes, list[bytes]] = {}
         self.written = Written()
 
     # -- chunks --------------------------------------------------------------------------------------------------------
@@ -209,6 +208,8 @@ class LedgerCalls:
         while True:
             letters, error = self._read_reply(chunk)
             refused, moved = self._sort_out(chunk, letters)
+            if len(chunk.rows) not in (len(refused), len(moved)):
+                self.stored.setdefault(self._ledgers[chunk.number], []).append(chunk.digest)
             if moved:
                 yield chunk, moved
             if not refused:
@@ -284,16 +285,3 @@ class LedgerCalls:
                     raise BulkLoadClosed(self._load)
             self._layout, self._epochs = layout, epochs
         return self._epochs
-
-
-def groups_of(load: BulkLoad) -> int:
-    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
-
-    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
-    only for the younger epochs, which get most of the jobs.
-    """
-    groups = 1
-    for _, shards in reversed(load.epochs):
-        if lcm(groups, shards) <= MAX_GROUPS:
-            groups = lcm(groups, shards)
-    return groups

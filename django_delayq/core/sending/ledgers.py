@@ -6,9 +6,10 @@ Why a load needs them: :mod:`.bulk_loads`. Chunks are added by ``lua/bulk.lua``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..errors import DelayQError
 from ..records import layout as layouts
 from ..records.keys import number_of
 from ..redis.scripts import clear_errors
@@ -23,8 +24,20 @@ if TYPE_CHECKING:
 CLOSED: Final = "\0closed"
 #: how long a closed ledger rejects senders that were left behind
 CLOSED_MS: Final = 86_400_000
+#: chunks that are looked up in one command
+_LOOKED_UP: Final = 1000
 #: letters of final outcomes: each row of a load gets one of them, once
 _COUNTED: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
+
+
+class ChunksLost(DelayQError):
+    """Loss of chunks that Redis had stored for an open bulk load."""
+
+    def __init__(self, load: BulkLoad, chunks: int) -> None:
+        super().__init__(
+            f"Redis has lost {chunks} chunks of bulk load {load.id!r} that it had stored; repeat the bulk load under "
+            "its id with the same input, which stores what is missing"
+        )
 
 
 def ledger_key(broker: Broker, load: BulkLoad, number: int) -> bytes:
@@ -69,6 +82,26 @@ def is_closed(broker: Broker, load: BulkLoad) -> bool:
     """Return True if the ledgers of a load are those of another, forgotten one."""
     with clear_errors():
         return bool(broker.client.hexists(ledger_key(broker, load, number_of(load.epochs[0][0], 0)), CLOSED))
+
+
+def check_stored(broker: Broker, load: BulkLoad, stored: Mapping[bytes, Sequence[bytes]]) -> None:
+    """Check that Redis still has the chunks that a sender stored: it may have gone back to an older copy since.
+
+    A closed ledger has forgotten its chunks, so none of them counts.
+
+    Args:
+        stored: digests of the chunks, by ledger.
+
+    Raises:
+        ChunksLost: some are missing.
+    """
+    with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+        for ledger, digests in stored.items():
+            for start in range(0, len(digests), _LOOKED_UP):
+                pipe.hmget(ledger, [CLOSED, *digests[start : start + _LOOKED_UP]])
+        lost = sum(found.count(None) for closed, *found in pipe.execute() if not closed)
+    if lost:
+        raise ChunksLost(load, lost)
 
 
 def _keys(broker: Broker, load: BulkLoad) -> list[bytes]:

@@ -210,8 +210,8 @@ class Command(DelayQCommand):
             raise CommandError("no such job in the morgue")
         if counts["live"]:
             raise CommandError(
-                f"{counts['live']} jobs stay in the morgue, because a live job has their id: "
-                f"wait until it ends, or replace it with --replace"
+                f"{counts['live']} of the jobs stay in the morgue, because a live job has the id: wait until it ends, "
+                f"or replace it with --replace"
             )
 
 

@@ -27,6 +27,8 @@ from ..rows import add_rows, reconcile
 State = OutboxJob.State
 #: rows that are checked in one query
 PAGE: Final = 500
+#: what dispatchers do periodically, and the command does if nothing is chosen
+_PERIODIC: Final = ("outbox", "mirror")
 
 
 class Command(DelayQCommand):
@@ -35,12 +37,13 @@ class Command(DelayQCommand):
     help = (
         "Synchronises the database with Redis: sends durable jobs that wait or were lost (--outbox), rebuilds the "
         "tables of failed and buried jobs (--mirror), restores durable jobs whose morgue record was lost (--buried), "
-        "and sends durable jobs again that Redis refused (--refused). Dispatchers do the first two periodically. "
+        "and sends durable jobs again that Redis refused (--refused). Without a choice it does the first two, as "
+        "dispatchers do periodically. "
         "--model compares up to 100,000 rows of a table with their jobs, and restores missing jobs; the table may be "
         "larger with delayq_pipeline reconcile. Exit codes: 0 done, 1 failed, 2 wrong use."
     )
     examples = (
-        "delayq_reconcile --outbox --mirror",
+        "delayq_reconcile",
         "delayq_reconcile --buried --queue orders --dry-run",
         "delayq_reconcile --refused --id invoice-17 --yes",
         "delayq_reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
@@ -84,17 +87,20 @@ class Command(DelayQCommand):
                 raise CommandError(f"--model is compared alone: leave --{steps[0]} out", returncode=2)
             self._reconcile_rows(options)
             return
-        if not steps:
+        of_rows = [name for name in ("filter", "created", "task", "due", "rate") if options[name] is not None]
+        if of_rows:
             raise CommandError(
-                "nothing is chosen to be reconciled: give --outbox, --mirror, --buried or --refused, or several of "
-                "them; or --model, to compare a table with its jobs"
+                f"--{of_rows[0]} is about the rows of a table: name its model with --model", returncode=2
             )
         if options["ids"] and not (options["buried"] or options["refused"]):
-            raise CommandError("--id selects jobs for --buried and --refused: give one of them, or leave --id out")
-        if options["queue"] and steps == ["outbox"]:
             raise CommandError(
-                "--queue does not apply to --outbox, which has the rows of all queues: leave --queue out"
+                "--id selects jobs for --buried and --refused: give one of them, or leave --id out", returncode=2
             )
+        if options["queue"] and steps in ([], ["outbox"]):
+            raise CommandError(
+                "--queue does not apply to --outbox, which has the rows of all queues: leave --queue out", returncode=2
+            )
+        steps = steps or list(_PERIODIC)
         broker = connections.broker()
         results: dict[str, dict[str, int]] = {}
         for name in steps:
