@@ -211,8 +211,8 @@ class QueueRegistry:
             since: value of ``_adopted`` before the call to Redis.
 
         Returns:
-            False if another thread let it adopt another layout since then: that one may be the later of the two, so
-                the registry has to be read again.
+            False if it is of an earlier epoch than the known one, or another thread let the queue adopt another layout
+                since then: that one may be the later of the two, so the registry has to be read again.
         """
         with self._lock:
             queue = self._queues.get(name)
@@ -250,7 +250,7 @@ class QueueRegistry:
 
     def _adopt(self, name: str, layout: Layout, since: int) -> Queue:
         """Return the queue with a layout that was read; one that may be out of date is read again."""
-        if self._later(name, layout) is not None or not self._install(name, layout, since):
+        if not self._install(name, layout, since):
             self.read_layout(name)
         return self._queues[name]
 
