@@ -9,21 +9,21 @@ from typing import Any, Final, Unpack
 from . import depths, figures, rules
 from .errors import Misconfigured
 from .operations.inspector import Inspector
-from .operations.resharding import Epochs
+from .operations.resharding import EpochChanges
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
-from .redis.scripts import Scripts, clear_errors, server_version
+from .redis.scripts import Scripts, clear_errors
+from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
 
-OLDEST_SERVER: Final = (6, 2)
 DEFAULT_LEASE_MS: Final = 15_000
 DEFAULT_EVENT_CAP: Final = 10_000
 
@@ -62,7 +62,7 @@ class Broker(WorkerRegistry):
         self._test_clock = test_clock
         self.observe(observe)
         self.inspector = Inspector(self)
-        self.epochs = Epochs(self)
+        self.epochs = EpochChanges(self)
         #: counters of finished attempts in this process that are not in Redis yet
         self.tally = Tally(self.note_figures)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
@@ -204,7 +204,7 @@ class Broker(WorkerRegistry):
         """Return the reply of ``INFO``; on a cluster, of its first node."""
         with clear_errors():
             info: dict[str, Any] = self.client.info()
-        return info if "redis_version" in info else next(iter(info.values()))
+        return by_server(info)[0]
 
     def check_server(self) -> None:
         """Refuse a server that is too old.

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from .operations import actions
 from .operations.actions import UNCOUNTED, Action, Name
-from .operations.morgue import Discard, Kick, Pace
+from .operations.morgue import Discard, Kick, KickPace
 from .operations.selection import (
     Progress,
     Selected,
@@ -67,7 +67,7 @@ def kick_many(
     Raises:
         InvalidJob: an invalid id.
     """
-    return _on_named(queue, selected, Kick(Pace.of(delay_ms), replace=replace), progress)
+    return _on_named(queue, selected, Kick(KickPace.of(delay_ms), replace=replace), progress)
 
 
 def retried(counts: Mapping[str, int]) -> Counter[str]:
@@ -97,7 +97,7 @@ def kick_all(
         InvalidJob: a pace that is not above 0.
     """
     shards = shard_snapshots(queue)
-    pace = Pace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
+    pace = KickPace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
     return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
 
 

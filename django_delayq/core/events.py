@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .errors import InvalidJob
-from .records.events import BEGINNING, COLUMNS, WIDTH, Entry, parts, words_of
+from .records.events import BEGINNING, COLUMNS, WIDTH, EventEntry, parts, words_of
 from .redis.scripts import clear_errors
 from .streams import Place, Stream, distance, entries, query, streams
 
@@ -96,7 +96,7 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
     return events[:limit]
 
 
-def events_of(queue: str, shard: int, entry: Entry) -> list[Event]:
+def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
     """Return the events of an entry, the oldest first."""
     texts = [word.decode(errors="replace") for word in words_of([entry])]
     first, worker = entry.last - entry.size + 1, entry.worker.decode(errors="replace")

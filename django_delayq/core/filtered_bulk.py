@@ -18,7 +18,7 @@ from .errors import InvalidJob
 from .operations import actions
 from .operations.actions import UNCOUNTED, Action
 from .operations.job_filter import JobFilter
-from .operations.morgue import Discard, Kick, Pace
+from .operations.morgue import Discard, Kick, KickPace
 from .operations.pages import Accepts
 from .operations.paging import INDEXES, Bound
 from .operations.selection import Progress, shard_snapshots
@@ -59,7 +59,7 @@ def kick(*, delay_ms: int = 0, per_second: float | None = None, replace: bool = 
     Raises:
         InvalidJob: a rate that is not above 0.
     """
-    return Verb("morgue", Kick(Pace.of(delay_ms, per_second, int(now_ms)), replace=replace))
+    return Verb("morgue", Kick(KickPace.of(delay_ms, per_second, int(now_ms)), replace=replace))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .job import MAX_ID_BYTES
 from .operations.views import unpack_views
 from .records.schedule_frames import pack_id
-from .redis.gather import Call, gather
+from .redis.gather import ShardCall, gather
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -28,7 +28,7 @@ def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | No
     """Return the leases of jobs; see :meth:`Inspector.leases`."""
     leases_by_job: list[Lease | None] = [None] * len(jobs)
     targets: list[tuple[int, int]] = []
-    calls: list[Call] = []
+    calls: list[ShardCall] = []
     for place, (queue, ident) in enumerate(jobs):
         if not 0 < len(ident.encode()) <= MAX_ID_BYTES:
             continue  # no job has such an id, and the script cannot take it

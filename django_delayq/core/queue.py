@@ -19,7 +19,7 @@ from .errors import IdTaken
 from .job import Generation
 from .operations import actions
 from .operations.actions import live_ids
-from .operations.morgue import Discard, Kick, Pace
+from .operations.morgue import Discard, Kick, KickPace
 from .records.keys import number_of
 from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_known
@@ -225,7 +225,7 @@ class Queue(Sender):
         Returns:
             kicked, live (a live job prevents it) or "" (no such record).
         """
-        kick = Kick(Pace.of(delay_ms), replace=replace)
+        kick = Kick(KickPace.of(delay_ms), replace=replace)
         outcome = kick.anywhere(self, ident, Generation((key,)) if key else None, request=request)
         return "" if outcome == "gone" else outcome
 

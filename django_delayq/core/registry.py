@@ -15,7 +15,7 @@ from .redis.scripts import clear_errors
 from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
-    from .operations.resharding import Epochs
+    from .operations.resharding import EpochChanges
     from .queue import Queue
     from .redis.connection import Connection
     from .redis.scripts import Scripts
@@ -28,7 +28,7 @@ class QueueRegistry:
 
     connection: Connection
     scripts: Scripts
-    epochs: Epochs
+    epochs: EpochChanges
     #: seconds for which a process that only schedules believes a layout: Redis may have lost it, and another process
     #: may have made the queue anew. The shards that are in it take jobs all the same
     layout_seconds: float = 15.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .records.events import BEGINNING, Entry, between, parts, unpack_entry
+from .records.events import BEGINNING, EventEntry, between, parts, unpack_entry
 from .records.layout import ENDED
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import clear_errors, pack_argument
@@ -52,7 +52,7 @@ def distance(after: str, until: str) -> int:
 
 def entries(
     broker: Broker, queue: str, number: int, after: str = BEGINNING, until: str | None = None, limit: int = 500
-) -> list[Entry]:
+) -> list[EventEntry]:
     """Return the events of one shard after a position, oldest first.
 
     Args:
@@ -64,7 +64,7 @@ def entries(
 
 def begin(
     broker: Broker, queue: str, number: int, after: str, until: str | None, limit: int
-) -> Callable[[], list[Entry]]:
+) -> Callable[[], list[EventEntry]]:
     """Send the request of :func:`entries` and return a function that reads the reply; the function must be called.
 
     If sending or reading fails, the request is repeated under the retry policy of the connection.
@@ -73,7 +73,7 @@ def begin(
     # The last event may lie in the middle of an entry, whose id is that of a later one.
     low, high = f"({after}", "+" if until is None else str(parts(until)[0])
 
-    def again() -> list[Entry]:
+    def again() -> list[EventEntry]:
         with clear_errors():
             return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
 
@@ -85,7 +85,7 @@ def begin(
     with suppress(*REDIS_ERRORS):
         pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
 
-    def read() -> list[Entry]:
+    def read() -> list[EventEntry]:
         if pending is not None:
             with suppress(*REDIS_ERRORS):
                 return [unpack_entry(raw) for raw in pending.reply(time.monotonic() + patience)]
@@ -111,7 +111,7 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
     }
 
 
-def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Entry | None]:
+def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, EventEntry | None]:
     """Return the oldest events after each of the positions; None = there are none."""
 
     def command(pipe: Any, place: Place, names: Mapping[str, bytes]) -> None:
@@ -142,6 +142,6 @@ def query(
             yield place, replies[n * each : (n + 1) * each]
 
 
-def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> Entry:
+def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> EventEntry:
     """Return an entry as redis-py gives it."""
     return unpack_entry((ident, [word for pair in fields.items() for word in pair]))

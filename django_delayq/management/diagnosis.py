@@ -13,10 +13,10 @@ from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ..connections import other_shards
-from ..core.broker import OLDEST_SERVER, Broker
+from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.redis.composition import NAMES
-from ..core.redis.scripts import server_version
+from ..core.redis.composition import script_names
+from ..core.redis.server_info import OLDEST_SERVER, server_version
 from ..core.rules import queue_policy
 from ..core.task import registry
 from ..outbox.stock import stock
@@ -101,14 +101,14 @@ def eviction(broker: Broker) -> Iterator[Finding]:
 
 def scripts(broker: Broker) -> Iterator[Finding]:
     """Check that the server accepts every script."""
-    for name in NAMES:
+    for name in script_names():
         _, source = broker.scripts.loaded(name)
         try:
             broker.client.script_load(source)
         except RedisError as error:
             yield Finding("ERROR", "scripts", f"{name}: {error}")
             return
-    yield Finding("OK", "scripts", f"{len(NAMES)} scripts load")
+    yield Finding("OK", "scripts", f"{len(script_names())} scripts load")
 
 
 def clock(broker: Broker) -> Iterator[Finding]:

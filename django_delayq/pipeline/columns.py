@@ -16,7 +16,7 @@ from ..core.codecs import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
-from ..core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
+from ..core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
 from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
@@ -236,7 +236,7 @@ class Packer:
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
         names, conflicts, priorities = (each(column, ids) for column in routing)
         options, shapes = self._options, []
-        entries: list[Entry] = []
+        entries: list[LoadEntry] = []
         same: dict[Shape, Shape] = {}
         for row, (ident, text) in enumerate(zip(ids, each(texts, ids), strict=True)):
             if row in bad:

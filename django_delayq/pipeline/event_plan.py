@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from ..core.broker import Broker
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, short
-from ..core.records.events import BEGINNING, Entry, parts
+from ..core.records.events import BEGINNING, EventEntry, parts
 from ..core.records.keys import MAX_SHARDS
 from ..core.streams import Place, Stream, distance, following
 
@@ -153,7 +153,7 @@ def find_losses(broker: Broker, positions: Mapping[Place, str], streams: Mapping
     return [Loss(*place, position, why) for place, position, why in losses if why]
 
 
-def _why_lost(position: str, stream: Stream, next_events: Entry | None) -> str:
+def _why_lost(position: str, stream: Stream, next_events: EventEntry | None) -> str:
     read, end = parts(position), parts(stream.last)
     if stream.ended:
         return f"the shard is gone, with events up to {stream.last}" if end > read else ""

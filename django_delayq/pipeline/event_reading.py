@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from ..core import events
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.records.events import Entry, parts
+from ..core.records.events import EventEntry, parts
 from ..core.streams import begin
 from . import event_plan as plan
 from .column_names import fault_of_case
@@ -134,7 +134,7 @@ def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[Entry]]:
+def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[EventEntry]]:
     """Yield the events of an interval, at least :data:`PIECE` at a time.
 
     The next request is sent while a response is processed.
@@ -142,12 +142,12 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
     Raises:
         EventsLost: events were trimmed, unless the options allow data loss.
     """
-    position, gathered = interval.after, list[Entry]()
+    position, gathered = interval.after, list[EventEntry]()
 
-    def send() -> Callable[[], list[Entry]]:
+    def send() -> Callable[[], list[EventEntry]]:
         return begin(broker, interval.queue, interval.number, position, interval.until, options.fetch)
 
-    read_reply: Callable[[], list[Entry]] | None = send()
+    read_reply: Callable[[], list[EventEntry]] | None = send()
     try:
         while read_reply is not None:
             entries, read_reply = read_reply(), None
@@ -169,7 +169,7 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
         yield gathered
 
 
-def _gap(position: str, entries: Sequence[Entry], until: str) -> str:
+def _gap(position: str, entries: Sequence[EventEntry], until: str) -> str:
     """Return which events are missing after a position, or "" if none is."""
     if not entries:
         return f"the stream ends here, but went up to {until} when the batch was planned"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.records.events import COLUMNS, WIDTH, Entry, words_of
+from ..core.records.events import COLUMNS, WIDTH, EventEntry, words_of
 
 _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()
@@ -23,7 +23,7 @@ _EXTRA: Final = pa.map_(_TEXT, _TEXT)
 _LATEST_MS: Final = 253_402_300_799_999
 
 
-def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schema) -> pa.RecordBatch:
+def to_batch(entries: Sequence[EventEntry], queue: str, number: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return the events of one shard as rows, in their order.
 
     Invalid UTF-8 is read with replacement characters; a malformed number becomes null.
@@ -39,7 +39,7 @@ def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schem
 class _Rows:
     """Events of one shard by column."""
 
-    def __init__(self, queue: str, number: int, entries: Sequence[Entry]) -> None:
+    def __init__(self, queue: str, number: int, entries: Sequence[EventEntry]) -> None:
         self._queue = queue
         self._number = number
         self._entries = entries

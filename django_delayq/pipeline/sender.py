@@ -15,7 +15,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.records.bulk_load_frames import Shape
 from ..core.sending import bulk_loads
-from ..core.sending.bulk_load_limits import Limits
+from ..core.sending.bulk_load_limits import BulkLoadLimits
 from ..core.sending.bulk_load_writer import BulkLoadWriter
 from ..core.sending.bulk_loads import BulkLoad
 from . import cells
@@ -165,7 +165,7 @@ class Sender:
             self._targets[queue] = None
             if not run.closed:
                 kind = str(self._broker.queue(queue).layout["kind"])
-                limits = Limits(options.rate_limit, options.patience, options.max_memory)
+                limits = BulkLoadLimits(options.rate_limit, options.patience, options.max_memory)
                 writer = BulkLoadWriter(self._broker, run, limits)
                 self._writers.append(writer)
                 self._targets[queue] = Packer(options, run, kind), writer

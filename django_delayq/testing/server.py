@@ -17,10 +17,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..core.redis.composition import NAMES, compose
+from ..core.redis.composition import compose, script_names
 from ..core.redis.connection import Connection
-from ..core.redis.pool import Limits
-from ..core.redis.sources import Server
+from ..core.redis.deployments import Server
+from ..core.redis.pool import PoolLimits
 from .agenda import Agenda
 from .times import Clock
 
@@ -64,12 +64,12 @@ class MemoryServer(FakeServer):
     def connection(self) -> Connection:
         """Return the core's connection to the server. Its calls are not retried."""
         options = {"connection_class": _Connection, "server": self, "retry": Retry(NoBackoff(), 0)}
-        return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, Limits(), "in-memory"))
+        return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, PoolLimits(), "in-memory"))
 
 
 @cache
 def _queue_scripts() -> dict[bytes, bytes]:
-    sources = [compose(name).encode() for name in NAMES]
+    sources = [compose(name).encode() for name in script_names()]
     return {hashlib.sha1(source).hexdigest().encode(): source for source in sources}  # noqa: S324 (Redis's own id)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, Payload
-from django_delayq.core.operations.resharding import Epochs
+from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.sending.ledger_calls import Written
@@ -22,7 +22,7 @@ from .epochs_stage import take_all
 from .stage import Stage
 
 FAR = 4_000_000_000_000  # Unix ms: nothing is due
-AT_ONCE = Limits(patience=0)
+AT_ONCE = BulkLoadLimits(patience=0)
 
 
 def row(number: int | str, *, due: int = FAR, **options: Any) -> NewJob:
@@ -48,7 +48,7 @@ def write(
     broker: Broker,
     load: BulkLoad,
     news: Iterable[NewJob],
-    limits: Limits | None = AT_ONCE,
+    limits: BulkLoadLimits | None = AT_ONCE,
     stop: Callable[[], bool] = lambda: False,
 ) -> Written:
     return write_all(BulkLoadWriter(broker, load, limits, stop), news)
@@ -96,7 +96,7 @@ def retire_now(broker: Broker, name: str = "q") -> list[int]:
     for number in queue.numbers:
         names = queue.shard(number).names
         broker.client.delete(names["window"], names["reply"])
-    return Epochs(broker).retire(name)
+    return EpochChanges(broker).retire(name)
 
 
 def idents(jobs: Iterable[Job]) -> list[str]:

@@ -6,7 +6,7 @@ from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.events import Entry
+from django_delayq.core.records.events import EventEntry
 from django_delayq.core.settlement import ack
 
 from .epochs_stage import take_all
@@ -32,5 +32,5 @@ def ids(broker: Broker, number: int = 0) -> list[str]:
     return [event.position for event in events.read(broker, "q", number, limit=10_000)]
 
 
-def entries(broker: Broker, number: int = 0) -> list[Entry]:
+def entries(broker: Broker, number: int = 0) -> list[EventEntry]:
     return streams.entries(broker, "q", number, limit=1000)

@@ -14,7 +14,7 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
 from django_delayq.core.sending.ledgers import ChunksLost
 from tests.support.cluster_box import ClusterBox
@@ -121,7 +121,7 @@ def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, clus
     load = bulk_loads.open_load(cluster_broker, "a", "q", chunk=20)
     homes = {cluster_box.node_of(queue.shard(number).names["body"]).port for number in queue.numbers}
     assert len(homes) == 3
-    limits = Limits(per_second=1e5, most_memory=0.9, look_every=5)
+    limits = BulkLoadLimits(per_second=1e5, most_memory=0.9, look_every=5)
     write_some(cluster_broker, load, 500, 1000, due=1)
     ran = work_off(queue)
     assert 200 < ran <= 500

@@ -15,7 +15,7 @@ from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import bulk_load_limits, bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadStopped, Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped
 from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.settlement import ack
 from tests.support.redis_box import RedisBox
@@ -24,7 +24,7 @@ from .bulk_loads_stage import counted, live, merged_row, rows, work_off, write
 from .epochs_stage import other, take_all
 from .world import unchanged
 
-PATIENT = Limits(patience=60)
+PATIENT = BulkLoadLimits(patience=60)
 
 
 class Background:
@@ -35,7 +35,7 @@ class Background:
         broker: Broker,
         load: BulkLoad,
         news: list[Any],
-        limits: Limits = PATIENT,
+        limits: BulkLoadLimits = PATIENT,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.counts: dict[str, int] = {}
@@ -105,13 +105,13 @@ def test_a_run_that_broke_off_at_a_full_queue_is_gone_on_with(broker: Broker) ->
     broker.limit("q", max_length=100)
     load = bulk_loads.open_load(broker, "a", "q", chunk=30)
     with pytest.raises(QueueFull, match=r"waited 0\.01 s for room.*resume the bulk load"):
-        write(broker, load, rows(400, due=1), Limits(patience=0.01))
+        write(broker, load, rows(400, due=1), BulkLoadLimits(patience=0.01))
     for there in (100, 200):
         assert live(broker) + there - 100 == counted(broker, load)["created"]
         assert counted(broker, load)["created"] <= there
         assert work_off(queue) > 0
         with pytest.raises(QueueFull):
-            write(broker, load, rows(400, due=1), Limits(patience=0))
+            write(broker, load, rows(400, due=1), BulkLoadLimits(patience=0))
     broker.limit("q", max_length=0)
     assert write(broker, load, rows(400, due=1)).counts == counted(broker, load) == {"created": 400}
     left = live(broker)
@@ -125,7 +125,7 @@ def test_a_paused_queue_is_waited_for(broker: Broker) -> None:
     load = bulk_loads.open_load(broker, "a", "q", chunk=20)
     broker.pause("q", "in")
     with pytest.raises(QueuePaused, match="resume the queue and then the bulk load"):
-        write(broker, load, rows(100), Limits(patience=0))
+        write(broker, load, rows(100), BulkLoadLimits(patience=0))
     sender = Background(broker, load, rows(100))
     assert sender.alive
     assert live(broker) == 0
@@ -138,7 +138,7 @@ def test_a_merged_job_that_has_all_its_payloads_is_waited_for(broker: Broker) ->
     load = bulk_loads.open_load(broker, "a", "q")
     news = [merged_row("m", b"%d" % number, str(number), due=1, max_payloads=3) for number in range(8)]
     with pytest.raises(QueueFull, match="a merged job its max_payloads"):
-        write(broker, load, news, Limits(patience=0))
+        write(broker, load, news, BulkLoadLimits(patience=0))
     sender = Background(broker, load, news)
     seen: list[bytes] = []
     while sender.alive or live(broker):
@@ -188,7 +188,7 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
     broker.queue("q", shards=4)
     load = bulk_loads.open_load(broker, "a", "q", chunk=chunk)
     clock = paces(broker)
-    limits, whole = Limits(per_second=rate), rows(jobs)
+    limits, whole = BulkLoadLimits(per_second=rate), rows(jobs)
     began, _ = next(clock)
     team = [Background(other(broker), load, whole[place::senders], limits) for place in range(senders)]
     while any(sender.alive for sender in team):
@@ -207,9 +207,9 @@ def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
     load = bulk_loads.open_load(broker, "a", "q", chunk=50)
     write(broker, load, rows(1000))
     began = next(paces(broker))[0]
-    assert write(broker, load, rows(1000), Limits(per_second=1)).counts == {"created": 1000}
+    assert write(broker, load, rows(1000), BulkLoadLimits(per_second=1)).counts == {"created": 1000}
     assert next(paces(broker))[1] == 0
-    assert write(broker, load, rows(1050), Limits(per_second=1)).counts == {"created": 1050}
+    assert write(broker, load, rows(1050), BulkLoadLimits(per_second=1)).counts == {"created": 1050}
     assert next(paces(broker))[1] - began >= 50_000_000
 
 
@@ -219,7 +219,7 @@ def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(
     load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     broker.reshard("q", 3)
     write(broker, load, rows(100))
-    slow = Limits(per_second=0.001, patience=0)
+    slow = BulkLoadLimits(per_second=0.001, patience=0)
     assert write(other(broker), load, rows(100), slow, lambda: True).counts == {"created": 100}
 
 
@@ -234,14 +234,14 @@ def test_the_rate_is_kept_by_chunks_that_go_on_to_another_epoch(broker: Broker, 
         broker.client.delete(names["window"], names["reply"])
         assert broker.epochs.retire("q") == [0]
     began = next(paces(broker))[0]
-    assert write(broker, load, rows(200), Limits(per_second=1000)).counts == {"created": 200}
+    assert write(broker, load, rows(200), BulkLoadLimits(per_second=1000)).counts == {"created": 200}
     assert next(paces(broker))[1] - began >= 200_000
 
 
 def test_a_sender_that_waits_for_its_turn_can_be_stopped(broker: Broker) -> None:
     load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     told = threading.Event()
-    sender = Background(broker, load, rows(50), Limits(per_second=1), told.is_set)
+    sender = Background(broker, load, rows(50), BulkLoadLimits(per_second=1), told.is_set)
     until(lambda: counted(broker, load)["created"] == 10 or broker.client.exists(pace_key(broker.prefix, "a")))
     told.set()
     with pytest.raises(BulkLoadStopped):
@@ -290,14 +290,14 @@ def test_a_redis_near_its_limit_is_waited_for(small: tuple[RedisBox, Broker]) ->
     load = bulk_loads.open_load(broker, "a", "q", chunk=10)
     used = int(box.client().info("memory")["used_memory"])
     box.configure(maxmemory=used * 2)
-    limits = Limits(most_memory=0.2, look_every=1, patience=60)
+    limits = BulkLoadLimits(most_memory=0.2, look_every=1, patience=60)
     with pytest.raises(QueueFull, match=r"Redis uses \d+% of its maxmemory, and bulk load 'a' stops at 20%"):
-        write(broker, load, rows(100), Limits(most_memory=0.2, look_every=1, patience=0))
+        write(broker, load, rows(100), BulkLoadLimits(most_memory=0.2, look_every=1, patience=0))
     assert counted(broker, load) == {}
     sender = Background(broker, load, rows(100), limits)
     box.configure(maxmemory=0)
     assert sender.done() == {"created": 100}
-    assert write(broker, load, rows(200), Limits(most_memory=0)).counts == {"created": 200}
+    assert write(broker, load, rows(200), BulkLoadLimits(most_memory=0)).counts == {"created": 200}
 
 
 def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]) -> None:
@@ -306,12 +306,12 @@ def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]
     write(broker, load, rows(100)[:50])
     box.configure(maxmemory="1mb")
     box.client().config_set("maxmemory", 1000)
-    blind = Limits(most_memory=0, patience=0)
+    blind = BulkLoadLimits(most_memory=0, patience=0)
     with pytest.raises(QueueFull, match="no memory left"):
         write(broker, load, rows(100), blind)
     with pytest.raises(QueueFull, match="no memory left"):
-        write(broker, load, rows(100), Limits(most_memory=0, patience=0, per_second=1e6))
-    sender = Background(broker, load, rows(100), Limits(most_memory=0, patience=60))
+        write(broker, load, rows(100), BulkLoadLimits(most_memory=0, patience=0, per_second=1e6))
+    sender = Background(broker, load, rows(100), BulkLoadLimits(most_memory=0, patience=60))
     box.configure(maxmemory=0)
     assert sender.done() == counted(broker, load) == {"created": 100}
     assert live(broker) == 100
@@ -334,7 +334,7 @@ def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]
 )
 def test_a_limit_that_cannot_be_one_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match=next(iter(wrong))):
-        Limits(**wrong)
+        BulkLoadLimits(**wrong)
 
 
 def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(bulk_load_limits, "rest", rest)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wait = bulk_load_limits.Wait(10, lambda: False)
+    wait = bulk_load_limits.BulkLoadWait(10, lambda: False)
     with pytest.raises(ZeroDivisionError):
         while True:
             wait.rest(ZeroDivisionError())

@@ -16,10 +16,10 @@ from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
-from django_delayq.core.redis.composition import NAMES
+from django_delayq.core.redis.composition import script_names
 from django_delayq.core.results import ResultRecord, Results
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
 from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 from django_delayq.core.timings import Figures
@@ -135,7 +135,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     for_bulk_writes(cluster_broker)
     reshard(cluster_broker, queue)
     fsck.assert_invariants(cluster_broker)
-    assert called == set(NAMES), "each script was run at least once"
+    assert called == set(script_names()), "each script was run at least once"
 
 
 def for_operators(broker: Broker, queue: Queue) -> None:
@@ -209,7 +209,7 @@ def for_bulk_writes(broker: Broker) -> None:
     run = bulk_loads.open_load(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
-        assert write_all(BulkLoadWriter(broker, run, Limits(per_second=1e6)), news).counts == {"created": 60}
+        assert write_all(BulkLoadWriter(broker, run, BulkLoadLimits(per_second=1e6)), news).counts == {"created": 60}
     assert dict(bulk_loads.close_load(broker, run).counts) == {"created": 60}
     assert bulk_loads.forget_load(broker, "nightly")
     assert bulk.cancel_all(broker.queue("q"))["cancelled"] >= 60

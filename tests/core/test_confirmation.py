@@ -13,6 +13,7 @@ import redis
 
 from django_delayq.core import Broker, Connection, IdTaken, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
 from django_delayq.core.operations import fsck
+from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.redis.confirmation import Confirmation
 from django_delayq.core.redis.faults import Fault, classify
 from django_delayq.core.replay import run_verb
@@ -108,6 +109,28 @@ def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and
     pair.replica.resume()
     assert queue.schedule(job("order-5")) == "replaced"
     assert len(queue.broker.inspector.page("orders", "waiting", limit=10).jobs) == 2
+
+
+def test_an_older_shard_that_refused_the_job_need_not_confirm_it(
+    pair: Pair, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
+    queue.broker.reshard("orders", queue.shards + 1)
+    old, call, refused = queue.epochs[0][0], queue.call, []
+
+    def call_without_confirmation(script: str, number: int, *args: object, **options: Any) -> Any:
+        reply = call(script, number, *args, **options)
+        if script == "schedule" and number // MAX_SHARDS == old:
+            refused.append(reply)
+            error = NotConfirmed.because("no replica confirmed it")
+            error.reply = reply
+            raise error
+        return reply
+
+    monkeypatch.setattr(queue, "call", call_without_confirmation)
+    assert queue.schedule(job("second")) == "created"
+    assert refused == [b"v"]
 
 
 @pytest.mark.parametrize("repeatable", [False, True])

@@ -9,7 +9,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.records import events as records
-from django_delayq.core.records.events import FIELD, Entry
+from django_delayq.core.records.events import FIELD, EventEntry
 from django_delayq.core.settlement import fail
 from tests.support.event_entries import add, add_column, pack
 
@@ -122,8 +122,8 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
     assert found["q", 0] == streams.Stream()
     assert events.last(broker, "q", 1) == "7-4"
     after = streams.following(broker, {("q", 1): "6-2", ("q", 0): "6-0", ("nobody", 0): "1-1"})
-    assert after == {("q", 1): Entry(6, 3, b"", pack(id="b")), ("q", 0): None, ("nobody", 0): None}
-    assert streams.following(broker, {("q", 1): "5-1"})["q", 1] == Entry(6, 3, b"", pack(id="a") + pack(id="b"))
+    assert after == {("q", 1): EventEntry(6, 3, b"", pack(id="b")), ("q", 0): None, ("nobody", 0): None}
+    assert streams.following(broker, {("q", 1): "5-1"})["q", 1] == EventEntry(6, 3, b"", pack(id="a") + pack(id="b"))
 
 
 @pytest.mark.broken_on_purpose

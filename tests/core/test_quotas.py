@@ -18,7 +18,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.replay import run_verb
 from django_delayq.core.sending import bulk_loads, quotas
-from django_delayq.core.sending.bulk_load_limits import Limits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
 
 from .bulk_loads_stage import write
 from .epochs_stage import other
@@ -215,7 +215,7 @@ def test_a_bulk_load_fills_the_queue_to_its_limit(sound: Broker) -> None:
     load = bulk_loads.open_load(sound, "a", "q", chunk=15)
     skewed = [NewJob(next(idents), "work", due_ms=1, delay_ms=None, on_conflict="ignore") for _ in range(90)]
     sent: list[Any] = []
-    sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, Limits()).counts))
+    sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, BulkLoadLimits()).counts))
     sender.start()
     while sender.is_alive() or held(queue):
         assert held(queue) <= 50

@@ -241,6 +241,14 @@ def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
     assert found == [("bulk", {"jobs": "250", "created": "250"}), ("bulk", {"jobs": "50", "created": "50"})]
 
 
+def test_a_repeated_call_that_requested_no_keys_names_none(stage: Stage) -> None:
+    stage.queue.schedule(NewJob("a", "work"))
+    for _ in range(2):
+        again = NewJob("a", "work", key=b"k" * 16, repeatable=True, on_conflict="ignore")
+        assert stage.queue.count_many([again]) == {"ignored": 1}
+        assert again.joined == b""
+
+
 def test_every_reply_under_way_is_read_although_the_first_call_failed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from django_delayq.core.errors import InvalidJob
 from django_delayq.core.flusher import CounterFlusher
 from django_delayq.core.job import NewJob
 from django_delayq.core.operations.morgue import Kick
-from django_delayq.core.operations.resharding import Epochs
+from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.redis.loop_clients import LoopClients
@@ -155,7 +155,7 @@ def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Br
 @EVERY_LINE
 def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(broker: Broker, line: int) -> None:
     broker.queue("q", shards=2)
-    with preempted(Epochs.progress, line, lambda: broker.delete_queue("q")):
+    with preempted(EpochChanges.progress, line, lambda: broker.delete_queue("q")):
         assert [(one.epoch, one.shards) for one in broker.epochs.progress("q")] in ([(0, 2)], [])
 
 

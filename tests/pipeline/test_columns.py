@@ -13,7 +13,7 @@ import pytest
 from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
+from django_delayq.core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
 from django_delayq.core.sending.bulk_loads import BulkLoad
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
@@ -55,7 +55,7 @@ def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
     return made.rows.bodies
 
 
-def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, Entry]:
+def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, LoadEntry]:
     """Return what ``schedule_many`` would send, with the key of the bulk load."""
     options = {"on_conflict": "ignore", **common}
     (new,) = EntryReader(plan_of(task, options, many=True), options).read([entry])
@@ -65,7 +65,7 @@ def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, 
     return entry_of(with_keys(RUN.id, new))
 
 
-def pairs(made: Packed) -> list[tuple[Shape, Entry]]:
+def pairs(made: Packed) -> list[tuple[Shape, LoadEntry]]:
     shapes = made.shapes if isinstance(made.shapes, list) else [made.shapes] * len(made.rows)
     return list(zip(shapes, made.rows.entries(), strict=True))
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.records import events as records
-from django_delayq.core.records.events import Entry, unpack_entry
+from django_delayq.core.records.events import EventEntry, unpack_entry
 from django_delayq.pipeline import event_rows
 from django_delayq.pipeline.event_reading import arrow_schema
 from django_delayq.pipeline.event_rows import to_batch
@@ -37,12 +37,12 @@ FINISHED = {
 }
 
 
-def entry(position: str, *events: dict[str, Any], worker: bytes = b"w:1") -> Entry:
+def entry(position: str, *events: dict[str, Any], worker: bytes = b"w:1") -> EventEntry:
     packed = b"".join(pack(**event) for event in events)
     return unpack_entry((position.encode(), [b"worker", worker, records.FIELD, packed]))
 
 
-def rows(*entries: Entry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
+def rows(*entries: EventEntry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
     batch = to_batch(entries, "orders", 1024, schema)
     batch.validate(full=True)
     assert batch.schema.equals(schema)

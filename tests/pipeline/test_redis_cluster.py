@@ -25,7 +25,7 @@ from django_delayq.core.operations import fsck
 from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import Limits, Throttle, memory_of
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, Throttle, memory_of
 from django_delayq.core.settlement import ack, bury, fail
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
@@ -328,14 +328,14 @@ def test_the_fullest_master_counts(
 ) -> None:
     """A write waits if any of them is nearly full; a dry run warns of the one on which the jobs would lie."""
     opened = bulk_loads.open_load(broker, "r", queue="one")
-    Throttle(broker, opened, Limits(patience=0), lambda: False).hold(1, b"", b"")
+    Throttle(broker, opened, BulkLoadLimits(patience=0), lambda: False).hold(1, b"", b"")
     frees = []
     for node in cluster_box.nodes:
         used = node.client().info("memory")["used_memory"]
         node.client().config_set("maxmemory", used + used // 10)
         assert sum(told["maxmemory"] > 0 for told in memory_of(broker).values()) == 1
         with pytest.raises(QueueFull, match=r"Redis uses 9\d% of its maxmemory"):
-            Throttle(broker, opened, Limits(patience=0), lambda: False).hold(1, b"", b"")
+            Throttle(broker, opened, BulkLoadLimits(patience=0), lambda: False).hold(1, b"", b"")
         rows = spark.range(20).selectExpr("id AS pk")
         frees.append(rehearse(spark, rows, BulkOptions(**door, queue="one", task="t", id="{pk}")).free)
         node.client().config_set("maxmemory", 0)

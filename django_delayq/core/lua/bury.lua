@@ -12,7 +12,7 @@ end
 
 -- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 local function bury_run(e, s, body)
-  dig(e.id, body, s, e, is_merged(body) and payloads_for_grave(e.id, s.taken) or '')
+  bury(e.id, body, s, e, is_merged(body) and taken_payloads(e.id, s.taken, 'I4') or '')
   finish_run(e.id, s.taken, e.gated)
 end
 
@@ -24,16 +24,12 @@ local function bury_first_payload(e, s, body)
   if value then
     body = with_key(body, string.sub(value, 17, 32))
   end
-  dig(e.id, body, s, e, payloads_for_grave(e.id, first))
+  bury(e.id, body, s, e, taken_payloads(e.id, first, 'I4'))
   finish_payloads(e.id, first, e.gated)
   return_payloads(e.id, rest, tostring(e.score_policy), e.gated)
 end
 
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s)
-  if ended then
-    return ended
-  end
   if has_mark(e, MARK.CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
   end

@@ -18,9 +18,9 @@ local function discard(id, key)
   elseif came_back then
     -- The job has not ended. An untaken completion of its burial must not be the last one here.
     each_in_grave(grave, mark_live)
-    fill_in(grave)
+    delete_record(grave)
   else
-    throw_out(grave)
+    discard_record(grave)
   end
   discarded = discarded + 1
   return 'd'

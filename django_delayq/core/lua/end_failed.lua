@@ -25,7 +25,7 @@ local function bury_payloads(id, body, s, e)
       if buried > 0 and records[1] then
         own = with_key(body, string.sub(records[1], 21, 36))
       end
-      dig(id, own, s, e, struct.pack('<I4', #records) .. table.concat(records))
+      bury(id, own, s, e, struct.pack('<I4', #records) .. table.concat(records))
       at, buried = at + seen, buried + seen
     end
   end)
@@ -39,7 +39,7 @@ local function kill(id, body, due)
   if is_merged(body) then
     buried = bury_payloads(id, body, s, e)
   else
-    dig(id, body, s, e, '')
+    bury(id, body, s, e, '')
   end
   leave_due(body, id)
   end_run(id)

@@ -219,30 +219,19 @@ local function examine_parked(member)
   end
 end
 
-local at = 1
-while at <= #ARGV[6] do
-  local field
-  field, at = struct.unpack('<I2c0', ARGV[6], at)
-  examine_payload(field)
+local function for_each(format, frame, check)
+  local at = 1
+  while at <= #frame do
+    local subject
+    subject, at = struct.unpack(format, frame, at)
+    check(subject)
+  end
 end
-at = 1
-while at <= #ARGV[4] do
-  local id
-  id, at = struct.unpack('<Bc0', ARGV[4], at)
-  examine(id)
-end
-at = 1
-while at <= #ARGV[5] do
-  local grave
-  grave, at = struct.unpack('<I2c0', ARGV[5], at)
-  examine_grave(grave)
-end
-at = 1
-while at <= #ARGV[7] do
-  local member
-  member, at = struct.unpack('<I2c0', ARGV[7], at)
-  examine_parked(member)
-end
+
+for_each('<I2c0', ARGV[6], examine_payload)
+for_each('<Bc0', ARGV[4], examine)
+for_each('<I2c0', ARGV[5], examine_grave)
+for_each('<I2c0', ARGV[7], examine_parked)
 if repair and #findings > 0 then
   write_marks()
   keep_clock()

@@ -10,10 +10,6 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s)
-  if ended then
-    return ended
-  end
   if e.gated or #s.taken == 0 then
     mark_run(e.id, s.taken)
   end

@@ -9,9 +9,9 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s) or give_way(e, s)
-  if ended then
-    return ended
+  local superseded = give_way(e, s)
+  if superseded then
+    return superseded
   end
   s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
   if has_mark(e, MARK.CRASH) then

@@ -23,7 +23,7 @@ local function kick(id, key)
   local body, payloads = body_of_record(record)
   local letter, payload_count = bring_back(id, body, payloads, math.floor(ms), replace, counts_of_record(record))
   if letter == 'k' then
-    fill_in(grave)
+    delete_record(grave)
     ms = ms + step
   end
   return letter, payload_count

@@ -8,9 +8,6 @@ local from, behind = range_of(ARGV[3])
 if ARGV[4] ~= '' then
   from = '(' .. ARGV[4]
 end
-local members, fields = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, tonumber(ARGV[5])), {}
-for i, member in ipairs(members) do
-  fields[i] = field_of_member(member)
-end
-local records, seen = read_payloads(fields, TAKE_BYTES)
+local members = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, tonumber(ARGV[5]))
+local records, seen = read_payloads(fields_of_members(members), TAKE_BYTES)
 return { #members < tonumber(ARGV[5]) and seen == #members and '' or members[seen], table.concat(records) }

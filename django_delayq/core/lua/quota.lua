@@ -2,8 +2,8 @@
 -- Change the quota of a shard: its part of the queue's max_length (sending/quotas.py). A change that was decided under
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
---         without a quota the shard takes no new jobs. It is refused if the division before has begun less than 6 ms
---         ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished;
+--         without a quota the shard takes no new jobs. It is refused if the division before has begun less than
+--         ARGV[6] ms ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished;
 --         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number;
 --         'refuse' = store 6, letters, as the reply to this request, if the reply to request 7 is stored
 -- Returns the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.

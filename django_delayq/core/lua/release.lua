@@ -4,7 +4,7 @@
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released or lost, where the entry asks for one; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
--- Its run could not begin. What it waits for counts from the first time in a row.
+-- The attempt could not begin. The time counts from the first of the releases in a row for the same reason.
 local function postpone(e, s)
   if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
     s.postponed_at, s.postponed_for = now_ms, e.reason
@@ -17,9 +17,9 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local ended = stop(e, s) or give_way(e, s)
-  if ended then
-    return ended
+  local superseded = give_way(e, s)
+  if superseded then
+    return superseded
   end
   clear_flag(s, UNCLEAR)
   if has_mark(e, MARK.UNCLEAR) then

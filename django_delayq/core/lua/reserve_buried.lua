@@ -14,7 +14,7 @@ local function make_revival()
       local record = redis.call('HGET', GRAVE, grave)
       local body, payloads = body_of_record(record)
       bring_back(id, body, payloads, now_ms, false, counts_of_record(record))
-      fill_in(grave)
+      delete_record(grave)
       write_marks()
     end
     return grave ~= nil

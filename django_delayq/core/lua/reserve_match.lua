@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Hand out the first job that meets some conditions, in the order of classes and due times. At most some jobs are
 -- examined: the caller continues behind the last one.
--- ARGV    3 worker; 4 ms that the lease lasts, '' = as usual; 5 '1' = the job counts as started at once, '2' = also, and its own ttr replaces 4; 6 '1' = also
---         before it is due; 7 texts, 'I2c0' each, of which one is in its id, task, options, arguments or payloads (ASCII
---         letters in either case), '' = any; 8 its task, '' = any; 9 the beginning of its id; 10 the maximum of jobs to
---         examine; 11 to 13 class, score and member behind which to begin, each '' = at the beginning
+-- ARGV    3 worker; 4 ms that the lease lasts, '' = as usual; 5 '1' = the job counts as started at once, '2' = also,
+--         and its own ttr replaces 4; 6 '1' = also before it is due; 7 texts, 'I2c0' each, of which one is in its
+--         id, task, options, arguments or payloads (ASCII letters in either case), '' = any; 8 its task, '' = any; 9 the
+--         beginning of its id; 10 the maximum of jobs to examine; 11 to 13 class, score and member behind which to begin, each '' = at the beginning
 -- Returns {batch (lib/reserve), number of jobs examined, class, score, member}: the last three are where to continue, and
 --         missing if no further job waits; for a retried call that handed out a job, {the same batch, 0}.
 -- Events  none
@@ -37,7 +37,7 @@ local function has_text(value)
 end
 
 local function some_payload_has_text(id)
-  local members = redis.call('ZRANGEBYLEX', ORDER, '[' .. id .. '\0', '(' .. id .. '\1')
+  local members = redis.call('ZRANGEBYLEX', ORDER, range_of(id))
   for first = 1, #members, PIECE do
     local fields = {}
     for i = first, math.min(first + PIECE - 1, #members) do

@@ -21,5 +21,5 @@ set_flag(s, STARTED)
 redis.call('ZADD', LEASE, 'XX', text(now_ms + lease_ms), id)
 redis.call('HSET', STATE, id, pack_state(s))
 remember(text(s.token))
-local payloads = is_merged(body) and taken_payloads(id, s.taken) or ''
+local payloads = is_merged(body) and taken_payloads(id, s.taken, 'I2') or ''
 return frame_of_batch(s.token, head(), { frame_of_job(id, s, body, payloads) })

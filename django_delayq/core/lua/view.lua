@@ -28,8 +28,7 @@ local function view(id)
   body = body or ''
   name_task_of(body)
   local state, gate = redis.call('HGET', STATE, id) or '', redis.call('HGET', GATE, id) or ''
-  local payloads = is_merged(body)
-    and redis.call('ZLEXCOUNT', ORDER, '[' .. id .. '\0', '(' .. id .. '\1') or 0
+  local payloads = is_merged(body) and redis.call('ZLEXCOUNT', ORDER, range_of(id)) or 0
   read = read + #body + #gate
   local without, without_gated = 0, 0
   body, without = cut(body, most)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob
 from ..job import MAX_ID_BYTES, PRIORITIES
-from ..records.column_reply import Reply
+from ..records.column_reply import ColumnReply, split
 from ..records.column_values import (
     NAMES,
     Columns,
@@ -26,10 +26,11 @@ from ..records.column_values import (
     live_columns,
     ms_of,
 )
-from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..records.keys import DUE_KEYS
+from ..records.morgue_records import split_name
 from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from .index_pages import IndexPages, bound_before, is_bounded_by_index, read_page
+from .index_pages import Bounds, IndexPages, bounds_of, is_bounded_by_index, look_up, read_index
 from .paging import Range
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ PAGE: Final = 2000
 #: arguments up to this size are included even if they are not requested
 UNWANTED_BYTES: Final = 1024
 
-_GRAVE_TAIL: Final = 17  # \0 and the key, behind the id
-
 
 @dataclass(slots=True)
 class Entries:
@@ -82,20 +81,12 @@ class Entries:
     @classmethod
     def joined(cls, some: Sequence[Entries]) -> Entries:
         """Join several pages of one index into one."""
-        return cls(
-            some[0].part,
-            some[0].priority,
-            sum(page.n for page in some),
-            *(
-                b"".join(packed)
-                for packed in zip(*((page.lengths, page.ids, page.scores) for page in some), strict=True)
-            ),
-        )
+        packed = zip(*((page.lengths, page.ids, page.scores) for page in some), strict=True)
+        return cls(some[0].part, some[0].priority, sum(page.n for page in some), *map(b"".join, packed))
 
     def idents(self) -> list[str]:
         """Return the ids of the entries."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return decoded(self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0)))
+        return decoded(split(self.ids, self.lengths))
 
     def times(self) -> list[int | None]:
         """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""
@@ -119,7 +110,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
             if part.place == "waiting" and priority is None:
                 yield from _entries_by_priority(broker, part, members, scores)
             else:
-                ids = [member[:-_GRAVE_TAIL] for member in members] if part.place == "morgue" else members
+                ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
                 yield _entries_of(part, priority, ids, scores)
 
 
@@ -138,7 +129,7 @@ def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
             yield columns if is_bounded_by_index(part) else columns.bounded()
 
 
-def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
+def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[ColumnReply]:
     """Yield the replies behind :func:`read_columns`, not decoded and not limited to the bounds."""
     most = b"" if part.args else b"%d" % UNWANTED_BYTES
     if part.place == "morgue" and part.idents is not None:
@@ -152,7 +143,7 @@ def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Re
         yield from _looked_up(broker, part, held, fetch, most)
     else:
         for index, _ in _indexes(part.place):
-            yield from _pages(broker, part, index, fetch, most)
+            yield from _pages(broker, part, index, fetch, most, bounds_of(part))
 
 
 def _indexes(place: str) -> list[tuple[str, int | None]]:
@@ -173,34 +164,27 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _pages(
-    broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: tuple[bytes, bytes, bytes] | None = None
-) -> Iterator[Reply]:
+def _pages(broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: Bounds) -> Iterator[ColumnReply]:
     """Yield the entries of an index, page by page."""
-    if bounds is None:
-        by_due = is_bounded_by_index(part)
-        bounds = (bound_before(part.low), bound_before(part.high), b"") if by_due else (b"", b"", b"")
-    position = SHARD_KEYS.index(index) + 1
-    score = member = b""
+    after = b"", b""
     while True:
-        reply = read_page(broker, part, most, position, limit, score, member, *bounds)
+        reply = read_index(broker, part, index, limit, after, bounds, most)
         if not reply.n:
             return
         yield reply
         if not reply.more:
             return
-        score, member = reply.last()
+        after = reply.last()
 
 
-def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[Reply]:
+def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[ColumnReply]:
     """Yield the data of jobs by their ids, in chunks."""
     source, chunk = iter(members), list[bytes]()
     while True:
         chunk += islice(source, fetch - len(chunk))
         if not chunk:
             return
-        frame = b"".join(bytes((len(member),)) + member for member in chunk)
-        reply = read_page(broker, part, most, b"", 0, b"", b"", b"", b"", b"", frame)
+        reply = look_up(broker, part, chunk, most)
         yield reply
         del chunk[: reply.looked_at]
 

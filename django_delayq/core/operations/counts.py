@@ -75,15 +75,12 @@ class Counts:
     @property
     def lag_seconds(self) -> float:
         """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
-        return self._lag(self.oldest_due_ms)
+        return _lag(self.now_ms, self.oldest_due_ms)
 
     @property
     def lag_by_priority(self) -> dict[int, float]:
         """The same for each priority that was ever used."""
-        return {priority: self._lag(due_ms) for priority, due_ms in sorted(self.oldest_due_ms_of.items())}
-
-    def _lag(self, due_ms: float | None) -> float:
-        return _lag(self.now_ms, due_ms)
+        return {priority: _lag(self.now_ms, due_ms) for priority, due_ms in sorted(self.oldest_due_ms_of.items())}
 
     def counter(self, group: str) -> int:
         """Return the sum of a group of counters, a key of :data:`GROUPS`."""

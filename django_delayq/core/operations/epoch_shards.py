@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -11,6 +10,7 @@ from .. import events
 from ..records.keys import number_of
 from ..records.layout import CLOSING, Epochs, all_numbers
 from ..redis.scripts import clear_errors
+from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -28,7 +28,7 @@ class EpochShards:
     def call(self, script: str, number: int, *args: object) -> Any:
         """Run a script on a shard."""
         shard = self._broker.shard(self._queue, number)
-        return self._broker.scripts.call(script, shard.keys, os.urandom(16), shard.constants, *args)
+        return self._broker.scripts.call(script, shard.keys, new_request(), shard.constants, *args)
 
     def meta(self, number: int) -> dict[bytes, bytes]:
         """Return the fields of a shard's key ``meta``."""

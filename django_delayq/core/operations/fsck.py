@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import depths
 from ..marks import is_mark
-from ..records.keys import DUE_KEYS, Shard, number_of
+from ..records.fields import pack_u8, pack_u16
+from ..records.keys import DUE_KEYS, number_of
 from ..redis.scripts import clear_errors
 from ..sending import quotas
 from .morgue import live_in_older
@@ -52,6 +53,16 @@ class Report:
         if self.progress:
             self.progress(self.checked, max(self.checked, self.total))
 
+    def add(
+        self, queue: Queue, number: int, violation: str, subject: bytes | None = None, *, repaired: bool = False
+    ) -> None:
+        """Add a violation in a shard; its subject is an id or another entry."""
+        where = f"{queue.name}[{number}]"
+        if subject is not None:
+            where += f" {subject.decode(errors='backslashreplace')!r}"
+        self.violations.append(f"{where}: {violation}")
+        self.repaired += repaired
+
 
 def check(
     broker: Broker, *, queues: Iterable[str] = (), repair: bool = False, progress: Progress | None = None
@@ -69,7 +80,7 @@ def check(
     report = Report(progress=progress, total=sum(map(_size, opened)) if progress else 0)
     for queue in opened:
         for number in queue.numbers:
-            _check_shard(broker, queue, queue.shard(number), report, repair)
+            _ShardCheck(queue, number, report, repair=repair).run()
         _check_epochs(queue, report)
         report.violations += depths.violations(broker, queue.name)
         _check_quotas(queue, report, repair)
@@ -91,23 +102,6 @@ def assert_invariants(broker: Broker) -> None:
         raise AssertionError("\n".join(report.violations))
 
 
-def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
-    where = f"{queue.name}[{shard.number}]"
-    stored = _stored(broker, shard)
-    # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
-    for chunk in _chunks(_payloads(broker.client, stored)):
-        _examine(broker, shard, where, report, repair, len(chunk), payloads=b"".join(map(_framed, chunk)))
-    for chunk in _chunks(_idents(broker.client, stored)):
-        frame = b"".join(bytes((len(ident),)) + ident for ident in chunk)
-        _examine(broker, shard, where, report, repair, len(chunk), idents=frame)
-    for chunk in _chunks(_members(broker.client, stored, "parked_order")):
-        _examine(broker, shard, where, report, repair, len(chunk), parked=b"".join(map(_framed, chunk)))
-    for chunk in _chunks(_graves(broker.client, stored)):
-        _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
-    _check_lengths(broker, shard, where, report, repair)
-    _check_marks(broker.client, shard, where, report, repair)
-
-
 def _check_epochs(queue: Queue, report: Report) -> None:
     """Check that no id lives in two epochs. Only an operator can decide which one is right, so it is not repaired."""
     for epoch, shards in queue.epochs[1:]:
@@ -117,9 +111,7 @@ def _check_epochs(queue: Queue, report: Report) -> None:
                 # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
                 # all the time.
                 for ident in live_in_older(queue, number, chunk):
-                    report.violations.append(
-                        f"{queue.name}[{number}] {ident.decode(errors='backslashreplace')!r}: live in two epochs"
-                    )
+                    report.add(queue, number, "live in two epochs", ident)
 
 
 def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:
@@ -135,115 +127,109 @@ def _live(queue: Queue, number: int) -> Iterator[bytes]:
             yield ident
 
 
-def _framed(member: bytes) -> bytes:
-    return len(member).to_bytes(2, "little") + member
+class _ShardCheck:
+    """Check of one shard."""
 
+    def __init__(self, queue: Queue, number: int, report: Report, *, repair: bool) -> None:
+        self._queue = queue
+        self._shard = queue.shard(number)
+        self._report = report
+        self._repair = repair
+        self._client: Any = queue.broker.client
+        *_, places = self._call("lengths")
+        stored = {self._shard.keys[place - 1] for place in places}
+        #: names and keys of the structures that are not empty; most are
+        self._stored = {name: key for name, key in self._shard.names.items() if key in stored}
 
-def _examine(
-    broker: Broker,
-    shard: Shard,
-    where: str,
-    report: Report,
-    repair: bool,
-    n: int,
-    *,
-    idents: bytes = b"",
-    graves: bytes = b"",
-    payloads: bytes = b"",
-    parked: bytes = b"",
-) -> None:
-    findings = broker.scripts.call(
-        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads, parked
-    )
-    report.count(n)
-    for violation, subject in zip(findings[::2], findings[1::2], strict=True):
-        report.violations.append(f"{where} {subject.decode(errors='backslashreplace')!r}: {violation.decode()}")
-        report.repaired += repair
+    def run(self) -> None:
+        """Check the shard."""
+        # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
+        for chunk in _chunks(self._members("payload")):
+            self._examine(len(chunk), payloads=pack_u16(chunk))
+        for chunk in _chunks(self._idents()):
+            self._examine(len(chunk), idents=pack_u8(chunk))
+        for chunk in _chunks(self._members("parked_order")):
+            self._examine(len(chunk), parked=pack_u16(chunk))
+        for chunk in _chunks(self._members("morgue", "morgue_id", "grave")):
+            self._examine(len(chunk), graves=pack_u16(chunk))
+        self._check_lengths()
+        self._check_marks()
 
+    def _call(self, script: str, *args: object) -> Any:
+        shard, scripts = self._shard, self._queue.broker.scripts
+        return scripts.call(script, shard.keys, b"", shard.constants, *args)
 
-def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
-    """Check that structures of equal length are equally long."""
-    payloads, order, replies, window, parked, parked_order, _ = broker.scripts.call(
-        "lengths", shard.keys, b"", shard.constants
-    )
-    if payloads != order:
-        report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
-    if parked != parked_order:
-        report.violations.append(f"{where}: {parked} parked jobs, but {parked_order} of them in order")
-    if replies != window:
-        report.violations.append(f"{where}: {replies} remembered replies, but {window} in the window")
-        if repair:
-            _mend_window(broker.client, shard.names["reply"], shard.names["window"])
-            report.repaired += 1
+    def _members(self, *names: str) -> Iterator[bytes]:
+        """Yield the members of sorted sets, and the fields of hashes."""
+        for name in names:
+            if name in self._stored:
+                scan = self._client.hscan_iter if name in _HASHES else self._client.zscan_iter
+                with clear_errors():
+                    for member, _ in scan(self._stored[name], count=1000):
+                        yield member
 
+    def _idents(self) -> Iterator[bytes]:
+        yield from self._members(*_ID_SETS, *_ID_HASHES)
+        for member in self._members("order"):
+            yield member[:-_PAYLOAD_MEMBER_TAIL]
+        for member in self._members("payload"):
+            yield member[:-_PAYLOAD_FIELD_TAIL]
 
-def _check_marks(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
-    """Check that every completion mark belongs to a durable key."""
-    with clear_errors():
-        for key, mark in client.hscan_iter(shard.names["marks"], count=1000):
-            if not is_mark(key, mark):
-                report.violations.append(f"{where} {key!r}: mark without durable key")
-                if repair:
-                    client.hdel(shard.names["marks"], key)
-                    report.repaired += 1
+    def _examine(
+        self, n: int, *, idents: bytes = b"", graves: bytes = b"", payloads: bytes = b"", parked: bytes = b""
+    ) -> None:
+        findings = self._call("examine", b"1" if self._repair else b"0", idents, graves, payloads, parked)
+        self._report.count(n)
+        for violation, subject in zip(findings[::2], findings[1::2], strict=True):
+            self._add(violation.decode(), subject, repaired=self._repair)
 
+    def _check_lengths(self) -> None:
+        """Check that structures of equal length are equally long."""
+        payloads, order, replies, window, parked, parked_order, _ = self._call("lengths")
+        if payloads != order:
+            self._add(f"{payloads} payloads, but {order} of them in order")
+        if parked != parked_order:
+            self._add(f"{parked} parked jobs, but {parked_order} of them in order")
+        if replies != window:
+            if self._repair:
+                self._mend_window()
+            self._add(f"{replies} remembered replies, but {window} in the window", repaired=self._repair)
 
-def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
-    with clear_errors():
-        # The window is read after the replies, and the replies are read one by one after the window, so that entries
-        # that arrive meanwhile are not taken for orphans.
-        fields = set(client.hkeys(reply))
-        entries = client.lrange(window, 0, -1)
-        for orphan in fields.difference(entry[:-8] for entry in entries):
-            client.hdel(reply, orphan)
-        for entry in entries:
-            if not client.hexists(reply, entry[:-8]):
-                client.lrem(window, 1, entry)
+    def _mend_window(self) -> None:
+        client, reply, window = self._client, self._shard.names["reply"], self._shard.names["window"]
+        with clear_errors():
+            # The window is read after the replies, and the replies are read one by one after the window, so that
+            # entries that arrive meanwhile are not taken for orphans.
+            fields = set(client.hkeys(reply))
+            entries = client.lrange(window, 0, -1)
+            for orphan in fields.difference(entry[:-8] for entry in entries):
+                client.hdel(reply, orphan)
+            for entry in entries:
+                if not client.hexists(reply, entry[:-8]):
+                    client.lrem(window, 1, entry)
 
+    def _check_marks(self) -> None:
+        """Check that every completion mark belongs to a durable key."""
+        marks = self._shard.names["marks"]
+        with clear_errors():
+            for key, mark in self._client.hscan_iter(marks, count=1000):
+                if not is_mark(key, mark):
+                    if self._repair:
+                        self._client.hdel(marks, key)
+                    self._add("mark without durable key", key, repaired=self._repair)
 
-def _stored(broker: Broker, shard: Shard) -> dict[str, bytes]:
-    """Return the names and keys of those structures of a shard that are not empty; most are."""
-    *_, places = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
-    stored = {shard.keys[place - 1] for place in places}
-    return {name: key for name, key in shard.names.items() if key in stored}
-
-
-def _idents(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
-    for name in (*_ID_SETS, *_ID_HASHES):
-        yield from _members(client, stored, name)
-    for member in _members(client, stored, "order"):
-        yield member[:-_PAYLOAD_MEMBER_TAIL]
-    for member in _members(client, stored, "payload"):
-        yield member[:-_PAYLOAD_FIELD_TAIL]
-
-
-def _payloads(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
-    return _members(client, stored, "payload")
-
-
-def _graves(client: Any, stored: dict[str, bytes]) -> Iterator[bytes]:
-    for name in ("morgue", "morgue_id", "grave"):
-        yield from _members(client, stored, name)
-
-
-def _members(client: Any, stored: dict[str, bytes], name: str) -> Iterator[bytes]:
-    """Yield the members of a sorted set or the fields of a hash."""
-    if name not in stored:
-        return
-    scan = client.hscan_iter if name in _HASHES else client.zscan_iter
-    with clear_errors():
-        for member, _ in scan(stored[name], count=1000):
-            yield member
+    def _add(self, violation: str, subject: bytes | None = None, *, repaired: bool = False) -> None:
+        self._report.add(self._queue, self._shard.number, violation, subject, repaired=repaired)
 
 
 def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:
     """Yield chunks without recent duplicates, because one id occurs in several indexes."""
-    recent: dict[bytes, None] = {}
+    recent: set[bytes] = set()
 
     def fresh() -> Iterator[bytes]:
         for member in members:
             if member and member not in recent:
-                recent[member] = None
+                recent.add(member)
                 if len(recent) > 1_000_000:
                     recent.clear()
                 yield member

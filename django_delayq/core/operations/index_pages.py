@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ..records.column_reply import Reply, text_of, unpack_reply
+from ..records.column_reply import ColumnReply, text_of, unpack_reply
 from ..records.column_values import Part
+from ..records.fields import pack_u8
 from ..records.keys import SHARD_KEYS
 from ..redis.scripts import clear_errors
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 #: distance by which an entry may have moved and is still found by its rank
 NEAR: Final = 50
 WITHOUT_BODIES: Final = b"none"
+#: where a range begins and where it ends, each empty (= no bound) or as ZCOUNT takes it; "1" = both are members instead
+Bounds: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class IndexPages:
@@ -31,10 +34,9 @@ class IndexPages:
         self._index = index
         self._limit = limit
         self._key = broker.shard(part.queue, part.shard).names[index]
-        by_due = is_bounded_by_index(part)
-        self._bounds = (bound_before(part.low), bound_before(part.high), b"") if by_due else (b"", b"", b"")
+        self._bounds = bounds_of(part)
         #: first score after the range
-        self._end = part.high * 1000 if by_due and part.high is not None else None
+        self._end = part.high * 1000 if is_bounded_by_index(part) and part.high is not None else None
         #: last entry read, and its rank if known
         self._last: tuple[bytes, float] | None = None
         self._rank: int | None = None
@@ -75,10 +77,8 @@ class IndexPages:
         if not self._more:
             return []
         member, score = self._last or (b"", None)
-        position = SHARD_KEYS.index(self._index) + 1
-        reply = read_page(
-            self._broker, self._part, WITHOUT_BODIES, position, self._limit, text_of(score), member, *self._bounds
-        )
+        after = text_of(score), member
+        reply = read_index(self._broker, self._part, self._index, self._limit, after, self._bounds, WITHOUT_BODIES)
         self._more = reply.more
         entries = list(zip(reply.members(), reply.numbers(), strict=True))
         if entries and self._more:
@@ -92,53 +92,42 @@ def is_bounded_by_index(part: Part) -> bool:
     return part.place == "waiting" and part.idents is None
 
 
-def read_page(
-    broker: Broker,
-    part: Part,
-    most: bytes,
-    position: int | bytes,
-    limit: int,
-    score: bytes,
-    member: bytes,
-    low: bytes,
-    high: bytes,
-    of_members: bytes,
-    idents: bytes = b"",
-) -> Reply:
-    """Return a page of an index, or the data of the given ids, as ``lua/columns.lua`` replies.
+def bounds_of(part: Part) -> Bounds:
+    """Return the bounds of the part in its index; none if the index has another order."""
+    if not is_bounded_by_index(part):
+        return b"", b"", b""
+    return _bound_before(part.low), _bound_before(part.high), b""
+
+
+def _bound_before(due: int | None) -> bytes:
+    return b"" if due is None else b"(%d" % (due * 1000)
+
+
+def read_index(
+    broker: Broker, part: Part, index: str, limit: int, after: tuple[bytes, bytes], bounds: Bounds, most: bytes
+) -> ColumnReply:
+    """Return a page of an index.
 
     Args:
         part: the shard, and the place of its jobs.
-        most: maximum of bytes of arguments for a job; empty = all, "none" = only members and scores.
-        position: number of the index among the keys of the shard; empty = the jobs of ``idents``.
+        index: name of its key.
         limit: entries of the page.
-        score: with ``member``: the last entry before the page; both empty = from the beginning.
-        member: see ``score``.
-        low: bound where the range begins; empty = none.
-        high: bound where the range ends; empty = none.
-        of_members: "1" = the bounds are members, not scores.
-        idents: ids, each behind a byte with its length.
+        after: score and member of the last entry before the page; both empty = from the beginning.
+        bounds: those of the range.
+        most: maximum of bytes of arguments for a job; empty = all, "none" = only members and scores.
     """
-    shard = broker.shard(part.queue, part.shard)
-    frame = broker.scripts.call(
-        "columns",
-        shard.keys,
-        b"",
-        shard.constants,
-        part.place[:1].encode(),
-        position,
-        limit,
-        score,
-        member,
-        low,
-        high,
-        of_members,
-        most,
-        idents,
-    )
+    frame = _call(broker, part, SHARD_KEYS.index(index) + 1, limit, *after, *bounds, most, b"")
     return unpack_reply(frame, with_bodies=most != WITHOUT_BODIES)
 
 
-def bound_before(bound: int | None) -> bytes:
-    """Return the bound before a due time (ms), as ZCOUNT takes it."""
-    return b"" if bound is None else b"(%d" % (bound * 1000)
+def look_up(broker: Broker, part: Part, idents: Iterable[bytes], most: bytes) -> ColumnReply:
+    """Return the data of jobs by their ids; see :func:`read_index`."""
+    frame = _call(broker, part, b"", 0, b"", b"", b"", b"", b"", most, pack_u8(idents))
+    return unpack_reply(frame, with_bodies=True)
+
+
+def _call(broker: Broker, part: Part, *arguments: object) -> bytes:
+    """Return the reply of ``columns.lua``."""
+    shard, place = broker.shard(part.queue, part.shard), part.place[:1].encode()
+    frame: bytes = broker.scripts.call("columns", shard.keys, b"", shard.constants, place, *arguments)
+    return frame

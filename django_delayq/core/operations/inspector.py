@@ -15,6 +15,7 @@ from ..job import Generation, Payload
 from ..leases import Lease, leases
 from ..records.schedule_frames import unpack_payload
 from ..redis.scripts import clear_errors
+from ..redis.server_info import by_server
 from .counts import Counts, check_horizon
 from .job_filter import JobFilter
 from .job_reader import JobReader
@@ -89,7 +90,7 @@ class Inspector:
         where = {"target_nodes": "primaries"} if self._broker.connection.cluster else {}
         with clear_errors():
             info: dict[str, Any] = self._broker.client.info(**where)
-        return [info] if "redis_version" in info else list(info.values())
+        return by_server(info)
 
     def last_ticks(self, ids: Sequence[tuple[Queue, str]]) -> list[int | None]:
         """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""

@@ -80,7 +80,7 @@ class JobFilter:
 
     @property
     def needles(self) -> tuple[str, ...]:
-        """Return the forms in which the text may be stored: in JSON, quotes, backslashes and line ends are escaped."""
+        """Forms in which the text may be stored: in JSON, quotes, backslashes and line ends are escaped."""
         return tuple(dict.fromkeys((self.text, json.dumps(self.text, ensure_ascii=False)[1:-1])))
 
     def holds(self, view: JobView) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ..records.fields import pack_u8, pack_u16
 from ..records.keys import SHARD_KEYS, joint
+from ..records.morgue_records import record_name
 from ..redis.gather import gather
-from .paging import Entry, Range
+from .paging import IndexEntry, Range
 from .views import JobView, unpack_graves, unpack_views
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 #: shards that one call counts; Redis serves others about a millisecond later
 COUNTED_TOGETHER: Final = 32
 #: queue, shard, and the further arguments of a script
-Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
+QueueCall: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
 
 
 class JobReader:
@@ -29,31 +31,31 @@ class JobReader:
         self._broker = broker
 
     def first_entries(
-        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, bounds: Range
-    ) -> list[Entry]:
+        self, queue: Queue, names: tuple[str, ...], after: IndexEntry | None, limit: int, reverse: bool, bounds: Range
+    ) -> list[IndexEntry]:
         """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
         """
         score, member = (after.text, after.member) if after else ("", b"")
         range_ = bounds.arguments()
-        calls: list[Call] = [
+        calls: list[QueueCall] = [
             (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
             for number in queue.numbers
             for name in names
         ]
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         for (_, number, _), answer in zip(calls, self.call_all("page", calls), strict=True):
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
-                entries.append(Entry(float(text), entry, number, text.decode()))
+                entries.append(IndexEntry(float(text), entry, number, text.decode()))
         pick = heapq.nlargest if reverse else heapq.nsmallest
         return pick(limit, entries)
 
-    def burials(self, queue: Queue, ident: str) -> list[Entry]:
+    def burials(self, queue: Queue, ident: str) -> list[IndexEntry]:
         """Return the entries of an id's records, the one that was buried last first."""
-        calls: list[Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
+        calls: list[QueueCall] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
         entries = [
-            Entry(float(text), name, number, text.decode())
+            IndexEntry(float(text), name, number, text.decode())
             for (_, number, _), answer in zip(calls, self.call_all("burials", calls), strict=True)
             for name, text in zip(answer[::2], answer[1::2], strict=True)
         ]
@@ -61,7 +63,9 @@ class JobReader:
 
     # -- jobs of entries ---------------------------------------------------------------------------------------------
 
-    def records(self, queue: Queue, entries: Sequence[Entry], most: int | None) -> Iterator[tuple[Entry, JobView]]:
+    def records(
+        self, queue: Queue, entries: Sequence[IndexEntry], most: int | None
+    ) -> Iterator[tuple[IndexEntry, JobView]]:
         """Yield the records that still exist, read in pieces on demand."""
         for number, some in groupby(entries, key=lambda entry: entry.shard):
             mine = {entry.member: entry for entry in some}
@@ -69,7 +73,7 @@ class JobReader:
                 yield mine[record_name_of(view)], view
 
     def entries(
-        self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None
+        self, queue: Queue, place: str, entries: Sequence[IndexEntry], most: int | None
     ) -> dict[tuple[int, bytes], JobView]:
         """Return the jobs of entries of a place, as far as they still exist, by shard and member.
 
@@ -91,7 +95,7 @@ class JobReader:
     ) -> dict[int, bytes]:
         """Return the first reply of each shard in one round trip; in most cases it is the complete one."""
         script, arguments = ("graves", _record_arguments) if place == "morgue" else ("view", _view_arguments)
-        calls: list[Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
+        calls: list[QueueCall] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
         return dict(zip(members, self.call_all(script, calls), strict=True)) if calls else {}
 
     def members(
@@ -147,7 +151,7 @@ class JobReader:
         calls = [(joint(shards[start : start + together]), offsets) for start in range(0, len(shards), together)]
         return list(chain.from_iterable(gather(self._broker, "stats", calls, shards=together)))
 
-    def call_all(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    def call_all(self, script: str, calls: Sequence[QueueCall]) -> list[Any]:
         """Return the replies of many shards, in one round trip for each node."""
         return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
 
@@ -157,13 +161,13 @@ def _most(most_bytes: int | None) -> bytes:
 
 
 def _view_arguments(idents: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
-    return b"".join(bytes((len(ident),)) + ident for ident in idents), _most(most)
+    return pack_u8(idents), _most(most)
 
 
 def _record_arguments(names: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
-    return b"".join(len(name).to_bytes(2, "little") + name for name in names), _most(most)
+    return pack_u16(names), _most(most)
 
 
 def record_name_of(view: JobView) -> bytes:
     """Return the name of a job's morgue record: its id and its key."""
-    return view.id.encode() + b"\0" + view.job.key
+    return record_name(view.id.encode(), view.job.key)

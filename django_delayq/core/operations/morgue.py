@@ -9,15 +9,15 @@ repeated calls put nothing back twice.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ..errors import InvalidJob
-from ..records.fields import take_u8, take_u16, take_u32, unpack_names
+from ..records.fields import pack_u16
 from ..records.keys import MAX_SHARDS, number_of
+from ..records.morgue_records import record_name, split_name, unpack_records
 from ..records.schedule_frames import encode_id, pack_generation, pack_named
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 from .job_reader import JobReader
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 #: no such record; the shard is closed and the id not live there
 _ABSENT: Final = "absent"
 _KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": ELSEWHERE, "e": _ABSENT}
-#: due, time of the burial, three numbers, counts
-_HEAD: Final = struct.Struct("<ddHHH8s")
+#: end of the task's number in a body
 _TASK_END: Final = 3
-KEY_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class _Grave:
 
 
 @dataclass(slots=True)
-class Pace:
+class KickPace:
     """Due times of kicked jobs: all after one delay, or spread at a fixed rate."""
 
     ms: float
@@ -64,7 +62,7 @@ class Pace:
     step: float
 
     @classmethod
-    def of(cls, delay_ms: int, per_second: float | None = None, now_ms: int = 0) -> Pace:
+    def of(cls, delay_ms: int, per_second: float | None = None, now_ms: int = 0) -> KickPace:
         """Return the pace of an operation.
 
         Args:
@@ -95,7 +93,7 @@ class Kick(Action):
 
     __slots__ = ("_pace", "_replace")
 
-    def __init__(self, pace: Pace, *, replace: bool) -> None:
+    def __init__(self, pace: KickPace, *, replace: bool) -> None:
         super().__init__("kick", _KICKED, at_once=AT_A_TIME)
         self._pace = pace
         self._replace = b"1" if replace else b"0"
@@ -184,7 +182,7 @@ class Discard(Action):
         while True:
             if not key and len(queue.epochs) > 1:
                 names = _names(queue, ident)
-                key = names[0][1][-KEY_BYTES:] if names else b""
+                key = split_name(names[0][1])[1] if names else b""
             for number in queue.homes(ident):
                 if self.call(queue, number, pack_named(encoded, key), request) == ["discarded"]:
                     return "discarded"
@@ -198,10 +196,10 @@ _CAME_BACK: Final = Discard(b"1")
 
 def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
     """Return the morgue record of this generation, or the latest of the id, from any epoch."""
-    name = ident.encode() + b"\0" + key
+    name = record_name(ident.encode(), key)
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
-        grave = _unpack(number, queue.call("graves", number, len(name).to_bytes(2, "little") + name, request=b""))
+        grave = _unpack(number, queue.call("graves", number, pack_u16((name,)), request=b""))
         if grave is not None:
             return grave
     return None
@@ -214,23 +212,17 @@ def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
 
 def _unpack(number: int, frame: bytes) -> _Grave | None:
     """Return the record in a reply; None if it is gone."""
-    tasks, at = unpack_names(frame, 0)
-    if at == len(frame):
+    tasks, records = unpack_records(frame)
+    name, _, record = next(records, (b"", 0, None))
+    if record is None:
         return None
-    name, at = take_u16(frame, at)
-    record, at = take_u32(frame, at + 4)  # no bytes were left out
-    _, buried_us, *_, counts = _HEAD.unpack_from(record)
-    inner = _HEAD.size
-    for _ in range(3):  # outcome, reason, error class
-        _, inner = take_u8(record, inner)
-    _, inner = take_u16(record, inner)
-    body, inner = take_u32(record, inner)
+    body = record.body
     task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
     if task:
         body = body[:1] + body[_TASK_END:]
     elif len(body) >= _TASK_END:  # in another shard the number might name another task
         body = body[:1] + b"\xff\xff" + body[_TASK_END:]
-    return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:], counts)
+    return _Grave(number, split_name(name)[1], record.buried_us, task, body, record.payloads, record.counts)
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..job import Payload
 from ..records.schedule_frames import CHUNK
 from .job_filter import JobFilter
-from .paging import Entry, Range, pack_cursor
+from .paging import IndexEntry, Range, pack_cursor
 
 if TYPE_CHECKING:
     from ..queue import Queue
@@ -44,7 +44,7 @@ class PageRequest:
     place: str
     indexes: tuple[str, ...]
     bounds: Range
-    after: Entry | None = None
+    after: IndexEntry | None = None
     limit: int = 100
     reverse: bool = False
     most_bytes: int | None = None
@@ -122,11 +122,11 @@ def has_text(view: JobView, finds: Accepts, payloads_of: PayloadsOf) -> bool:
         return True
     if view.state == "morgue" or not view.job.merged:
         return False
-    for payload in payloads_of(view):
+
+    def has_it(payload: Payload) -> bool:
         view.payloads = (payload,)
-        if finds(view):
-            break
-    else:
-        view.payloads = ()
-    matches, view.payloads = bool(view.payloads), ()
-    return matches
+        return finds(view)
+
+    found = any(map(has_it, payloads_of(view)))
+    view.payloads = ()
+    return found

@@ -28,8 +28,8 @@ Bound: TypeAlias = float | str | None
 
 
 @dataclass(slots=True, order=True)
-class Entry:
-    """Entry of an index, in the order of a page."""
+class IndexEntry:
+    """IndexEntry of an index, in the order of a page."""
 
     score: float
     member: bytes
@@ -96,13 +96,13 @@ def _up_to(by: str, high: Bound) -> bytes:
     return b"(%d" % ((last + 1) * 1000) if by in _PLACED else b"%d" % last
 
 
-def pack_cursor(entry: Entry) -> str:
+def pack_cursor(entry: IndexEntry) -> str:
     """Return the cursor that continues after an entry."""
     raw = b"%d:%b:%b" % (entry.shard, entry.text.encode(), entry.member)
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def unpack_cursor(cursor: str) -> Entry | None:
+def unpack_cursor(cursor: str) -> IndexEntry | None:
     """Return the entry after which a cursor continues; None = from the beginning.
 
     Raises:
@@ -116,6 +116,6 @@ def unpack_cursor(cursor: str) -> Entry | None:
         score = float(text)
         if not math.isfinite(score) or not _SCORE.fullmatch(text):
             raise ValueError(text)
-        return Entry(score, member, int(shard), text.decode())
+        return IndexEntry(score, member, int(shard), text.decode())
     except ValueError:
         raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None

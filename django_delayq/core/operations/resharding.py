@@ -37,7 +37,7 @@ HEAD_START: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EpochProgress:
     """State of one epoch of a queue: the present one (``open``), an old one, or the next one (no counts yet)."""
 
     epoch: int
@@ -46,7 +46,7 @@ class Progress:
     counts: Counts
 
 
-class Epochs:
+class EpochChanges:
     """Changes of the layouts of a broker's queues."""
 
     def __init__(self, broker: Broker) -> None:
@@ -85,7 +85,7 @@ class Epochs:
                 return True
             # A job was scheduled between the check and the closing, so the queue continued in a new epoch.
 
-    def progress(self, name: str) -> list[Progress]:
+    def progress(self, name: str) -> list[EpochProgress]:
         """Return the state of every epoch of a queue, the oldest first; an empty list if there is no such queue."""
         queue = self._broker.known_queue(name)
         if queue is None:
@@ -93,12 +93,14 @@ class Epochs:
         layout, count = queue.layout, self._broker.inspector.count_shards
         present = layout["epoch"]
         rows = [
-            Progress(epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards)))
+            EpochProgress(
+                epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards))
+            )
             for epoch, shards in layouts.epochs_of(layout)
         ]
         if "next" in layout:
             epoch, shards = layout["next"]
-            rows.append(Progress(epoch, shards, "coming", Counts(name)))
+            rows.append(EpochProgress(epoch, shards, "coming", Counts(name)))
         return rows
 
     # -- for callers -------------------------------------------------------------------------------------------------

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ..codec import decode_args
 from ..codecs import readable
 from ..job import Generation, Job, Payload, Undecodable, created_ms
-from ..records.body import unpack_body
-from ..records.fields import take_u8, take_u16, take_u32, unpack_names
+from ..records.fields import take_u32, unpack_names
+from ..records.morgue_records import split_name, unpack_records
 from ..records.reserve_frames import State, job_of, unpack_counts, unpack_state
 from ..records.schedule_frames import unpack_payload
 
@@ -196,26 +196,22 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
 
 def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
     """Yield the morgue records in a reply of ``graves.lua``."""
-    tasks, at = unpack_names(frame, 0)
-    while at < len(frame):
-        grave, at = take_u16(frame, at)
-        (left_out,) = struct.unpack_from("<I", frame, at)
-        record, at = take_u32(frame, at + 4)
-        ident, key = grave[:-17], grave[-16:]
-        due_us, buried_us, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
-        counts, inner = unpack_counts(record, 22)
-        outcome, inner = take_u8(record, inner)
-        reason, inner = take_u8(record, inner)
-        error_class, inner = take_u8(record, inner)
-        error, inner = take_u16(record, inner)
-        body, inner = take_u32(record, inner)
-        job = _buried_job(queue, shard, ident.decode(), key, body, tasks)
-        job.due_ms, job.failures, job.reserves, job.crashes = int(due_us // 1000), failures, reserves, crashes
-        job.error, job.counts = error, counts
+    tasks, records = unpack_records(frame)
+    for name, left_out, record in records:
+        ident, key = split_name(name)
+        state = State(
+            failures=record.failures,
+            reserves=record.reserves,
+            crashes=record.crashes,
+            error=record.error,
+            counts=unpack_counts(record.counts, 0)[0],
+        )
+        job = job_of(queue, shard, ident.decode(), record.body, tasks, state, record.due_us)
+        job.key = key
         if left_out:
             job.args = b""
-        payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()
-        count = int.from_bytes(record[inner : inner + 4], "little") if job.merged and left_out else len(payloads)
+        payloads = tuple(_grave_payloads(record.payloads)) if job.merged else ()
+        count = int.from_bytes(record.payloads[:4], "little") if job.merged and left_out else len(payloads)
         yield JobView(
             job,
             "morgue",
@@ -223,21 +219,13 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
             None,
             count,
             None,
-            int(buried_us // 1000),
-            outcome.decode(),
-            reason.decode(errors="replace"),
-            error_class.decode(errors="replace"),
+            int(record.buried_us // 1000),
+            record.outcome.decode(),
+            record.reason.decode(errors="replace"),
+            record.error_class.decode(errors="replace"),
             payloads,
             left_out=left_out,
         )
-
-
-def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:
-    try:
-        priority, merged, _, task, options, args = unpack_body(body, tasks)
-    except Undecodable:
-        priority, merged, task, options, args = 0, False, "", b"", body
-    return Job(queue, shard, ident, task, key, args, options, priority, 0, merged=merged)
 
 
 def _grave_payloads(frame: bytes) -> Iterator[Payload]:

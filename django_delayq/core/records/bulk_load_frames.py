@@ -16,13 +16,12 @@ from typing import Final, TypeAlias
 
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
-from ..job import MAX_ID_BYTES, NewJob, derived_key
+from ..job import KEY_BYTES, MAX_ID_BYTES, NewJob, derived_key
 from .schedule_frames import (
     CHUNK,
     CONFLICT,
     DUE_POLICY,
     KEEP_RETRIES,
-    KEY_BYTES,
     MERGED,
     NEW_HEAD,
     SCORE_IS_NOW,
@@ -70,7 +69,7 @@ class Shape:
     ) -> Shape:
         """Return the shape for fields of a :class:`~..job.NewJob`.
 
-        ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
+        ``flags`` is the first byte of the bodies (:func:`~.schedule_frames.pack_body`).
 
         Raises:
             InvalidJob: an invalid value, or payloads are to be merged and there is none.
@@ -99,10 +98,10 @@ class Shape:
 
 
 #: id, due in Unix ms, body after its first byte, the part of merged jobs after the body
-Entry: TypeAlias = tuple[bytes, int, bytes, bytes]
+LoadEntry: TypeAlias = tuple[bytes, int, bytes, bytes]
 
 
-def entry_of(new: NewJob) -> tuple[Shape, Entry]:
+def entry_of(new: NewJob) -> tuple[Shape, LoadEntry]:
     """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
@@ -185,12 +184,12 @@ class Rows:
         return sum(map(len, self.bodies)) + sum(map(len, self.extras))
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Rows:
+    def of(cls, entries: Sequence[LoadEntry]) -> Rows:
         """Return the rows of entries: (id, due time, body, extra) becomes four columns."""
         ids, dues, bodies, extras = map(list, zip(*entries, strict=True)) if entries else ([], [], [], [])
         return cls(ids, [b"%d" % due for due in dues], bodies, extras if any(extras) else [])
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LoadEntry]:
         """Yield the rows as entries: (id, due time, body, extra)."""
         extras = self.extras or [b""] * len(self)
         for ident, due, body, extra in zip(self.ids, self.dues, self.bodies, extras, strict=True):
@@ -215,7 +214,7 @@ class Rows:
             column += behind
 
     def keyed(self, load_id: str, digest: bytes) -> Rows:
-        """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
+        """Return the rows with keys derived from the digest of their chunk; with the first bit off: none is durable."""
         hashed = hashlib.blake2b(load_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((hashed[0] & 0x7F,)) + hashed[1:]
         places = _PLACES[: len(self)]

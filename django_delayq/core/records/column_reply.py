@@ -17,7 +17,7 @@ _MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
 
 
 @dataclass(slots=True)
-class Reply:
+class ColumnReply:
     """Reply of ``columns.lua``: ids and scores in packed form, the rest only if it was requested.
 
     ``states`` and ``counts`` are empty if no job of the shard has one.
@@ -36,8 +36,7 @@ class Reply:
 
     def members(self) -> list[bytes]:
         """Return the ids; of the morgue with their keys."""
-        sizes = struct.unpack(f"<{self.n}I", self.lengths)
-        return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+        return split(self.ids, self.lengths)
 
     def numbers(self) -> tuple[float, ...]:
         """Return the scores of the jobs: due time in µs, end of the lease in ms, or that of the morgue's index."""
@@ -50,6 +49,12 @@ class Reply:
         return text_of(score), self.ids[len(self.ids) - size :]
 
 
+def split(joined: bytes, lengths: bytes) -> list[bytes]:
+    """Return byte strings that were joined; their lengths are packed as ``<I4``."""
+    sizes = struct.unpack(f"<{len(lengths) // 4}I", lengths)
+    return [joined[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+
+
 def text_of(score: float | None) -> bytes:
     """Return a score in the form that Redis reads; empty for None."""
     if score is None:
@@ -58,7 +63,7 @@ def text_of(score: float | None) -> bytes:
     return b"%d" % score if exact else repr(score).encode()
 
 
-def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
+def unpack_reply(frame: bytes, *, with_bodies: bool) -> ColumnReply:
     """Return the reply split into parts, as far as that needs no work per job."""
     flags, looked_at, n = _HEAD.unpack_from(frame)
     more = bool(flags & _MORE)
@@ -68,9 +73,9 @@ def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
     lengths = frame[at : at + 4 * n]
     at += 4 * n
     if not with_bodies:
-        return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
+        return ColumnReply(more, looked_at, n, scores, lengths, frame[at:], tasks)
     end = at + sum(struct.unpack(f"<{n}I", lengths))
-    reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
+    reply = ColumnReply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
     reply.bodies, at = _unpack_texts(frame, end, n)
     if flags & _WITH_STATES:
         reply.states, at = _unpack_texts(frame, at, n)

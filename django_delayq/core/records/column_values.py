@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from ..job import Undecodable
 from .body import unpack_body
-from .column_reply import FARTHEST, Reply
-from .fields import take_u8, take_u16, take_u32
+from .column_reply import FARTHEST, ColumnReply
+from .morgue_records import split_name, unpack_record
 from .reserve_frames import unpack_state
-from .schedule_frames import KEY_BYTES
 
 #: columns of every job besides its queue, shard and place; times are Unix ms
 NAMES: Final = (
@@ -38,7 +37,6 @@ NAMES: Final = (
 )
 
 _COUNTED: Final = ("failures", "reserves", "crashes")
-_MORGUE_RECORD: Final = struct.Struct("<ddHHH8x")
 _BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
 _UNREADABLE: Final = "Undecodable"
 
@@ -113,7 +111,7 @@ def _ms(score: float, unit: int = 1000) -> int | None:
 # -- live jobs ---------------------------------------------------------------------------------------------------------
 
 
-def live_columns(part: Part, reply: Reply) -> Columns:
+def live_columns(part: Part, reply: ColumnReply) -> Columns:
     """Return the columns of jobs that wait, are reserved or gated."""
     columns = Columns(part, reply.n, {"id": decoded(reply.members())})
     if part.place == "reserved":
@@ -129,7 +127,7 @@ def live_columns(part: Part, reply: Reply) -> Columns:
     return columns
 
 
-def _count_payloads(part: Part, reply: Reply, place: int) -> int:
+def _count_payloads(part: Part, reply: ColumnReply, place: int) -> int:
     """Return the number of payloads of an id; for gated content, without the payloads of the attempt."""
     count = reply.counts[place] if reply.counts else 0
     if part.place != "gated" or not reply.states:
@@ -201,16 +199,16 @@ def _put_error(columns: Columns, place: int, error_class: str | None, error: str
 # -- the morgue --------------------------------------------------------------------------------------------------------
 
 
-def buried_columns(part: Part, reply: Reply) -> Columns:
+def buried_columns(part: Part, reply: ColumnReply) -> Columns:
     """Return the columns of jobs in the morgue."""
-    members = reply.members()
-    columns = Columns(part, reply.n, {"id": decoded(member[: -KEY_BYTES - 1] for member in members)})
+    idents, keys = zip(*map(split_name, reply.members()), strict=True)
+    columns = Columns(part, reply.n, {"id": decoded(idents)})
     records = [_read_morgue_record(record) for record in reply.bodies]
     *values, classes, errors, bodies, payloads, wrong = map(list, zip(*records, strict=True))
     names = ("due", "buried_at", *_COUNTED, "reason")
     merged = _put_contents(columns, [_read_content(body, reply.tasks) for body in bodies])
     columns.values.update(zip(names, values, strict=True))
-    columns.values["key"] = [member[-KEY_BYTES:].hex() for member in members]
+    columns.values["key"] = [key.hex() for key in keys]
     columns.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
     for name in ("error_class", "error"):
         columns.values[name] = columns.column(name)
@@ -230,18 +228,14 @@ def _read_morgue_record(record: bytes) -> tuple[Any, ...]:
     error text of an unreadable record.
     """
     try:
-        due, buried, failures, reserves, crashes = _MORGUE_RECORD.unpack_from(record)
-        outcome, at = take_u8(record, _MORGUE_RECORD.size)
-        reason, at = take_u8(record, at)
-        error_class, at = take_u8(record, at)
-        error, at = take_u16(record, at)
-        body, at = take_u32(record, at)
+        stored = unpack_record(record)
     except _BROKEN as problem:
         return None, None, 0, 0, 0, None, None, b"", record, 0, f"the morgue's record cannot be read: {problem}"
-    why = (reason or outcome).decode(errors="replace")
-    payloads = int.from_bytes(record[at : at + 4], "little")
-    named = error_class.decode(errors="replace") or None
-    return _ms(due), _ms(buried), failures, reserves, crashes, why, named, error, body, payloads, None
+    why = (stored.reason or stored.outcome).decode(errors="replace")
+    named = stored.error_class.decode(errors="replace") or None
+    times, counts = (_ms(stored.due_us), _ms(stored.buried_us)), (stored.failures, stored.reserves, stored.crashes)
+    payloads = int.from_bytes(stored.payloads[:4], "little")
+    return *times, *counts, why, named, stored.error, stored.body, payloads, None
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ _POSITION: Final = re.compile(r"\d{1,15}-\d{1,20}")
 _FIELD_OF_ANY_VERSION: Final = re.compile(rb"events-([1-9]\d{0,4})")
 
 
-class Entry(NamedTuple):
+class EventEntry(NamedTuple):
     """Events of one entry, or some of them."""
 
     ms: int
@@ -109,7 +109,7 @@ def pack_attempt(settlement: Settlement) -> bytes:
     )
 
 
-def unpack_entry(raw: RawEntry) -> Entry:
+def unpack_entry(raw: RawEntry) -> EventEntry:
     """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value.
 
     Raises:
@@ -118,8 +118,8 @@ def unpack_entry(raw: RawEntry) -> Entry:
     ident, words = raw
     ms, _, last = ident.partition(b"-")
     if len(words) == 4 and (events := _read_events(ident, words[2], words[3])):
-        return Entry(int(ms), int(last), words[1], events)
-    return Entry(int(ms), int(last), b"", b"\0" * WIDTH)
+        return EventEntry(int(ms), int(last), words[1], events)
+    return EventEntry(int(ms), int(last), b"", b"\0" * WIDTH)
 
 
 def _read_events(ident: bytes, name: bytes, packed: bytes) -> bytes:
@@ -146,12 +146,12 @@ def _widen(events: bytes, width: int) -> bytes:
     return b"".join([_pack(words[first : first + width]) + added for first in range(0, len(words), width)])
 
 
-def words_of(entries: Iterable[Entry]) -> list[bytes]:
+def words_of(entries: Iterable[EventEntry]) -> list[bytes]:
     """Return the words of all events, one event after another; column n is the slice ``[n::WIDTH]``."""
     return b"".join([entry.events for entry in entries]).split(b"\0")[:-1]
 
 
-def between(entries: Sequence[Entry], after: str, until: str | None = None) -> list[Entry]:
+def between(entries: Sequence[EventEntry], after: str, until: str | None = None) -> list[EventEntry]:
     """Return the events after a position and up to another, where an entry may begin or end in the middle."""
     ms, number = parts(after)
     selected = [_after(entry, number) if entry.ms == ms else entry for entry in entries]
@@ -161,12 +161,12 @@ def between(entries: Sequence[Entry], after: str, until: str | None = None) -> l
     return [entry for entry in selected if entry.events]
 
 
-def _after(entry: Entry, number: int) -> Entry:
+def _after(entry: EventEntry, number: int) -> EventEntry:
     extra = number - (entry.last - entry.size)
     return entry if extra <= 0 else entry._replace(events=_pack(words_of([entry])[extra * WIDTH :]))
 
 
-def _until(entry: Entry, number: int) -> Entry:
+def _until(entry: EventEntry, number: int) -> EventEntry:
     extra = entry.last - number
     if extra <= 0:
         return entry

@@ -1,11 +1,22 @@
-"""Fields of a frame that have their length in front."""
+"""Fields of a frame that have their length in front, in little endian."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
+
+
+def pack_u8(texts: Iterable[bytes]) -> bytes:
+    """Return byte strings one after another, each with its 8-bit length in front."""
+    return b"".join([bytes((len(text),)) + text for text in texts])
+
+
+def pack_u16(texts: Iterable[bytes]) -> bytes:
+    """Return byte strings one after another, each with its 16-bit length in front."""
+    return b"".join([_U16.pack(len(text)) + text for text in texts])
 
 
 def take_u8(frame: bytes, at: int) -> tuple[bytes, int]:

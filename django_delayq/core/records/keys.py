@@ -8,7 +8,7 @@ name        type     content
 =========== ======== ==========================================================================================
 due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000 + place of arrival)
 lease       zset     reserved ids -> end of the lease, ms
-body        hash     live id -> body (:func:`~..job.pack_body`)
+body        hash     live id -> body (:mod:`.body`)
 state       hash     id -> changes since it was scheduled (``lua/lib/state.lua``); a fresh job has none
 gate        hash     running id -> due and body of the content scheduled during the attempt
 order       zset     payloads of merged jobs by (id, score, arrival), all with score 0
@@ -36,7 +36,9 @@ begun       hash     (token, id) of a job that was acked before its attempt -> b
 
 Keys outside the shards:
 
-* ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes)
+* ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes; ``-producers`` ->
+  since when the producers of all queues are paused, ms)
+* ``{<prefix>}:recurring`` (hash: paused recurring task -> since when, ms)
 * ``{<prefix>}:workers`` (hash: worker -> last announcement)
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
 * ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
@@ -57,6 +59,7 @@ Keys that expire, on which no job depends:
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
 * ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
   worker that takes them)
+* ``{<prefix>}:choices:<program>`` (hash: queue -> what operators decided for the workers of a program)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<stem>confirm`` (empty string), written beside each shard by confirmed calls, see :mod:`..redis.confirmation`
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from .fields import pack_u8
+
 _LIMIT: Final = struct.Struct("<HBB")
 _MOVED: Final = struct.Struct("<H")
 _MOST: Final = 65535
@@ -33,7 +35,7 @@ def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
     for one in allowances:
         names = [task.encode() for task in one.tasks[:255]]
         parts.append(_LIMIT.pack(min(max(one.left, 0), _MOST), one.local, len(names)))
-        parts += [bytes((len(name),)) + name for name in names]
+        parts.append(pack_u8(names))
     return b"".join(parts)
 
 

@@ -93,9 +93,9 @@ def unpack_job(record: bytes) -> NewJob:
             elif tag < _MAY_BE_OVERLOOKED:
                 raise Undecodable(f"this release cannot read field {tag} of a record; upgrade django_delayq here")
         return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(**payload) if payload else None)
+    except Undecodable:
+        raise
     except (TypeError, ValueError) as error:
-        if isinstance(error, Undecodable):
-            raise
         raise Undecodable(f"a record cannot be read: {error}") from None
 
 

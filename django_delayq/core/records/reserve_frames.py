@@ -13,7 +13,6 @@ from .schedule_frames import unpack_payload
 
 _BATCH = struct.Struct("<ddddH")
 _JOB = struct.Struct("<dHHHHBdB")
-_LEASE = struct.Struct("<dB")
 _STATE = struct.Struct("<ddHHHHBdB")
 _COUNTS = struct.Struct("<HHHH")
 _DOUBLE = struct.Struct("<d")
@@ -142,9 +141,8 @@ def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
     at += 2
     payloads = []
     for _ in range(n):
-        (size,) = _U32.unpack_from(frame, at)
-        payloads.append(unpack_payload(frame[at + 4 : at + 4 + size]))
-        at += 4 + size
+        record, at = take_u32(frame, at)
+        payloads.append(unpack_payload(record))
     return tuple(payloads), at
 
 
@@ -199,60 +197,48 @@ def job_of(
         options,
         priority,
         int(due_us // 1000),
-        state.token,
-        state.failures,
-        state.reserves,
-        state.crashes,
-        state.flags,
-        state.failed_at_ms,
-        0,
-        state.worker,
-        state.error,
-        (),
-        merged,
-        state.own_crashes,
-        is_quarantined(body),
-        state.postponed_at_ms,
-        state.postponed_for,
-        state.counts,
-        is_parked(body),
+        token=state.token,
+        failures=state.failures,
+        reserves=state.reserves,
+        crashes=state.crashes,
+        flags=state.flags,
+        failed_at_ms=state.failed_at_ms,
+        worker=state.worker,
+        error=state.error,
+        merged=merged,
+        own_crashes=state.own_crashes,
+        quarantined=is_quarantined(body),
+        postponed_at_ms=state.postponed_at_ms,
+        postponed_for=state.postponed_for,
+        counts=state.counts,
+        parked=is_parked(body),
     )
 
 
 def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
     """Return the jobs of ``leases.lua``, with their deadlines."""
-    tasks, at = unpack_names(frame, 0)
-    (n,) = _U16.unpack_from(frame, at)
-    at += 2
-    jobs = []
-    for _ in range(n):
-        deadline, length = _LEASE.unpack_from(frame, at)
-        at += _LEASE.size
-        ident = frame[at : at + length].decode()
-        packed, at = take_u32(frame, at + length)
-        body, at = take_u32(frame, at)
-        state = unpack_state(packed)
-        job = job_of(queue, shard, ident, body, tasks, state, state.due_us)
-        job.deadline_ms = int(deadline)
-        jobs.append(job)
-    return jobs
+    return _unpack_held(frame, queue, shard, with_payloads=False)
 
 
 def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
     """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which their attempts began."""
+    return _unpack_held(frame, queue, shard, with_payloads=True)
+
+
+def _unpack_held(frame: bytes, queue: str, shard: int, *, with_payloads: bool) -> list[Job]:
     tasks, at = unpack_names(frame, 0)
     (n,) = _U16.unpack_from(frame, at)
-    at += 2
+    at += _U16.size
     jobs = []
     for _ in range(n):
-        (began,) = _DOUBLE.unpack_from(frame, at)
-        ident, at = take_u8(frame, at + 8)
+        (moment,) = _DOUBLE.unpack_from(frame, at)
+        ident, at = take_u8(frame, at + _DOUBLE.size)
         packed, at = take_u32(frame, at)
         body, at = take_u32(frame, at)
-        payloads, at = take_u32(frame, at)
+        payloads, at = take_u32(frame, at) if with_payloads else (b"", at)
         state = unpack_state(packed)
         job = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
-        job.deadline_ms = int(began)
+        job.deadline_ms = int(moment)
         if payloads:
             job.payloads, _ = _unpack_payloads(payloads, 0)
         jobs.append(job)

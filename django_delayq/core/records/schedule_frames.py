@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from ..errors import InvalidJob
-from ..job import MAX_ID_BYTES, Generation, NewJob, Payload, new_key
+from ..job import KEY_BYTES, MAX_ID_BYTES, Generation, NewJob, Payload, new_key
 from .body import BODY_MERGED, BODY_OPTIONS, BODY_VERSION
 
 #: most jobs of one shard in one call
@@ -19,8 +19,6 @@ PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
 #: marks of a new job
 DELAY, KEEP_RETRIES, MERGED, SCORE_IS_NOW = 1, 2, 4, 8
 
-#: length of the keys of a job and of a payload
-KEY_BYTES: Final = 16
 #: head of a new job, before its id: the three policies, marks, due time or delay in ms, length of the id
 NEW_HEAD: Final = struct.Struct("<BBBBdB")
 _PAYLOAD_RULES = struct.Struct("<BI")

@@ -16,7 +16,7 @@ _LEASE = struct.Struct("<dB")
 _U16 = struct.Struct("<H")
 
 
-class Mark:
+class SettlementMark:
     """Marks of a settlement, which are added up; the same bits are in ``lua/lib/settle.lua``."""
 
     #: of an ack: the job is merged; its end, or that of one of its payloads, is awaited outside Redis
@@ -84,26 +84,26 @@ def waits_for_end(job: Job) -> bool:
 
 
 def _marks_of_ack(settlement: Settlement) -> int:
-    marks = Mark.EXPIRED if settlement.guard == "expired" else 0
+    marks = SettlementMark.EXPIRED if settlement.guard == "expired" else 0
     if settlement.job.merged:
-        marks |= Mark.MERGED
+        marks |= SettlementMark.MERGED
     if waits_for_end(settlement.job):
-        marks |= Mark.DURABLE
+        marks |= SettlementMark.DURABLE
     return marks
 
 
 def _marks_of(settlement: Settlement) -> int:
     return (
-        Mark.EXPIRED * (settlement.guard == "expired")
-        + Mark.QUARANTINE * settlement.quarantine
-        + Mark.CRASH * (settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON))
-        + Mark.OWN * settlement.own_crash
-        + Mark.OLDEST * settlement.oldest
-        + Mark.INHERIT * settlement.inherit
-        + Mark.UNCLEAR * settlement.unclear
-        + Mark.POSTPONED * settlement.postpone
-        + Mark.BEGAN * settlement.began
-        + Mark.TIMEOUT * (settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT)
+        SettlementMark.EXPIRED * (settlement.guard == "expired")
+        + SettlementMark.QUARANTINE * settlement.quarantine
+        + SettlementMark.CRASH * (settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON))
+        + SettlementMark.OWN * settlement.own_crash
+        + SettlementMark.OLDEST * settlement.oldest
+        + SettlementMark.INHERIT * settlement.inherit
+        + SettlementMark.UNCLEAR * settlement.unclear
+        + SettlementMark.POSTPONED * settlement.postpone
+        + SettlementMark.BEGAN * settlement.began
+        + SettlementMark.TIMEOUT * (settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT)
     )
 
 

@@ -10,68 +10,22 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Final
 
-NAMES: Final = (
-    "schedule",
-    "schedule_fresh",
-    "reserve",
-    "reserve_match",
-    "reserve_buried",
-    "ack",
-    "ack_reserve",
-    "fail",
-    "release",
-    "bury",
-    "expire",
-    "record",
-    "touch",
-    "kick",
-    "discard",
-    "cancel",
-    "reschedule",
-    "tick",
-    "leases",
-    "stats",
-    "page",
-    "view",
-    "graves",
-    "burials",
-    "examine",
-    "lengths",
-    "announce",
-    "rule",
-    "quota",
-    "sight",
-    "end_failed",
-    "run_all_now",
-    "layout",
-    "producers",
-    "open",
-    "carry",
-    "retire",
-    "adopt",
-    "payloads",
-    "marks",
-    "known",
-    "result",
-    "command",
-    "note",
-    "bulk",
-    "close_ledger",
-    "pace",
-    "advance",
-    "columns",
-    "swap_bulk_load",
-    "ack_early",
-    "begun",
-    "take_over",
-    "locate",
-    "permits",
-    "depth",
-)
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _EXPORTS: Final = re.compile(r"^-- exports (.+)$", re.MULTILINE)
+
+
+@cache
+def script_names() -> tuple[str, ...]:
+    """Return the names of all scripts."""
+    names = (path.name for path in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua")))
+
+
+def _folder() -> Traversable:
+    return files("django_delayq.core") / "lua"
 
 
 @cache
@@ -82,7 +36,7 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
         flags: keep the first line, which Redis before 7 cannot read.
         test_clock: take the time from the shard's meta instead of Redis, so that a test can move it.
     """
-    lua = files("django_delayq.core") / "lua"
+    lua = _folder()
     source = (lua / f"{name}.lua").read_text(encoding="utf-8")
 
     def paste(match: re.Match[str]) -> str:

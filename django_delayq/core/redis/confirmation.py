@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from redis import exceptions as redis_errors
 
 from ..errors import Misconfigured, NotConfirmed
+from .server_info import by_server, version_of
 
 if TYPE_CHECKING:
     from .config import RedisConfig
@@ -71,8 +72,8 @@ class Confirmation:
     def obstacles(self, servers: list[dict[str, Any]]) -> Iterator[str]:
         """Yield why servers with these ``INFO`` cannot confirm writes, and what to do."""
         for info in servers if self.aof else ():
-            release = str(info.get("redis_version", ""))
-            if tuple(int(part) for part in release.split(".")[:2] if part.isdigit()) < _AOF_SINCE:
+            if version_of(info) < _AOF_SINCE:
+                release = info.get("redis_version", "")
                 yield f"WAIT_AOF needs Redis 7.2 or newer, this is {release}: upgrade it, or use WAIT_REPLICAS alone"
             elif not info.get("aof_enabled", 1):
                 yield "WAIT_AOF needs an append-only file: set `appendonly yes` in Redis, or use WAIT_REPLICAS alone"
@@ -107,7 +108,7 @@ class Confirmer:
             info: dict[str, Any] = self._connection.client.info()
         except redis_errors.NoPermissionError:
             return []
-        return [info] if "redis_version" in info else list(info.values())
+        return by_server(info)
 
     def exchange(self, words: tuple[object, ...], key: bytes, until: float) -> Any:
         """Send a command that changes a shard, and return its reply when what it wrote is confirmed.
@@ -171,7 +172,7 @@ class Confirmer:
         """Return the error for what the replies to the small write and to the wait lack."""
         for answer in (written, confirmed):
             if isinstance(answer, redis_errors.ResponseError):
-                self._is_fit = False  # the server has changed: the next call asks it what is missing
+                self._is_fit = False  # the server has changed: the next call checks what is missing
                 reason = f"Redis refused to confirm it ({answer})"
                 return NotConfirmed(f"Redis has the job, but {reason}: see manage.py delayq_check", reason=reason)
         missing = self._rule.missing(confirmed)

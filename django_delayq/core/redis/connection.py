@@ -16,14 +16,14 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
-from .client_source import source_of_client
+from .client_deployment import deployment_of_client
 from .config import RedisConfig
 from .confirmation import Confirmation
+from .deployments import Deployment, deployment_of
 from .link import within
 from .loop_clients import LoopClients
 from .pool import BoundedPool
 from .settings import can_use_loops
-from .sources import Source, source_of
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 
@@ -47,30 +47,29 @@ class Connection:
     After a fork the child makes connections of its own (redis-py compares the process id).
 
     Args:
-        source: the deployment.
         confirmation: what confirms the writes of new jobs; None = nothing.
     """
 
-    def __init__(self, source: Source, confirmation: Confirmation | None = None) -> None:
-        self._source = source
+    def __init__(self, deployment: Deployment, confirmation: Confirmation | None = None) -> None:
+        self._deployment = deployment
         #: what confirms the writes of new jobs; None = nothing
         self.confirmation = confirmation
         #: seconds after which a connection is replaced, so that a changed DNS name or a balancer's new node is followed
         #: without an error; None = never
-        self.max_age = source.limits.max_age
+        self.max_age = deployment.limits.max_age
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
-        self.patience = source.limits.patience
+        self.patience = deployment.limits.patience
         self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
         #: True for a Redis Cluster
-        self.cluster = source.cluster
+        self.cluster = deployment.cluster
         #: address without any secret, for logs and messages
-        self.display_url = source.display_url
+        self.display_url = deployment.display_url
         #: True if calls from an event loop need no thread
-        self.can_use_loops = can_use_loops(source.options)
-        self._loops = LoopClients(source)
+        self.can_use_loops = can_use_loops(deployment.options)
+        self._loops = LoopClients(deployment)
         #: pool of the only server; None on a cluster
         self.only_pool: BoundedPool | None = None
-        if not source.cluster:
+        if not deployment.cluster:
             # Created here and not by the first of many threads. A cluster's client reads the slots when it is created,
             # so it is left to the first use.
             self.only_pool = cast(BoundedPool, cast(redis.Redis, self.client).connection_pool)
@@ -78,7 +77,7 @@ class Connection:
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
         """Client for commands; all threads share it."""
-        return self._source.client()
+        return self._deployment.client()
 
     def __repr__(self) -> str:
         return f"<Connection {self.display_url}>"
@@ -92,7 +91,7 @@ class Connection:
         Raises:
             Misconfigured: it is not a synchronous redis-py client, or reads from replicas.
         """
-        return cls(source_of_client(client))
+        return cls(deployment_of_client(client))
 
     def hurried(self, seconds: float) -> Connection:
         """Return another connection to the same deployment, for callers that prefer an early error to a long wait.
@@ -100,7 +99,7 @@ class Connection:
         Args:
             seconds: time limit of a call. A lost connection is replaced once within that time.
         """
-        return Connection(self._source.hurried(seconds), self.confirmation)
+        return Connection(self._deployment.hurried(seconds), self.confirmation)
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
         """Return a separate client for BLPOP or pub/sub; never share it between threads, close it after use.
@@ -111,7 +110,7 @@ class Connection:
             wait: the longest wait in seconds that the caller will request; reads then end 5 s after it.
             key: on a cluster, the client talks to the node that holds this key (default: any master).
         """
-        pool = self._source.waiting_pool(None if wait is None else wait + 5.0, key)
+        pool = self._deployment.waiting_pool(None if wait is None else wait + 5.0, key)
         self._waiting[pool] = None
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
@@ -174,8 +173,8 @@ class Connection:
             QueueUnavailable: it cannot be reached or does not serve now.
         """
         # Without retries: the caller needs the present state.
-        timeout = self._source.options["socket_timeout"]
-        return probe.check(lambda: self._source.waiting_pool(timeout, None), self.display_url, cluster=self.cluster)
+        timeout = self._deployment.options["socket_timeout"]
+        return probe.check(lambda: self._deployment.waiting_pool(timeout, None), self.display_url, cluster=self.cluster)
 
     def reconnect(self) -> None:
         """Close idle connections, so that the next command resolves the address again."""
@@ -214,4 +213,4 @@ def _pause_of_move(error: Exception, moved_by: float) -> float:
 
 def connect(config: RedisConfig) -> Connection:
     """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
-    return Connection(source_of(config), Confirmation.of(config))
+    return Connection(deployment_of(config), Confirmation.of(config))

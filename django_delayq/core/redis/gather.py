@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 #: the shard, and the further arguments of the script
-Call = tuple[Shard, tuple[Any, ...]]
+ShardCall = tuple[Shard, tuple[Any, ...]]
 #: shards whose calls are sent in one piece, 2 kB each
 PIPELINE: Final = 16_384
 
 
-def gather(broker: Broker, script: str, calls: Sequence[Call], *, shards: int = 1) -> list[Any]:
+def gather(broker: Broker, script: str, calls: Sequence[ShardCall], *, shards: int = 1) -> list[Any]:
     """Return the replies to the calls of a script, in their order.
 
     Args:
@@ -40,7 +40,7 @@ def gather(broker: Broker, script: str, calls: Sequence[Call], *, shards: int = 
 
 
 class _Gathering:
-    def __init__(self, broker: Broker, script: str, calls: Sequence[Call], at_once: int) -> None:
+    def __init__(self, broker: Broker, script: str, calls: Sequence[ShardCall], at_once: int) -> None:
         self._broker = broker
         self._script = script
         self._calls = calls

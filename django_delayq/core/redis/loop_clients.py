@@ -14,18 +14,14 @@ from .link import CallRetry, end_of
 from .loop_link import LoopLink
 
 if TYPE_CHECKING:
-    from .sources import Place, Source
+    from .deployments import Deployment, Place
 
 
 class LoopClients:
-    """Clients of one deployment by event loop. A loop's client is closed when the loop ends.
+    """Clients of one deployment by event loop. A loop's client is closed when the loop ends."""
 
-    Args:
-        source: the deployment.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
         self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
 
     async def exchange(self, key: bytes, packed: bytes, until: float) -> Any:
@@ -45,17 +41,17 @@ class LoopClients:
                 client = self._client()
                 if client.is_new:
                     await client.close_with_loop()
-                return await client.link(self._source.place_of(key)).exchange(packed, until)
+                return await client.link(self._deployment.place_of(key)).exchange(packed, until)
             except redis_errors.RedisError as error:
                 if retry is None:
-                    retry = CallRetry(self._source.options["retry"], self._source.limits.patience)
+                    retry = CallRetry(self._deployment.options["retry"], self._deployment.limits.patience)
                     retry.until = until
                 failures += 1
                 pause = retry.pause(error, failures) if retry.retries(error) else None
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-            if self._source.cluster:
+            if self._deployment.cluster:
                 await self._client().refresh(until)
 
     def close(self) -> None:
@@ -75,15 +71,15 @@ class LoopClients:
         if client is None:
             for ended in [other for other in list(self._clients) if other.is_closed()]:
                 self._clients.pop(ended, None)
-            client = self._clients[loop] = _LoopClient(self._source)
+            client = self._clients[loop] = _LoopClient(self._deployment)
         return client
 
 
 class _LoopClient:
     """Client of one event loop."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
         self._links: dict[Place, LoopLink] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._keeper: AsyncGenerator[None] | None = None
@@ -106,8 +102,8 @@ class _LoopClient:
         if link is None or not link.is_usable:
             if link is not None:
                 link.retire()
-            limits, silence = self._source.limits, self._source.options["socket_timeout"]
-            link = self._links[place] = LoopLink(self._source.loop_pool(place), silence, end_of(limits.max_age))
+            limits, silence = self._deployment.limits, self._deployment.options["socket_timeout"]
+            link = self._links[place] = LoopLink(self._deployment.loop_pool(place), silence, end_of(limits.max_age))
         return link
 
     async def refresh(self, until: float) -> None:
@@ -127,8 +123,8 @@ class _LoopClient:
             await keeper.aclose()
 
     async def _refresh(self) -> None:
-        await asyncio.to_thread(self._source.refresh)
-        for place in self._links.keys() - self._source.places():
+        await asyncio.to_thread(self._deployment.refresh)
+        for place in self._links.keys() - self._deployment.places():
             self._links.pop(place).retire()
 
     async def _keep(self) -> AsyncGenerator[None]:

@@ -27,7 +27,7 @@ from .link import Link, deadline_of_thread
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PoolLimits:
     """Limits of a pool and of each call over it.
 
     Args:
@@ -50,7 +50,7 @@ class BoundedPool(ConnectionPool):
 
     _available_connections: list[Link]
 
-    def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, *args: Any, limits: PoolLimits, **options: Any) -> None:
         self.limits = limits
         super().__init__(*args, **options | {"max_connections": limits.connections})
         self.connection_class = _link_class(self.connection_class)

@@ -16,8 +16,7 @@ from redis.connection import ConnectionPool, SSLConnection
 from ..errors import Misconfigured, QueueUnavailable
 from .config import logger
 from .faults import REDIS_ERRORS, Fault, classify
-
-OLDEST: Final = (6, 2)
+from .server_info import OLDEST_SERVER, version_of
 
 _SETTING: Final = "DELAYQ['REDIS']"
 _TLS_ALERT: Final = b"\x15\x03"
@@ -59,10 +58,6 @@ def _info(client: redis.Redis) -> dict[str, Any]:
     except redis_errors.NoPermissionError:
         logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
         return {}
-    except redis_errors.ResponseError as error:
-        if "permission" not in str(error):  # NOPERM in versions of redis-py without a class for it
-            raise
-        return {}
 
 
 def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
@@ -84,10 +79,9 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
 
 
 def _check_version(info: dict[str, Any], where: str) -> None:
-    release = str(info.get("redis_version", ""))
-    version = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
-    if version and version < OLDEST:
-        minimum = ".".join(map(str, OLDEST))
+    version = version_of(info)
+    if version and version < OLDEST_SERVER:
+        release, minimum = info["redis_version"], ".".join(map(str, OLDEST_SERVER))
         raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
 

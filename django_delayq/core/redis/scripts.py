@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, cast
 
@@ -17,6 +17,7 @@ from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
 from .faults import REDIS_ERRORS, Fault, classify
+from .server_info import server_version
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
@@ -231,12 +232,3 @@ class Scripts:
         if self._flags is None:
             self._flags = server_version(self._connection.client.info) >= _SCRIPT_FLAGS_SINCE
         return self._flags
-
-
-def server_version(info: Callable[..., Any]) -> tuple[int, ...]:
-    """Return the ``(major, minor)`` that the server reports as compatible (Valkey reports 7.2)."""
-    answer = info("server")
-    if "redis_version" not in answer:  # a cluster returns one section per node
-        versions = [server_version(lambda _section, node=node: node) for node in answer.values()]
-        return min(versions)
-    return tuple(int(part) for part in str(answer["redis_version"]).split(".")[:2])

@@ -18,18 +18,13 @@ from redis import exceptions as redis_errors
 from redis.asyncio import connection as aio
 from redis.asyncio import sentinel as aio_sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import AbstractBackoff, NoBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import LONGEST_PAUSE, RedisConfig
-from .pool import Limits
-
-try:
-    from redis.backoff import ExponentialWithJitterBackoff
-except ImportError:  # redis-py before 5.3
-    from redis.backoff import EqualJitterBackoff as ExponentialWithJitterBackoff  # type: ignore[assignment]
+from .pool import PoolLimits
 
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.
@@ -53,7 +48,7 @@ def _keepalive_options() -> dict[int, int]:
 
 def common_settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
     """Return the arguments common to all connections."""
-    backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
+    backoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
     settings: dict[str, Any] = {
         "socket_timeout": config.socket_timeout,
         "socket_connect_timeout": config.connect_timeout,
@@ -69,14 +64,13 @@ def common_settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
     return settings
 
 
+def _no_retries() -> dict[str, Any]:
+    return {"retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED), "retry_on_error": []}
+
+
 def blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
     """Return the differing settings of a blocking connection: its own time limit, and no retries."""
-    return {
-        "socket_timeout": socket_timeout,
-        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
-        "retry_on_error": [],
-        "health_check_interval": 0,
-    }
+    return {"socket_timeout": socket_timeout, **_no_retries()}
 
 
 def hurried_settings(seconds: float) -> dict[str, Any]:
@@ -87,7 +81,6 @@ def hurried_settings(seconds: float) -> dict[str, Any]:
         "socket_connect_timeout": seconds,
         "retry": Retry(NoBackoff(), 1, supported_errors=lost),
         "retry_on_error": list(lost),
-        "health_check_interval": 0,
     }
 
 
@@ -129,11 +122,11 @@ def loop_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "retry": AsyncRetry(NoBackoff(), 0), "retry_on_error": []}
 
 
-def limits_of(config: RedisConfig) -> Limits:
-    return Limits(config.max_connections, config.patience, config.max_connection_age)
+def limits_of(config: RedisConfig) -> PoolLimits:
+    return PoolLimits(config.max_connections, config.patience, config.max_connection_age)
 
 
-def waiting_limits(limits: Limits) -> Limits:
+def waiting_limits(limits: PoolLimits) -> PoolLimits:
     """Return the limits for a client that blocks without a deadline, on connections that its holder replaces."""
     return replace(limits, patience=math.inf, max_age=None)
 
@@ -144,8 +137,4 @@ def credentials_of(config: RedisConfig) -> dict[str, Any]:
 
 def sentinel_settings(config: RedisConfig) -> dict[str, Any]:
     """Return the settings for the Sentinels themselves: no retries, because the next Sentinel is the retry."""
-    return common_settings(config) | {
-        "socket_timeout": config.connect_timeout,
-        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
-        "retry_on_error": [],
-    }
+    return {**common_settings(config), "socket_timeout": config.connect_timeout, **_no_retries()}

@@ -24,7 +24,7 @@ class BulkLoadStopped(DelayQError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BulkLoadLimits:
     """Limits that make a bulk load yield to other work. Times are in seconds.
 
     Raises:
@@ -51,7 +51,7 @@ class Limits:
         check_int("look_every", self.look_every, 1, 1 << 31)
 
 
-class Wait:
+class BulkLoadWait:
     """Wait with growing pauses and a deadline.
 
     Args:
@@ -92,7 +92,7 @@ def rest(seconds: float, stop: Callable[[], bool]) -> None:
 class Throttle:
     """Throttle of one sender: before each chunk it waits for Redis's memory limit, and to keep the rate."""
 
-    def __init__(self, broker: Broker, load: BulkLoad, limits: Limits, stop: Callable[[], bool]) -> None:
+    def __init__(self, broker: Broker, load: BulkLoad, limits: BulkLoadLimits, stop: Callable[[], bool]) -> None:
         self._broker = broker
         self._load = load
         self._limits = limits
@@ -123,7 +123,7 @@ class Throttle:
             return bool(self._broker.client.hexists(ledger, digest))
 
     def _wait_for_memory(self) -> None:
-        wait = Wait(self._limits.patience, self._stop, first=0.2, longest=5.0)
+        wait = BulkLoadWait(self._limits.patience, self._stop, first=0.2, longest=5.0)
         while True:
             used, limit = self._memory()
             if not limit or used <= self._limits.most_memory * limit:

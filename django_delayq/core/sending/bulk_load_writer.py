@@ -10,8 +10,8 @@ from zlib import crc32
 
 from ..errors import DelayQError
 from ..job import NewJob
-from ..records.bulk_load_frames import Entry, Rows, Shape, entry_of, with_keys
-from .bulk_load_limits import Limits
+from ..records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
+from .bulk_load_limits import BulkLoadLimits
 from .chunks import CHUNK_BYTES, ChunkSender
 from .ledger_calls import LedgerCalls, LoadChunk, Written
 from .ledgers import check_stored
@@ -34,7 +34,7 @@ class _Chunk:
     ids: set[bytes] = field(default_factory=set)
     size: int = 0
 
-    def add(self, entry: Entry) -> int:
+    def add(self, entry: LoadEntry) -> int:
         """Add an entry; return its size in bytes."""
         ident, due_ms, body, extra = entry
         self.ids.add(ident)
@@ -76,11 +76,15 @@ class BulkLoadWriter:
     """
 
     def __init__(
-        self, broker: Broker, load: BulkLoad, limits: Limits | None = None, stop: Callable[[], bool] = lambda: False
+        self,
+        broker: Broker,
+        load: BulkLoad,
+        limits: BulkLoadLimits | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.load = load
         self._broker = broker
-        self._calls = LedgerCalls(broker, load, limits or Limits(), stop)
+        self._calls = LedgerCalls(broker, load, limits or BulkLoadLimits(), stop)
         self._sender: ChunkSender[LoadChunk] = ChunkSender(self._calls.queue, self._calls)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
         self._shape: Shape | None = None
@@ -93,12 +97,12 @@ class BulkLoadWriter:
         """Outcomes of the rows whose replies have been read."""
         return self._calls.written
 
-    def add(self, shape: Shape, entry: Entry) -> None:
+    def add(self, shape: Shape, entry: LoadEntry) -> None:
         """Add one job. Entries of one id are written in the order given.
 
         Raises:
             InvalidJob: an invalid id.
-            RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`finish`.
+            BulkLoadClosed, BulkLoadStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`finish`.
         """
         if shape is not self._shape:
             self._turn_to(shape)
@@ -121,7 +125,7 @@ class BulkLoadWriter:
         """Add several jobs: the same chunks as with :meth:`add`, for less work.
 
         Raises:
-            InvalidJob, RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
+            InvalidJob, BulkLoadClosed, BulkLoadStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
         """
         if shape is not self._shape:
             self._turn_to(shape)
@@ -172,7 +176,7 @@ class BulkLoadWriter:
         """Send the rest, wait for every reply, and return the outcomes of all rows.
 
         Raises:
-            QueueFull, QueuePaused: for longer than ``Limits.patience``.
+            QueueFull, QueuePaused: for longer than ``BulkLoadLimits.patience``.
             QueueUnavailable: Redis cannot be reached. A resumed bulk load skips the chunks already written.
             BulkLoadClosed: the bulk load was closed meanwhile.
             ChunksLost: Redis has lost what it had stored.

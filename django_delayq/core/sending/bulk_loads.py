@@ -102,7 +102,7 @@ def open_load(
 
     Raises:
         InvalidJob: an invalid id or chunk size.
-        RunDiffers: it was opened with another input, queue or chunk size.
+        BulkLoadDiffers: it was opened with another input, queue or chunk size.
     """
     _check(load_id, chunk)
     described = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
@@ -135,9 +135,15 @@ def open_load(
 
 def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
     """Return the bulk load of this id; None if there is none."""
+    found = _read(broker, load_id)
+    return None if found is None else found[1]
+
+
+def _read(broker: Broker, load_id: str) -> tuple[bytes, BulkLoad] | None:
+    """Return the record of a load as stored and decoded."""
     with clear_errors():
         stored = broker.client.hget(bulk_loads_key(broker.prefix), load_id)
-    return None if stored is None else _decode(load_id, stored)
+    return None if stored is None else (stored, _decode(load_id, stored))
 
 
 def list_loads(broker: Broker) -> list[BulkLoad]:
@@ -269,13 +275,8 @@ def _differences(stored: BulkLoad, requested: BulkLoad) -> list[str]:
 
 def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
     """Yield the record of a load as stored and decoded, read again at each iteration, for as long as it exists."""
-    while True:
-        with clear_errors():
-            stored = broker.client.hget(bulk_loads_key(broker.prefix), load.id)
-        record = None if stored is None else _decode(load.id, stored)
-        if stored is None or record is None or record.opened_ms != load.opened_ms:
-            return
-        yield stored, record
+    while (found := _read(broker, load.id)) is not None and found[1].opened_ms == load.opened_ms:
+        yield found
 
 
 def _swap(broker: Broker, load_id: str, stored: bytes, changed: BulkLoad | None) -> None:

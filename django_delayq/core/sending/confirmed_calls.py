@@ -43,6 +43,15 @@ class ConfirmedCall:
     is_made: bool = False
     answer: Any = None
 
+    @property
+    def size(self) -> int:
+        """Number of bytes of its arguments."""
+        return sum(map(len, self.args))
+
+    def settle(self, answer: Any, *, is_confirmed: bool) -> None:
+        """Note the reply."""
+        self.answer, self.is_made, self.is_confirmed = answer, True, is_confirmed or not self.is_demanded
+
 
 class ConfirmedCalls:
     """Calls that are collected until a reply is read. Those of one node are made together, with one wait behind them.
@@ -68,7 +77,7 @@ class ConfirmedCalls:
         call = ConfirmedCall(self._scripts.node(keys), keys, args, any(map(self._queue.is_confirmed, news)))
         calls = self._collected.setdefault(call.node, [])
         calls.append(call)
-        if sum(_size(one) for one in calls) >= CHUNK_BYTES:
+        if sum(one.size for one in calls) >= CHUNK_BYTES:
             self._make(self._collected.pop(call.node))
         return call
 
@@ -99,19 +108,19 @@ class ConfirmedCalls:
             self._lags(calls[0].node, missing)
         for call, answer in zip(calls, answers, strict=True):
             if not isinstance(answer, Exception):
-                _set(call, answer, missing is None)
+                call.settle(answer, is_confirmed=missing is None)
         return [call for call in calls if not call.is_made]
 
     def _make_alone(self, call: ConfirmedCall) -> None:
         scripts = self._scripts
         if not call.is_demanded or call.node in self._lagging:
-            _set(call, scripts.call("schedule", call.keys, *call.args), False)
+            call.settle(scripts.call("schedule", call.keys, *call.args), is_confirmed=False)
             return
         try:
-            _set(call, scripts.call_confirmed("schedule", call.keys, *call.args), True)
+            call.settle(scripts.call_confirmed("schedule", call.keys, *call.args), is_confirmed=True)
         except NotConfirmed as error:
             self._lags(scripts.node(call.keys), error)
-            _set(call, error.reply, False)
+            call.settle(error.reply, is_confirmed=False)
 
     def _lags(self, node: int, error: NotConfirmed) -> None:
         self._first = self._first or error
@@ -140,11 +149,3 @@ class ConfirmedCalls:
         )
         error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
         raise error from self._first
-
-
-def _set(call: ConfirmedCall, answer: Any, is_confirmed: bool) -> None:
-    call.answer, call.is_made, call.is_confirmed = answer, True, is_confirmed or not call.is_demanded
-
-
-def _size(call: ConfirmedCall) -> int:
-    return sum(len(arg) for arg in call.args)

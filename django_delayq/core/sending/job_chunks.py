@@ -102,17 +102,14 @@ class JobSender:
 
         A missing confirmation stops nothing; ask ``confirmed`` for it when all jobs were sent.
         """
-        queue, unsent = self._queue, self._unsent
+        queue = self._queue
         epochs = queue.epochs
         try:
             for place, new in enumerate(news):
                 if queue.epochs is not epochs:
                     epochs = queue.epochs
                     self._send_all()  # entries packed for the old layout must arrive before this one
-                number = self._first_shard(new, epochs)
-                if unsent[number].add((place, new, pack_new(new))):
-                    self._keep_order()
-                    self._send(number)
+                if self._put((place, new, pack_new(new)), epochs):
                     yield from self._take_answers()
                     if self._full:
                         yield from self._wait_for_room()
@@ -124,6 +121,15 @@ class JobSender:
             raise
         finally:
             self.chunks.drain()
+
+    def _put(self, entry: _Entry, epochs: Epochs) -> bool:
+        """Put an entry into the chunk of its shard; return True if the chunk was full and is sent."""
+        number = self._first_shard(entry[1], epochs)
+        is_full = self._unsent[number].add(entry)
+        if is_full:
+            self._keep_order()
+            self._send(number)
+        return is_full
 
     def _first_shard(self, new: NewJob, epochs: Epochs) -> int:
         """Return the oldest shard in which the id may live by these epochs."""
@@ -155,10 +161,7 @@ class JobSender:
             self._room.rest(max(new.room_ms for _, new, _ in entries))
             epochs = self._queue.epochs
             for entry in entries:
-                number = self._first_shard(entry[1], epochs)
-                if self._unsent[number].add(entry):
-                    self._keep_order()
-                    self._send(number)
+                self._put(entry, epochs)
             self._send_all()
             if len(self._full) < len(entries):
                 self._room.progress()
@@ -208,7 +211,7 @@ class JobSender:
         """Read the reply of a chunk; return a letter for each of its entries."""
         entries = chunk.entries
         letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
-        if keys:
+        if self._keys:  # otherwise there may be the byte of a repeated call behind the letters
             joined = [new for (_, new, _), letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]

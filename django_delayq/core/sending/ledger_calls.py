@@ -18,7 +18,7 @@ from ..records.keys import MAX_SHARDS, number_of
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply, clear_errors
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
-from .bulk_load_limits import Limits, Throttle, Wait
+from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
 from .bulk_loads import OPEN, BulkLoad, groups_of, read_load
 from .ledgers import CLOSED, epochs_of, ledger_key
 from .quotas import RoomSearch
@@ -89,7 +89,7 @@ class LedgerCalls:
         stop: called during waits; true = give up waiting.
     """
 
-    def __init__(self, broker: Broker, load: BulkLoad, limits: Limits, stop: Callable[[], bool]) -> None:
+    def __init__(self, broker: Broker, load: BulkLoad, limits: BulkLoadLimits, stop: Callable[[], bool]) -> None:
         if load.state != OPEN:
             raise BulkLoadClosed(load)
         self._broker = broker
@@ -203,7 +203,7 @@ class LedgerCalls:
 
     def settle(self, chunk: LoadChunk) -> Iterator[tuple[LoadChunk, list[int]]]:
         """Read the reply of a chunk. Retry the rows that the queue cannot take now; yield those of closed shards."""
-        wait: Wait | None = None
+        wait: BulkLoadWait | None = None
         search = RoomSearch(self.queue)
         while True:
             letters, error = self._read_reply(chunk)
@@ -218,7 +218,7 @@ class LedgerCalls:
                 search, wait = RoomSearch(self.queue), None  # there is progress, or a result of an earlier try
                 chunk = self._chunk(chunk.number, chunk.shape, chunk.group, chunk.rows.pick(refused), chunk)
             elif error or FULL_LETTER not in letters or not search.find(chunk.number, len(refused)):
-                search, wait = RoomSearch(self.queue), wait or Wait(self._limits.patience, self._stop)
+                search, wait = RoomSearch(self.queue), wait or BulkLoadWait(self._limits.patience, self._stop)
                 wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
             self._call(chunk, self._broker.scripts.begin)
 

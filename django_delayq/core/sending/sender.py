@@ -160,11 +160,11 @@ class Sender(Shards):
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         request = request_for((new,)) if new.repeatable else None
         confirmed = not tick and self.is_confirmed(new)
-
         missing: NotConfirmed | None = None
 
         def ask(number: int) -> str | None:
             nonlocal missing
+            missing = None  # that of an older shard, which refused the job, is of no use
             try:
                 reply: bytes = self.call(
                     "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed

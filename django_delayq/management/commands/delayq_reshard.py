@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
-from ...core.operations.resharding import Progress
+from ...core.operations.resharding import EpochProgress
 from ...status.formatting import table
 from ..base import DelayQCommand, positive
 
@@ -57,7 +57,7 @@ class Command(DelayQCommand):
                 time.sleep(POLL_SECONDS)
             progress.update(total, total)
 
-    def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
+    def show(self, name: str, epochs: list[EpochProgress], *, as_json: bool) -> None:
         """Print the counts of each epoch."""
         rows = [
             {
@@ -86,11 +86,11 @@ class Command(DelayQCommand):
             self.stdout.write("The old shards are empty. A dispatcher removes them within three minutes.")
 
 
-def _left(epochs: list[Progress]) -> int:
+def _left(epochs: list[EpochProgress]) -> int:
     """Return the number of jobs in the old shards."""
     return sum(_jobs(epoch) for epoch in epochs if epoch.state == "old")
 
 
-def _jobs(epoch: Progress) -> int:
+def _jobs(epoch: EpochProgress) -> int:
     counts = epoch.counts
     return counts.ready + counts.delayed + counts.reserved

@@ -1,8 +1,8 @@
 -- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2' due us, buried at us, failures, reserves, crashes,
 -- 8 bytes with its counts (lib/state), '<Bc0Bc0Bc0I2c0I4c0' outcome, reason, error class, error, body; the payloads of a
 -- merged job are framed behind it.
--- exports counts_of_record body_of_record fill_in each_buried each_in_grave mark_live throw_out trim_graves dig
--- exports each_grave_of find_grave
+-- exports counts_of_record body_of_record delete_record each_buried each_in_grave mark_live discard_record trim_graves
+-- exports bury each_grave_of find_grave
 local GRAVE_TEXTS = '<Bc0Bc0Bc0I2c0I4c0'
 
 function counts_of_record(record)
@@ -21,7 +21,7 @@ local function grave_of(id, body)
   return id .. '\0' .. key .. string.rep('\0', 16 - #key)
 end
 
-function fill_in(grave)
+function delete_record(grave)
   redis.call('ZREM', MORGUE, grave)
   redis.call('ZREM', MORGUE_ID, grave)
   redis.call('HDEL', GRAVE, grave)
@@ -62,11 +62,11 @@ function mark_live(key)
 end
 
 -- Deletes a record: its job can no longer be kicked.
-function throw_out(grave)
+function discard_record(grave)
   each_in_grave(grave, function(key)
     mark_end(key, 'done')
   end)
-  fill_in(grave)
+  delete_record(grave)
 end
 
 -- Deletes the oldest records, up to `most`, as long as they are too many or too old for the shard's rules.
@@ -81,7 +81,7 @@ function trim_graves(most)
     if trimmed >= excess and not is_old then
       break
     end
-    throw_out(oldest[i])
+    discard_record(oldest[i])
     trimmed = trimmed + 1
   end
   count('trimmed', trimmed)
@@ -93,7 +93,7 @@ local function counts_at_end(s, outcome)
   return add_to_counts(add_to_counts(s.counts, 'releases', released), 'buries', 1)
 end
 
-function dig(id, body, s, e, payloads)
+function bury(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
     body = without_marks(body)
   end

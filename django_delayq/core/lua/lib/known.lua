@@ -25,10 +25,8 @@ local function payload_keys(id)
     keys_of_ids[id] = keys
     local from, behind = range_of(id)
     repeat
-      local members, fields = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, READ_AT_ONCE), {}
-      for i, member in ipairs(members) do
-        fields[i] = field_of_member(member)
-      end
+      local members = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, READ_AT_ONCE)
+      local fields = fields_of_members(members)
       for _, value in ipairs(#fields > 0 and redis.call('HMGET', PAYLOAD, unpack(fields)) or {}) do
         keys[value and key_of_payload(value) or ''] = true
       end

@@ -50,6 +50,14 @@ local function field_of_member(member)
   return string.sub(member, 1, -34) .. string.sub(member, -17)
 end
 
+local function fields_of_members(members)
+  local fields = {}
+  for i, member in ipairs(members) do
+    fields[i] = field_of_member(member)
+  end
+  return fields
+end
+
 local function put_payload(id, digest, slot, value)
   redis.call('HSET', PAYLOAD, field_of(id, digest, slot), value)
   redis.call('ZADD', ORDER, 0, member_of(id, value, digest, slot))
@@ -121,18 +129,11 @@ local function read_payloads(fields, most)
   return records, seen, bytes
 end
 
--- Return the payloads that an attempt holds, framed for its holder.
-local function taken_payloads(id, taken)
+-- Return the payloads that an attempt holds behind their number: I2 for a holder, I4 in a morgue record.
+local function taken_payloads(id, taken, number_format)
   local _, fields = in_hand(id, taken)
   local records = read_payloads(fields, math.huge)
-  return struct.pack('<I2', #records) .. table.concat(records)
-end
-
--- Return the same, framed for a morgue record.
-local function payloads_for_grave(id, taken)
-  local _, fields = in_hand(id, taken)
-  local records = read_payloads(fields, math.huge)
-  return struct.pack('<I4', #records) .. table.concat(records)
+  return struct.pack('<' .. number_format, #records) .. table.concat(records)
 end
 
 -- Bytes of payloads that still fit into the reply of this call.

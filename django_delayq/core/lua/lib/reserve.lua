@@ -41,7 +41,7 @@ end
 
 -- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
 -- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
--- (core/operations/resharding.py explains why).
+-- (docs/decisions/epochs.md explains why).
 function new_token()
   local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
   local moment = now_us
@@ -247,7 +247,7 @@ function reserve_again(token)
       local body = redis.call('HGET', BODY, id)
       if s.token == token and body then
         redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
-        jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken) or '')
+        jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken, 'I2') or '')
       end
     end
   end

@@ -1,8 +1,8 @@
--- How held jobs leave their holder's hands. ARGV[3] worker, ARGV[4] entries one after another:
+-- End of the leases of held jobs. ARGV[3] worker, ARGV[4] entries one after another:
 -- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
 -- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
 -- 3 last) decides between a returned payload and an equal one that arrived since.
--- exports has_mark read_entries settle_all stop give_way wait_again
+-- exports has_mark read_entries settle_all give_way wait_again
 
 function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
@@ -25,7 +25,7 @@ function read_entries(frame)
   return entries, ids
 end
 
--- Whether the caller still holds the job, whose state is `packed`; if not, nothing may change.
+-- Return true if the caller still holds the job, whose state is `packed`; if not, nothing may change.
 local function is_held(e, packed)
   if not packed or struct.unpack('<d', packed) ~= e.token then
     return false
@@ -33,7 +33,7 @@ local function is_held(e, packed)
   return not has_mark(e, MARK.EXPIRED) or has_run_out(e.id)
 end
 
--- Takes the entries that are still held out of their leases: their states and what is gated behind them, by id, and
+-- End the leases of the entries that are still held. Return their states and the content gated behind them, by id, and
 -- one '1' or '0' for each entry.
 local function end_leases(entries, ids)
   local states, answers, held, held_ids = redis.call('HMGET', STATE, unpack(ids)), {}, {}, {}
@@ -55,8 +55,21 @@ local function end_leases(entries, ids)
   return held, gates, answers
 end
 
--- Runs `settle(entry, state)` for every entry that is still held, which answers the counter that counts it; answers one
--- '1' or '0' for each.
+-- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
+local function stop(e, s)
+  if has_flag(s, STOPPING) then
+    mark_run(e.id, s.taken)
+    finish_payloads(e.id, s.taken, e.gated)
+    end_run(e.id, e.gated)
+    if e.event ~= '' then
+      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
+    end
+    return 'cancelled'
+  end
+end
+
+-- Call `settle(entry, state)` for every entry that is still held, unless its job was cancelled; it returns the name of the
+-- counter to increment. Return one '1' or '0' for each entry.
 function settle_all(frame, settle)
   local before = head()
   local entries, ids = read_entries(frame)
@@ -73,7 +86,7 @@ function settle_all(frame, settle)
       if has_mark(e, MARK.TIMEOUT) or has_mark(e, MARK.EXPIRED) then
         s.counts = add_to_counts(s.counts, 'timeouts', 1)
       end
-      counter = settle(e, s)
+      counter = stop(e, s) or settle(e, s)
     end
     counts[counter] = (counts[counter] or 0) + 1
   end
@@ -88,20 +101,7 @@ function settle_all(frame, settle)
   return reply
 end
 
--- A cancelled run does not come back, however it ended: answers its counter.
-function stop(e, s)
-  if has_flag(s, STOPPING) then
-    mark_run(e.id, s.taken)
-    finish_payloads(e.id, s.taken, e.gated)
-    end_run(e.id, e.gated)
-    if e.event ~= '' then
-      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
-    end
-    return 'cancelled'
-  end
-end
-
--- Nor does that of a plain job, when newer content was gated behind it.
+-- A plain job with newer content gated behind it does not come back. Return its counter, or nil if there is none.
 function give_way(e, s)
   if e.gated and #s.taken == 0 then
     mark_run(e.id, s.taken)
@@ -111,7 +111,8 @@ function give_way(e, s)
   end
 end
 
--- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
+-- Let the job wait again: same content, united with what was gated behind it, due at `due`, or when that is due if this
+-- is earlier.
 function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
   local body = with_body_mark(stored, IS_QUARANTINED, has_mark(e, MARK.QUARANTINE))

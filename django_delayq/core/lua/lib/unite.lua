@@ -46,10 +46,7 @@ end
 
 -- Removes payloads that newer content replaces, and marks them as done.
 local function drop_members(members)
-  local fields = {}
-  for i, member in ipairs(members) do
-    fields[i] = field_of_member(member)
-  end
+  local fields = fields_of_members(members)
   mark_payloads(fields)
   remove_all('ZREM', ORDER, members)
   remove_all('HDEL', PAYLOAD, fields)
@@ -59,10 +56,8 @@ end
 local function drop_payloads(id, see)
   local first = range_of(id)
   repeat
-    local members, fields = payloads_of(id, AT_ONCE), {}
-    for i, member in ipairs(members) do
-      fields[i] = field_of_member(member)
-    end
+    local members = payloads_of(id, AT_ONCE)
+    local fields = fields_of_members(members)
     if #members > 0 then
       if see then
         see(fields)

@@ -1,4 +1,4 @@
-"""Sources of connections for the three kinds of deployment (server, Sentinels, Cluster), all with the same settings."""
+"""Three kinds of deployments (server, Sentinels, Cluster): their clients and pools, all with the same settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .config import RedisConfig
 from .config_values import Address
 from .faults import REDIS_ERRORS
 from .link import within
-from .pool import BoundedPool, BoundedSentinelPool, Limits
+from .pool import BoundedPool, BoundedSentinelPool, PoolLimits
 from .settings import (
     blocking_settings,
     common_settings,
@@ -46,11 +46,11 @@ Place: TypeAlias = Address | None
 
 
 @dataclass(eq=False)
-class Source:
+class Deployment:
     """Deployment of Redis, with the settings of its connections."""
 
     options: dict[str, Any]
-    limits: Limits
+    limits: PoolLimits
     #: address without any secret, for logs and messages
     display_url: str
     #: True for a Redis Cluster
@@ -89,7 +89,7 @@ class Source:
         return replace(self, options=self.options | hurried_settings(seconds), limits=limits)
 
 
-class Server(Source):
+class Server(Deployment):
     """Single server at a fixed address."""
 
     @classmethod
@@ -129,7 +129,7 @@ class _AsyncSentinelPool(AsyncSentinelPool):
 
 
 @dataclass(eq=False)
-class Sentinels(Source):
+class Sentinels(Deployment):
     """Master that the Sentinels name."""
 
     master: str
@@ -163,7 +163,7 @@ class Sentinels(Source):
         own = self.own | {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         return replace(super().hurried(seconds), own=own)
 
-    def _pool(self, options: dict[str, Any], limits: Limits) -> ConnectionPool:
+    def _pool(self, options: dict[str, Any], limits: PoolLimits) -> ConnectionPool:
         return BoundedSentinelPool(self.master, bounded_sentinels(self.addresses, self.own), limits=limits, **options)
 
 
@@ -172,7 +172,7 @@ def bounded_sentinels(addresses: Iterable[Address], settings: dict[str, Any]) ->
     manager = Sentinel(list(addresses), sentinel_kwargs=settings)
     for client in manager.sentinels:
         pool = client.connection_pool
-        limits = Limits(patience=settings["socket_timeout"])
+        limits = PoolLimits(patience=settings["socket_timeout"])
         options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
         client.connection_pool = BoundedPool(limits=limits, **options)
     return manager
@@ -206,7 +206,7 @@ class _Cluster(RedisCluster):
 
 
 @dataclass(eq=False)
-class Cluster(Source):
+class Cluster(Deployment):
     """Redis Cluster."""
 
     nodes: tuple[Address, ...]
@@ -284,7 +284,7 @@ def _pool_options(options: dict[str, Any]) -> dict[str, Any]:
     return options_of_pool
 
 
-def source_of(config: RedisConfig) -> Source:
+def deployment_of(config: RedisConfig) -> Deployment:
     """Return the deployment of a configuration."""
     if config.sentinels:
         return Sentinels.of(config)

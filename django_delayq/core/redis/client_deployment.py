@@ -1,4 +1,4 @@
-"""Sources from an existing redis-py client."""
+"""Deployments that existing redis-py clients are connected to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from redis.sentinel import SentinelConnectionPool
 
 from ..errors import Misconfigured
 from .config import RedisConfig, logger
+from .deployments import Cluster, Deployment, Sentinels, Server
 from .settings import common_settings, limits_of, sentinel_settings
-from .sources import Cluster, Sentinels, Server, Source
 
 # Options that identify the server; everything else of a foreign client is replaced by our settings.
 _ADOPTED: Final = ("host", "port", "path", "db", "username", "password", "credential_provider")
 
 
-def source_of_client(client: Any) -> Source:
+def deployment_of_client(client: Any) -> Deployment:
     """Return the deployment of a redis-py client (django-redis's, for instance), with our settings.
 
     Raises:
