@@ -36,6 +36,8 @@ _TRUSTED_SECONDS: Final = 1.0
 _TRUSTED_SECONDS_HOUSEKEEPING: Final = 30.0
 #: error codes of PostgreSQL, MySQL and SQLite for two conflicting transactions
 _COLLISIONS: Final = frozenset(("40001", "40P01", "55P03", 1205, 1213))
+#: statuses of libpq while a transaction is open, and while it is open and broken
+_IN_TRANSACTION: Final = frozenset((2, 3))
 _LOCKED: Final = "database is locked"
 #: longest pause after a conflict (seconds)
 _LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -122,10 +124,11 @@ def before_job(job: object = None) -> None:
             so the job is released without a counted attempt.
     """
     for connection in tuple(_opened.connections):
-        if connection.in_atomic_block or connection.run_on_commit:
+        if connection.in_atomic_block or connection.run_on_commit or _begun_by_sql(connection):
             drop(connection)
             continue
-        if connection.connection is None and connection not in _opened.lost:
+        is_closed = connection.connection is None and not connection.errors_occurred  # not by a transaction that broke
+        if is_closed and connection not in _opened.lost:
             _forget(connection)  # it is registered again when it is opened again
             continue
         if connection.queries_log:
@@ -195,6 +198,8 @@ def _check_for_leaks() -> None:
             leaked = f"autocommit of the database {connection.alias!r} was changed and not set back"
         elif connection.closed_in_transaction:
             leaked = f"the connection to the database {connection.alias!r} was closed inside a transaction"
+        elif _begun_by_sql(connection):
+            leaked = f"a transaction that SQL began on the database {connection.alias!r} was not ended"
         else:
             if connection.connection is not None and _pooled(connection.settings_dict):
                 connection.close()  # back to the pool
@@ -202,6 +207,16 @@ def _check_for_leaks() -> None:
         drop(connection)
     if leaked is not None:
         raise LeakedTransaction(f"{leaked}, so the work was rolled back. Use `with transaction.atomic():`")
+
+
+def _begun_by_sql(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if a transaction is open that Django did not begin. Drivers of MySQL do not tell."""
+    raw = connection.connection
+    if raw is None or not connection.autocommit:
+        return False
+    if connection.vendor == "postgresql":
+        return raw.info.transaction_status in _IN_TRANSACTION
+    return connection.vendor == "sqlite" and raw.in_transaction
 
 
 def thread_end() -> None:

@@ -16,9 +16,12 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
+
+from .core.errors import Misconfigured
 from .core.inputs import CONTROL
 from .core.moments import iso_of
-from .settings.conf import mask
+from .settings.conf import conf, mask
 from .worker.current import current_job
 
 PACKAGE: Final = "django_delayq"
@@ -56,21 +59,32 @@ def job_fields() -> dict[str, Any]:
     return fields
 
 
+def _fields_of_context() -> list[str]:
+    try:
+        return [f"context_{name}" for name in conf().context]
+    except (Misconfigured, ImproperlyConfigured):  # which the system checks report
+        return []
+
+
 class JobFilter(logging.Filter):
     """Filter that passes every record and adds the fields of :func:`job_fields`. Existing fields are kept.
 
     Args:
-        missing: value of :data:`FIELDS` outside of a job, so that a format may always name them; None omits them.
+        missing: value of fields that a record would not have, outside of a job for instance, so that a format may
+            always name :data:`FIELDS` and ``context_<name>`` of the setting ``CONTEXT``; None omits them.
     """
 
     def __init__(self, missing: str | None = "-") -> None:
         super().__init__()
-        self._outside = {} if missing is None else dict.fromkeys(FIELDS, missing)
+        self._missing = missing
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True after adding the fields to ``record``."""
+        found = job_fields()
+        if self._missing is not None:
+            found = dict.fromkeys((*FIELDS, *_fields_of_context()), self._missing) | found
         fields = vars(record)
-        for name, value in (job_fields() or self._outside).items():
+        for name, value in found.items():
             fields.setdefault(name, value)
         return True
 

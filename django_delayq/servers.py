@@ -142,13 +142,18 @@ def permit_in_tests(permitted: bool) -> None:
     _permitted = permitted
 
 
+def may_use_redis() -> bool:
+    """Return False in a test run whose tests may not use the Redis of the settings."""
+    return not is_test_run() or _permitted or conf().real_in_tests
+
+
 def refuse_in_tests() -> None:
     """Refuse the Redis of the settings to a test that did not ask for it.
 
     Raises:
         Misconfigured: this is a test run.
     """
-    if is_test_run() and not _permitted and not conf().real_in_tests:
+    if not may_use_redis():
         raise Misconfigured(
             "this test would use the Redis of the settings. Let the test class inherit from "
             "django_delayq.testing.DelayQTestCase, or use `with fake_queue():` or pytest with its plugin; tests that "

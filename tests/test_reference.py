@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import get_commands
 from django.dispatch import Signal
 
@@ -135,3 +136,16 @@ def test_every_public_name_is_in_the_python_api() -> None:
     assert [name for name in django_delayq.__all__ if name not in described and f"`{name}`" not in text] == [
         "__version__"
     ]
+
+
+def test_every_permission_of_the_admin_is_listed() -> None:
+    text = (ROOT / "docs" / "admin.md").read_text().partition("<!-- permissions")[2].partition("<!-- end")[0]
+    made = {
+        codename
+        for model in apps.get_app_config("django_delayq").get_models()
+        for codename, _ in (
+            *((f"{verb}_{model._meta.model_name}", "") for verb in model._meta.default_permissions),
+            *model._meta.permissions,
+        )
+    }
+    assert set(re.findall(r"`(\w+)`", text)) == {name for name in made if not name.startswith("api_")}

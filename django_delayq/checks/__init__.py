@@ -61,14 +61,14 @@ def check_tables(
         config = conf()
     except Misconfigured:
         return []  # reported as delayq.E001
-    from ..outbox.durability import has_table
+    from ..outbox.durability import advice_without_table, has_table
 
     if not config.outbox.enabled or not declared(config) or "migrate" in sys.argv[1:2]:
         return []  # migrate runs the checks before it creates the table
     return [
         Warning(
             f"Jobs are durable, but the database {alias!r} has no table for them yet.",
-            hint=f"manage.py migrate --database {alias}",
+            hint=f"Durable jobs need it: {advice_without_table(alias)}.",
             id="delayq.W004",
         )
         for alias in databases or ()

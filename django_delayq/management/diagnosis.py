@@ -8,21 +8,18 @@ from typing import Any, Final
 
 from django.core.checks import ERROR, WARNING, run_checks
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.migrations.executor import MigrationExecutor
-from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ..connections import other_shards
 from ..core.broker import Broker
-from ..core.errors import DelayQError, Misconfigured
+from ..core.errors import DelayQError
 from ..core.redis.composition import script_names
 from ..core.redis.server_info import OLDEST_SERVER, server_version
 from ..core.rules import queue_policy
 from ..core.task import registry
-from ..outbox.stock import stock
-from ..settings.conf import conf
 from ..status import LOST_AFTER
 from ..status.formatting import printable
+from .databases import databases
 from .findings import Check, Finding, Level
 from .pauses import pauses
 
@@ -32,8 +29,6 @@ SKEW: Final = 1.0
 SAMPLE: Final = 250
 #: seconds without a heartbeat after which a worker counts as gone
 SILENCE: Final = LOST_AFTER
-#: seconds that a durable job may wait to be sent before a warning is printed
-WAITING: Final = 300.0
 #: jobs in a morgue without a limit above which a warning is printed
 LARGE_MORGUE: Final = 100_000
 #: beginning of the names of our own tasks, which are none of the project's
@@ -183,20 +178,6 @@ def workers(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "workers", f"{len(alive)} worker processes sent a heartbeat in the last {SILENCE:.0f} s")
 
 
-def migrations() -> Iterator[Finding]:
-    """Check that all migrations are applied."""
-    try:
-        executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
-        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except DatabaseError as error:
-        yield Finding("ERROR", "database", f"cannot be read: {printable(str(error), 200)}")
-        return
-    if missing:
-        yield Finding("WARN", "database", f"{len(missing)} migrations are not applied: run `manage.py migrate`")
-    else:
-        yield Finding("OK", "database", "all migrations are applied")
-
-
 def morgue(broker: Broker) -> Iterator[Finding]:
     """Check that no morgue grows without a limit."""
     is_unlimited = False
@@ -237,32 +218,13 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-def outbox(max_age: float | None) -> Iterator[Finding]:
-    """Check that durable jobs are sent to Redis."""
-    try:
-        kept = stock(conf().outbox.databases)
-    except Misconfigured:
-        return  # reported by `settings`
-    if kept is None:
-        return
-    age = kept["oldest_waiting_seconds"] or 0.0
-    if age > (WAITING if max_age is None else max_age):
-        level: Level = "WARN" if max_age is None else "ERROR"
-        yield Finding(level, "outbox", f"a durable job has waited {age:.0f} s to be sent: is a dispatcher running?")
-    if kept["refused"]:
-        yield Finding("WARN", "outbox", f"{kept['refused']} durable jobs were refused: see the outbox in the admin")
-    if age <= (WAITING if max_age is None else max_age) and not kept["refused"]:
-        yield Finding("OK", "outbox", f"{kept['waiting']} durable jobs wait to be sent, {kept['sent']} are with Redis")
-
-
 def findings(
     broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
 ) -> Iterator[Finding]:
     """Yield all findings, in order. An error that makes later checks pointless ends those that need Redis."""
     yield from settings(deploy=deploy)
     if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
-        yield from migrations()
-        yield from outbox(max_outbox_age)
+        yield from databases(max_outbox_age)
     try:
         opened = broker()
         opened.now_ms()

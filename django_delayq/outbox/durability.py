@@ -13,7 +13,7 @@ from ..core.inputs import short
 from ..core.job import NewJob, made_durable, new_key
 from ..core.task import Task, registry
 from ..settings.conf import SETTING, Conf, conf
-from ..transactions import in_transaction
+from ..transactions import in_transaction, open_elsewhere
 from . import rows
 
 #: databases in which the table was found: (alias, name)
@@ -55,14 +55,14 @@ def check(using: str | None) -> str:
     if not has_table(alias):
         raise Misconfigured(
             f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: "
-            f"run manage.py migrate --database {alias}"
+            f"{advice_without_table(alias)}"
         )
     if not inside:
-        elsewhere = [other.alias for other in connections.all(initialized_only=True) if other.in_atomic_block]
-        if elsewhere:
+        elsewhere = open_elsewhere(using)
+        if elsewhere is not None:
             raise InvalidJob(
-                f"durable: a transaction is open on the database {elsewhere[0]!r}, but the job would be stored in "
-                f"{alias!r}, outside of it: give using_db={elsewhere[0]!r}, or schedule it outside of the transaction"
+                f"durable: a transaction is open on the database {elsewhere!r}, but the job would be stored in "
+                f"{alias!r}, outside of it: give using_db={elsewhere!r}, or schedule it outside of the transaction"
             )
         if not connections[alias].get_autocommit():
             raise InvalidJob(
@@ -86,6 +86,14 @@ def has_table(alias: str) -> bool:
             return False
         _tables_seen.add(name)
     return True
+
+
+def advice_without_table(alias: str) -> str:
+    """Return what to do if the database does not have the outbox's table."""
+    model, advice = rows.table(alias).model, f"run manage.py migrate --database {alias}"
+    if router.allow_migrate_model(alias, model):
+        return advice
+    return f"let allow_migrate() of DATABASE_ROUTERS allow the app {model._meta.app_label!r} there, then {advice}"
 
 
 def declared(settings: Conf) -> list[str]:

@@ -20,6 +20,7 @@ from ..core.operations.job_filter import JobFilter
 from ..core.queue import Queue as CoreQueue
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
+from ..scheduling.caller_warnings import warn_of_other_transaction
 from ..scheduling.handle import JobHandle
 from ..scheduling.sending import Prepared, send
 from ..settings.conf import check_installed
@@ -200,6 +201,7 @@ class Queue:
         name = self._only("put")
         new = new_job(body, options)
         handle = JobHandle(new.id, name, ON_COMMIT, new.due_ms_here, using_db=using_db)
+        warn_of_other_transaction("put", using_db)
         check_kind(name, patiently=in_transaction(using_db))
         send(Prepared(new, handle))
         return handle

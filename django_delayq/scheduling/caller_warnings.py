@@ -7,6 +7,10 @@ import warnings
 from asyncio import _get_running_loop  # get_running_loop() raises without a loop, which costs ten times as much
 from typing import Final
 
+from django.db import DEFAULT_DB_ALIAS
+
+from ..transactions import in_transaction, open_elsewhere
+
 _PACKAGE: Final = __name__.partition(".")[0]
 _has_warned = False
 
@@ -22,6 +26,17 @@ def warn_of_loop(verb: str) -> None:
         f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. This warning is given once",
         RuntimeWarning,
     )
+
+
+def warn_of_other_transaction(verb: str, using: str | None) -> None:
+    """Warn if a call that names no database is sent at once although a transaction is open on another one."""
+    elsewhere = None if using is not None else open_elsewhere(None)
+    if elsewhere is not None and not in_transaction(None):
+        warn_caller(
+            f"{verb}() is sent at once, and not with the transaction that is open on the database {elsewhere!r}: give "
+            f"using_db={elsewhere!r} to wait for its commit, or using_db={DEFAULT_DB_ALIAS!r} if it shall not wait",
+            RuntimeWarning,
+        )
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:

@@ -18,10 +18,11 @@ from ..core.job_options import OPTIONS, check_option_names
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.task import Task
 from ..outbox import durability, row_verbs
+from ..outbox.row_verbs import A, Change, R
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
 from . import changes
-from .caller_warnings import warn_of_loop
+from .caller_warnings import warn_of_loop, warn_of_other_transaction
 from .entries import EntryReader, explicit
 from .handle import Delay, JobHandle, Left
 from .middleware import Scheduling, chain
@@ -120,6 +121,8 @@ def _end(scheduling: Scheduling) -> JobHandle:
 
 def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
     job = prepare(plan, arguments, named, options)
+    if not plan.durable:  # that of a durable job is refused
+        warn_of_other_transaction("schedule", options.get("using_db"))
     send(job)
     return job.handle
 
@@ -168,8 +171,11 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
     plan = plan_of(task, options, many=True)
     reader = EntryReader(plan, options)
+    using = options.get("using_db")
+    if not plan.durable:
+        warn_of_other_transaction("schedule_many", using)
     send_all = send_many_durable if plan.durable else send_many
-    counts = send_all(task, plan.queue, reader.read(jobs), options.get("using_db"))
+    counts = send_all(task, plan.queue, reader.read(jobs), using)
     return counts | {ScheduleOutcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
@@ -198,7 +204,7 @@ def cancel(
         QueueUnavailable: Redis cannot be reached.
     """
     warn_of_loop("cancel")
-    return row_verbs.apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
+    return _apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
 
 
 def reschedule(
@@ -219,7 +225,7 @@ def reschedule(
         relay will move the durable job.
     """
     warn_of_loop("reschedule")
-    return row_verbs.apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
+    return _apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
 
 
 def run_now(
@@ -238,7 +244,12 @@ def run_now(
         relay will move the durable job.
     """
     warn_of_loop("run_now")
-    return row_verbs.apply(changes.running_now(find_job(target, id, task, queue, using_db)))
+    return _apply(changes.running_now(find_job(target, id, task, queue, using_db)))
+
+
+def _apply(change: Change[A, R]) -> R | OnCommit | Left:
+    warn_of_other_transaction(change.verb, change.target.using)
+    return row_verbs.apply(change)
 
 
 def get_job(

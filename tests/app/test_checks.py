@@ -125,6 +125,16 @@ def test_without_redis_and_server_program(settings: Any, monkeypatch: pytest.Mon
     assert (ident, "pip install 'django-delayq[embedded]'" in text) == ("delayq.E003", True)
 
 
+def test_tests_in_memory_need_no_server_program(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
+    monkeypatch.setattr("django_delayq.embedded.binaries.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("django_delayq.embedded.binaries.bundled_binary", lambda: None)
+    monkeypatch.setattr("django_delayq.servers._permitted", False)
+    assert found() == []
+    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path, "REAL_IN_TESTS": True}
+    assert [ident for ident, _ in found()] == ["delayq.E003"]
+
+
 def test_two_numbers_of_shards_for_one_queue(settings: Any) -> None:
     settings.DELAYQ = {"REDIS": URL, "QUEUES": {"wide": {"shards": 3}}}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from django_delayq import InvalidJob, current_job, get_job, logs, schedule, schedule_many
 from django_delayq.core.broker import Broker
@@ -253,6 +254,25 @@ def test_outside_of_a_job_a_format_may_name_the_fields_all_the_same() -> None:
     bare = record()
     assert logs.JobFilter(missing=None).filter(bare)
     assert "job_id" not in vars(bare)
+
+
+def test_a_format_may_name_the_context_of_the_settings_in_every_record(
+    settings: Any, ran: Callable[[Callable[[], None]], None]
+) -> None:
+    context = {"trace": f"{HERE}.trace", "tenant": f"{HERE}.tenant"}
+    settings.DELAYQ = {**settings.DELAYQ, "CONTEXT": context}
+    form, lines = logging.Formatter("%(context_trace)s %(context_tenant)s %(message)s"), []
+
+    def write() -> None:
+        made = record()
+        assert logs.JobFilter().filter(made)
+        lines.append(form.format(made))
+
+    write()
+    ran(write)
+    assert lines == ["- - line", "t1 - line"]
+    with override_settings(DELAYQ={"CONTEXT": "wrong"}):  # the checks report it; the log goes on
+        assert logs.JobFilter().filter(record())
 
 
 def test_the_adapter_gives_its_records_the_fields_and_keeps_the_message(

@@ -187,6 +187,27 @@ def test_g2_a_session_that_drops_during_the_handler_is_a_counted_failure(
     assert rows() == 1
 
 
+def test_g2_after_a_drop_in_a_transaction_no_attempt_is_counted_while_the_database_is_away(
+    hooks: Hooks, database: PostgresDatabase
+) -> None:
+    port = connections.settings["postgres"]["PORT"]
+
+    def dropped() -> None:
+        with transaction.atomic(using="postgres"):
+            write()
+            connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
+            kill_session(database)
+            write()
+
+    @outside
+    def comes_back() -> None:
+        connections["postgres"].settings_dict["PORT"] = port
+
+    ends = Slot(hooks).run(write, dropped, write, write, comes_back, write)
+    assert ends == ["ack", "fail OperationalError", "release", "release", "ack"]
+    assert rows() == 2
+
+
 def test_g3_sessions_that_the_server_dropped_between_jobs_are_replaced_before_the_next_one(
     hooks: Hooks, database: PostgresDatabase
 ) -> None:

@@ -121,6 +121,47 @@ def test_changed_autocommit_is_a_leak(sessions: Any) -> None:
     assert not Group.objects.using("postgres").filter(name="manual").exists()
 
 
+def test_a_transaction_begun_by_sql_is_a_leak(sessions: Any) -> None:
+    def begin() -> None:
+        with connections["postgres"].cursor() as cursor:
+            cursor.execute("BEGIN")
+        Group.objects.using("postgres").create(name="begun")
+
+    first, second = Slot().run(begin, lambda: backend())
+    assert isinstance(first, LeakedTransaction)
+    assert "a transaction that SQL began on the database 'postgres' was not ended" in str(first)
+    assert second is None
+    assert not Group.objects.using("postgres").filter(name="begun").exists()
+
+
+def test_a_transaction_begun_by_sql_in_a_failing_job_is_not_inherited(sessions: Any) -> None:
+    def fail() -> None:
+        with connections["postgres"].cursor() as cursor:
+            cursor.execute("BEGIN")
+        raise ZeroDivisionError
+
+    def work() -> None:
+        with transaction.atomic(using="postgres"):
+            Group.objects.using("postgres").create(name="kept")
+
+    errors = Slot().run(fail, work)
+    assert [type(error) for error in errors] == [ZeroDivisionError, type(None)]
+    assert Group.objects.using("postgres").filter(name="kept").exists()
+
+
+def test_a_transaction_begun_and_ended_by_sql_is_none(sessions: Any) -> None:
+    pids: list[int] = []
+
+    def work() -> None:
+        with connections["postgres"].cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("COMMIT")
+        pids.append(backend())
+
+    assert Slot().run(work, work) == [None, None]
+    assert pids[0] == pids[1]
+
+
 def test_a_connection_closed_inside_a_transaction_is_a_leak(sessions: Any) -> None:
     def close_inside() -> None:
         leak()

@@ -105,6 +105,24 @@ def test_g16_row_and_transaction_are_those_of_the_database_that_is_named(
     assert (rows("postgres"), stored(delayq)) == ([], [])
 
 
+class Shut:
+    """A router that keeps every table out of the database "postgres"."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return False if db == "postgres" else None
+
+
+@EVERY_DB
+def test_a_router_that_keeps_the_table_out_is_named(
+    delayq: Broker, settings: Any, postgres_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": ["default", "postgres"]}}
+    settings.DATABASE_ROUTERS = [Shut()]
+    monkeypatch.setattr(durability, "_tables_seen", set())
+    with pytest.raises(Misconfigured, match=r"let allow_migrate\(\) of DATABASE_ROUTERS allow the app 'django_delayq'"):
+        schedule(note, "x", durable=True, using_db="postgres")
+
+
 def test_what_travels_with_a_job_is_in_its_row(delayq: Broker) -> None:
     with transaction.atomic():
         options: dict[str, Any] = {"context": {"trace": "t"}, "max_attempts": 3, "expires": 600, "retry_in": 5}

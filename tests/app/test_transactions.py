@@ -58,6 +58,27 @@ def test_a_savepoint_drops_only_its_own(delayq: Broker) -> None:
     assert (outer.outcome, stored(delayq)) == ("created", 1)
 
 
+@pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
+def test_a_call_in_a_transaction_of_another_database_warns(delayq: Broker, postgres_alias: str) -> None:
+    waiting = schedule(note, "x", id="a", delay=60)
+    with transaction.atomic(using="postgres"):
+        with pytest.warns(RuntimeWarning, match="using_db='postgres' to wait for its commit") as warned:
+            schedule(note, "y")
+        assert warned[0].filename == __file__
+        with pytest.warns(RuntimeWarning, match=r"schedule_many\(\) is sent at once"):
+            schedule_many(rest, [{}])
+        with pytest.warns(RuntimeWarning, match=r"reschedule\(\) is sent at once"):
+            waiting.reschedule(delay=30)
+        with pytest.warns(RuntimeWarning, match=r"cancel\(\) is sent at once"):
+            assert cancel(note, id="a") == "cancelled"
+        # Calls that say what they wait for do not.
+        assert schedule(note, "z", using_db="default").outcome == "created"
+        assert schedule(note, "z", using_db="postgres").outcome == "on_commit"
+        with transaction.atomic():
+            assert schedule(note, "z").outcome == "on_commit"
+    assert schedule(note, "z").outcome == "created"
+
+
 def test_verbs_are_sent_in_the_order_of_the_calls(delayq: Broker) -> None:
     with transaction.atomic():
         first = schedule(note, "1", id="a", delay=60)
