@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +15,7 @@ from .core.queue import Queue
 from .core.redis.confirmation import Confirmation
 from .core.redis.connection import Connection, RedisConfig
 from .core.task import registry
+from .core.thread_lock import ThreadLock
 from .servers import make_connection, refuse_in_tests
 from .settings.conf import SETTING, Conf, check_installed, conf
 
@@ -23,7 +23,7 @@ from .settings.conf import SETTING, Conf, check_installed, conf
 #: slow disk may stall for a second.
 PATIENCE: Final = 3.0
 
-_lock: Final = threading.Lock()
+_lock: Final = ThreadLock()
 _broker: DjangoBroker | None = None
 #: brokers with a shorter timeout, by their timeout in seconds
 _hurried: Final[dict[float, DjangoBroker]] = {}
@@ -41,13 +41,15 @@ def broker() -> DjangoBroker:
         Misconfigured: the settings name no usable Redis; the message says what to do.
     """
     global _broker
-    if _broker is None:
+    current = _broker  # another thread may close it
+    if current is None:
         check_installed()
         refuse_in_tests()
         with _lock:
-            if _broker is None:
-                _broker = make_broker(conf())
-    return _broker
+            current = _broker
+            if current is None:
+                current = _broker = make_broker(conf())
+    return current
 
 
 def ready_broker() -> DjangoBroker | None:
@@ -72,8 +74,9 @@ def hurried_broker(seconds: float | None = None) -> DjangoBroker:
     Raises:
         Misconfigured: see :func:`broker`.
     """
-    if _stand_in is not None:
-        return _stand_in
+    substitute = _stand_in
+    if substitute is not None:
+        return substitute
     seconds = PATIENCE if seconds is None else seconds
     hurried = _hurried.get(seconds)
     if hurried is None:

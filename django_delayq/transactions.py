@@ -22,10 +22,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
@@ -110,7 +110,7 @@ def in_transaction_of_coroutine(using: str | None) -> bool:
         SyncToAsync.single_thread_executor if context is None else SyncToAsync.context_to_thread_executor.get(context)
     )
     threads = {thread.ident for thread in getattr(executor, "_threads", ())}
-    return any(one.in_atomic_block and one.alias == alias and _thread_of(one) in threads for one in list(_opened))
+    return any(one.in_atomic_block and one.alias == alias and _thread_of(one) in threads for one in _all_opened())
 
 
 def _thread_of(connection: BaseDatabaseWrapper) -> int:
@@ -127,11 +127,18 @@ def has_loop_of_its_own() -> bool:
 
 
 #: database connections of all threads
-_opened: Final[WeakSet[BaseDatabaseWrapper]] = WeakSet()
+_opened: Final[WeakKeyDictionary[BaseDatabaseWrapper, None]] = WeakKeyDictionary()
 
 
 def _note_opened(connection: BaseDatabaseWrapper, **_: object) -> None:
-    _opened.add(connection)
+    _opened[connection] = None
+
+
+def _all_opened() -> Iterator[BaseDatabaseWrapper]:
+    for reference in _opened.keyrefs():  # a copy, to which other threads add nothing
+        connection = reference()
+        if connection is not None:
+            yield connection
 
 
 connection_created.connect(_note_opened, dispatch_uid="django_delayq.transactions")

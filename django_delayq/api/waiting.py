@@ -216,6 +216,8 @@ def end_waits() -> None:
     applications of a shutdown, and install their own signal handlers: call this from a hook of your server. It may be
     called from any thread, and from a signal handler.
     """
-    for loop, waits in list(_by_loop.items()):
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(waits.end)
+    for reference in _by_loop.keyrefs():  # a copy, to which other threads add nothing
+        loop = reference()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_by_loop[loop].end)

@@ -111,8 +111,8 @@ class AsyncTransport:
         loop = asyncio.get_running_loop()
         http = self._by_loop.get(loop)
         if http is None:
-            for other in [other for other in self._by_loop if other.is_closed()]:
-                del self._by_loop[other]
+            for ended in [other for other in list(self._by_loop) if other.is_closed()]:
+                self._by_loop.pop(ended, None)
             transport = httpx.AsyncHTTPTransport(verify=self._context, limits=_limits(), trust_env=False)
             http = httpx.AsyncClient(transport=transport, cookies=_no_cookies(), trust_env=False)
             self._by_loop[loop] = http

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from .redis.faults import Backoff, Fault, classify
 from .tally import PACE, Tally
+from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -88,7 +89,8 @@ class CounterFlusher:
                 return  # stopped at the moment at which it fired
             self._armed, self._timer = False, None
         try:
-            self._tally.flush()
+            if not self._tally.flush():
+                self.ring()  # another thread's flush hangs, and may not take what came since it began
             self._pause.reset()
         except Exception as error:
             fault = classify(error)
@@ -107,7 +109,7 @@ class CounterFlusher:
 
 
 _flushers: dict[Tally, CounterFlusher] = {}
-_lock = threading.Lock()
+_lock: Final = ThreadLock()
 
 
 def ensure_flusher(tally: Tally) -> None:
@@ -134,8 +136,6 @@ def _flush_all() -> None:
 
 def _forget() -> None:
     """Reset the flushers in a forked child, which has none of its parent's timers."""
-    global _lock
-    _lock = threading.Lock()
     _flushers.clear()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from .records import layout as layouts
 from .records.keys import PRODUCERS_FIELD, queues_key
 from .records.layout import Layout
 from .redis.scripts import clear_errors
+from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
     from .operations.resharding import EpochChanges
@@ -39,7 +39,9 @@ class QueueRegistry:
         #: the producers of all queues are paused, as of the last read of the registry
         self.producers_paused = False
         self._queues: dict[str, Queue] = {}
-        self._lock = threading.Lock()
+        #: number of layouts that the queues have adopted so far
+        self._adopted = 0
+        self._lock = ThreadLock()
 
     @property
     def client(self) -> Any:
@@ -117,6 +119,7 @@ class QueueRegistry:
         back (:func:`~.records.layout.put_back`).
         """
         while name:  # the registry keeps its change counter under ""
+            since = self._adopted
             with clear_errors():
                 stored: bytes | None = self.client.hget(self.queues_key, name)
             if stored is None:
@@ -124,12 +127,13 @@ class QueueRegistry:
             layout = layouts.decode(stored)
             queue = self._later(name, layout)
             if queue is None:
-                self._install(name, layout)
-                return stored, layout
-            later = layouts.put_back(queue.layout, layout)
-            self.epochs.close_former(name, later)
-            if self.swap_layout(name, stored, later):
-                log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
+                if self._install(name, layout, since):
+                    return stored, layout
+            elif queue.adopted <= since:
+                later = layouts.put_back(queue.layout, layout)
+                self.epochs.close_former(name, later)
+                if self.swap_layout(name, stored, later):
+                    log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
         return b"", None
 
     def _later(self, name: str, layout: Layout) -> Queue | None:
@@ -144,11 +148,11 @@ class QueueRegistry:
             producers_paused: for a layout that publishes new shards, whether these were prepared for paused producers;
                 False is returned if that is not so (any more).
         """
-        prepared = b"" if producers_paused is None else b"%d" % producers_paused
+        prepared, since = b"" if producers_paused is None else b"%d" % producers_paused, self._adopted
         keys, packed = (self.queues_key.encode(),), layouts.encode(layout)
         reply: bytes = self.scripts.call("layout", keys, name, stored, packed, prepared)
-        if reply == b"1":
-            self._install(name, layout)
+        if reply == b"1" and not self._install(name, layout, since):
+            self.read_layout(name)
         return reply == b"1"
 
     def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
@@ -198,15 +202,32 @@ class QueueRegistry:
     def _make_queue(self, name: str, layout: Layout) -> Queue:
         raise NotImplementedError
 
-    def _install(self, name: str, layout: Layout) -> Queue:
+    def _install(self, name: str, layout: Layout, since: int) -> bool:
+        """Let the queue of this name adopt a layout that was read or stored.
+
+        Args:
+            name: the queue.
+            layout: the layout.
+            since: value of ``_adopted`` before the call to Redis.
+
+        Returns:
+            False if it is of an earlier epoch than the known one, or another thread let the queue adopt another layout
+                since then: that one may be the later of the two, so the registry has to be read again.
+        """
         with self._lock:
             queue = self._queues.get(name)
-            if queue is None:
-                queue = self._queues[name] = self._make_queue(name, layout)
-            elif queue.layout != layout and queue.layout["epoch"] <= layout["epoch"]:  # others may know a later one
-                queue.install(layout)
+            if queue is None or queue.layout != layout:
+                if queue is None:
+                    queue = self._make_queue(name, layout)
+                elif queue.adopted > since or self._later(name, layout) is not None:
+                    return False
+                else:
+                    queue.install(layout)
+                self._adopted += 1
+                queue.adopted = self._adopted
+                self._queues[name] = queue
             queue.read_at = time.monotonic()
-        return queue
+            return True
 
     # -- all queues -------------------------------------------------------------------------------------------------
 
@@ -216,21 +237,21 @@ class QueueRegistry:
 
     def queues(self) -> list[Queue]:
         """Return all queues of this deployment, sorted by name."""
+        since = self._adopted
         with clear_errors():
             stored = self.client.hgetall(self.queues_key)
         self._note_producers(stored.get(PRODUCERS_FIELD))
-        return self._opened(stored)
+        return self._opened(stored, since)
 
-    def _opened(self, stored: dict[bytes, bytes]) -> list[Queue]:
+    def _opened(self, stored: dict[bytes, bytes], since: int) -> list[Queue]:
         names = [name for name in sorted(stored) if name not in (b"", PRODUCERS_FIELD)]
-        opened = [self._adopt(name.decode(), layouts.decode(stored[name])) for name in names]
+        opened = [self._adopt(name.decode(), layouts.decode(stored[name]), since) for name in names]
         return [queue for queue in opened if not queue.deleted]
 
-    def _adopt(self, name: str, layout: Layout) -> Queue:
-        """Return the queue with a layout that was read; an earlier epoch than the known one is read again."""
-        if self._later(name, layout) is None:
-            return self._install(name, layout)
-        self.read_layout(name)
+    def _adopt(self, name: str, layout: Layout, since: int) -> Queue:
+        """Return the queue with a layout that was read; one that may be out of date is read again."""
+        if not self._install(name, layout, since):
+            self.read_layout(name)
         return self._queues[name]
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
@@ -243,6 +264,7 @@ class QueueRegistry:
             every: also all queues that are not named.
             awaited: names of queues that are not created: each is left out until the registry has it.
         """
+        since = self._adopted
         with clear_errors():
             if every:
                 stored = self.client.hgetall(self.queues_key)
@@ -254,7 +276,7 @@ class QueueRegistry:
         for name in sorted({*names, *(self._queues if every else ())}):
             if name.encode() not in stored and (name in self._queues or name not in awaited):
                 stored[name.encode()] = layouts.encode(self._restore(name))
-        return self._opened(stored)
+        return self._opened(stored, since)
 
     def _restore(self, name: str) -> Layout:
         queue = self._queues.get(name)

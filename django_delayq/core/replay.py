@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -120,10 +121,11 @@ class _ReplayedQueues(dict[str, "Queue"]):
 class _Replay(Generic[B]):
     """Runs of one verb on copies of a broker that call no server."""
 
-    __slots__ = ("_before", "_broker", "_read", "replies")
+    __slots__ = ("_before", "_broker", "_read", "_since", "replies")
 
     def __init__(self, broker: B) -> None:
         self._broker = broker
+        self._since = broker._adopted
         self._before: dict[str, Queue | None] = {}
         self._read = 0
         #: known replies in the order of the calls, or the errors in their place
@@ -142,9 +144,10 @@ class _Replay(Generic[B]):
         own = self._broker.connection
         connection.client, connection.cluster, connection.confirmation = client, own.cluster, own.confirmation
 
-        def install(name: str, layout: Layout) -> Queue:
-            self._broker._install(name, layout)
-            return type(view)._install(view, name, layout)
+        def install(name: str, layout: Layout, since: int) -> bool:
+            # Each run reads the earlier replies again: the broker may know a later layout by now.
+            self._broker._install(name, layout, self._since)
+            return type(view)._install(view, name, layout, sys.maxsize)
 
         queues = _ReplayedQueues(self._broker._queues, self._before, view)
         vars(view).update(

@@ -9,7 +9,7 @@ from . import rules
 from .marks import MOST_MARKS, CompletionMark, pack_marks, unpack_marks
 from .records import layout as layouts
 from .records.keys import Shard
-from .records.layout import Layout
+from .records.layout import Epochs, Layout
 from .replies import Tick, unpack_tick
 from .requests import new_request
 
@@ -18,12 +18,28 @@ if TYPE_CHECKING:
 
 
 class ShardSet:
-    """Shards of one queue, as its layout names them, with the calls of operators and dispatchers."""
+    """Shards of one queue, as its layout names them, with the calls of operators and dispatchers.
+
+    Other threads replace the layout at any moment: who needs two facts about it takes both from one of its attributes.
+    """
+
+    layout: Layout
+    kind: str
+    #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
+    numbers: tuple[int, ...]
+    #: (epoch, shards) of these shards
+    epochs: Epochs
+    #: True if the queue was deleted, as far as this process has read
+    deleted: bool
+    #: shards of the present epoch, for new jobs
+    present: tuple[Shard, ...]
 
     def __init__(self, broker: Broker, name: str, layout: Layout) -> None:
         self.broker = broker
         self.name = name
         self._shards: dict[int, Shard] = {}
+        #: number of this layout among those that the queues of the process have adopted (:mod:`.registry`)
+        self.adopted = 0
         #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
         self.full_until = 0.0
         #: moment (monotonic) at which the layout was read last
@@ -39,16 +55,16 @@ class ShardSet:
             **self._shards,
             **{number: self.broker.shard(self.name, number) for number in numbers if number not in self._shards},
         }
-        self.layout = layout
-        self.kind: str = layout["kind"]
-        #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
-        self.numbers = numbers
-        #: (epoch, shards) of these shards
-        self.epochs = epochs
-        #: True if the queue was deleted, as far as this process has read
-        self.deleted = layouts.is_deleted(layout)
-        #: shards of the present epoch, for new jobs
-        self.present = tuple(map(self.shard, layouts.shard_numbers(layout["epoch"], layout["shards"])))
+        present = tuple(map(self.shard, layouts.shard_numbers(layout["epoch"], layout["shards"])))
+        # In one step, because other threads copy or read these without a lock.
+        vars(self).update(
+            layout=layout,
+            kind=layout["kind"],
+            numbers=numbers,
+            epochs=epochs,
+            deleted=layouts.is_deleted(layout),
+            present=present,
+        )
 
     def shard(self, number: int) -> Shard:
         """Return keys and constants of a shard, whatever its epoch."""

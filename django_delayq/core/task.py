@@ -179,8 +179,13 @@ class Registry:
         self._note_limited()
 
     def _note_limited(self) -> None:
+        # Until nothing changes: another thread may register a task meanwhile.
+        while self.limited != (limited := self._read_limited()):
+            self.limited = limited
+
+    def _read_limited(self) -> dict[str, Task]:
         every = {**self._tasks, **self._aliases}
-        self.limited = {name: task for name, task in every.items() if task.options.concurrency is not None}
+        return {name: task for name, task in every.items() if task.options.concurrency is not None}
 
     def remove(self, task: Task) -> None:
         """Remove ``task``, if it is registered."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 
 from ..core.errors import Misconfigured
+from ..core.thread_lock import ThreadLock
 from .server import EmbeddedRedis
 
 _shared: dict[tuple[int, str], EmbeddedRedis] = {}
-_shared_guard = threading.Lock()
+_shared_guard = ThreadLock()
 
 
 def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", binary: str | None = None) -> str:

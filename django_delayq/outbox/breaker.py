@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Final
+
+from ..core.thread_lock import ThreadLock
 
 FIRST: Final = 1.0
 LONGEST: Final = 5.0
@@ -23,7 +24,7 @@ class Breaker:
     __slots__ = ("_lock", "_open_until", "_pause")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._pause = 0.0
         self._open_until = 0.0
 

@@ -18,8 +18,8 @@ from . import rows
 
 #: databases in which the table was found: (alias, name)
 _tables_seen: Final[set[tuple[str, str]]] = set()
-#: the settings under which this process created durable jobs, and their queues
-_queues_seen: tuple[Conf, frozenset[str]] | None = None
+#: queue → the settings under which this process last created a durable job in it
+_queues_seen: dict[str, Conf] = {}
 
 
 def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
@@ -104,12 +104,7 @@ def declared(settings: Conf) -> list[str]:
 
 def make_durable(new: NewJob, queue: str) -> None:
     """Set the key that makes a job of ``queue`` durable."""
-    global _queues_seen
-    settings = conf()
-    if _queues_seen is None or _queues_seen[0] is not settings:
-        _queues_seen = settings, frozenset((queue,))
-    elif queue not in _queues_seen[1]:
-        _queues_seen = settings, _queues_seen[1] | {queue}
+    _queues_seen[queue] = conf()
     if new.payload is None:
         new.key = _durable_key(new, new.key)
     else:
@@ -120,7 +115,7 @@ def _durable_key(new: NewJob, key: bytes) -> bytes:
     return made_durable(key) if new.repeatable else new_key(durable=True)
 
 
-def set_queues_seen(seen: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:
+def set_queues_seen(seen: dict[str, Conf]) -> dict[str, Conf]:
     """Replace the record of queues with durable jobs. For tests.
 
     Returns:
@@ -147,7 +142,7 @@ def is_expected(alias: str, queue: str, task: Task | None) -> bool:
     return (
         "OUTBOX" in getattr(django_settings, SETTING, ())
         or settings.queue(queue).durable
-        or (_queues_seen is not None and _queues_seen[0] is settings and queue in _queues_seen[1])
+        or _queues_seen.get(queue) is settings
         or _declared(queue, task)
     )
 

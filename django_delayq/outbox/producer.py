@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from .. import connections
 from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailable
+from ..core.thread_lock import ThreadLock
 from ..worker.current import running
 from . import rows
 from .breaker import Breaker
@@ -26,31 +26,43 @@ CLOCK_AGE: Final = 60.0
 T = TypeVar("T")
 
 
+class _Reading(NamedTuple):
+    """Reading of Redis's clock: its moment (monotonic), and offsets to it that are never too large, or too small."""
+
+    at: float
+    behind_ms: float
+    ahead_ms: float
+
+
+_NO_READING: Final = _Reading(float("-inf"), 0.0, 0.0)
+
+
 class Clock:
     """Redis's clock as an offset to ``time.monotonic()``."""
 
-    __slots__ = ("_ahead_ms", "_behind_ms", "_read_at")
+    __slots__ = ("_reading",)
 
     def __init__(self) -> None:
-        self._read_at = float("-inf")
-        self._behind_ms = self._ahead_ms = 0.0
+        #: replaced as a whole, because all threads share the clock
+        self._reading = _NO_READING
 
     def at(self, moment: float, broker: Broker) -> float:
         """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
-        if time.monotonic() - self._read_at > CLOCK_AGE:
+        reading = self._reading
+        if time.monotonic() - reading.at > CLOCK_AGE:
             called_at = time.monotonic()
             redis_ms = broker.now_ms()
-            self._read_at = time.monotonic()
-            self._behind_ms, self._ahead_ms = redis_ms - self._read_at * 1000, redis_ms - called_at * 1000
-        return moment * 1000 + self._behind_ms
+            read_at = time.monotonic()
+            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000, redis_ms - called_at * 1000)
+        return moment * 1000 + reading.behind_ms
 
     def now_at_latest(self) -> float:
         """Return Redis's time in ms, as it was read by :meth:`at`; never behind it."""
-        return time.monotonic() * 1000 + self._ahead_ms
+        return time.monotonic() * 1000 + self._reading.ahead_ms
 
     def forget(self) -> None:
-        """Discard the offset because Redis's clock was changed, or it is another Redis."""
-        self._read_at = float("-inf")
+        """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
+        self._reading = self._reading._replace(at=float("-inf"))
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +74,7 @@ class ProducerState:
 
 
 _known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = ThreadLock()
 
 
 def producer_state(broker: Broker) -> ProducerState:

@@ -23,6 +23,7 @@ from .. import connections
 from ..core import flusher
 from ..core.broker import Broker
 from ..core.queue import Queue
+from ..core.thread_lock import ThreadLock
 from ..core.wake import Hints
 from ..worker.attempt import NEVER
 from ..worker.redis_health import RedisHealth
@@ -92,7 +93,7 @@ class PullCoordinator:
         with self._lock:
             for queue in (*queues[first:], *queues[:first]):
                 numbers = queue.numbers
-                start = turn // len(queues) % len(numbers)
+                start = turn // len(queues) % max(1, len(numbers))  # none if the queue was deleted just now
                 for number in (*numbers[start:], *numbers[:start]):
                     place = self._places.get((queue.name, number))
                     if place is None:
@@ -268,7 +269,7 @@ def _is_current(place: Place) -> bool:
     return not place.queue.deleted and place.shard in place.queue.numbers
 
 
-_lock = threading.Lock()
+_lock: Final = ThreadLock()
 _coordinators: dict[Broker, PullCoordinator] = {}
 
 
@@ -285,9 +286,7 @@ def coordinator_of(broker: Broker | None = None) -> PullCoordinator:
 
 def _forget() -> None:
     """Reset the coordinators in a forked child, which has no threads and whose locks may be held forever."""
-    global _lock
     _coordinators.clear()
-    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

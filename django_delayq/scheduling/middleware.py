@@ -66,10 +66,11 @@ def chain() -> Chain | None:
     settings = conf()
     if not settings.schedule_middleware:
         return None
-    if _known is None or _known[0] is not settings:
+    known = _known
+    if known is None or known[0] is not settings:
         innermost: Chain = _end
-        _known = settings, reduce(_around, reversed(settings.schedule_middleware), innermost)
-    return _known[1]
+        known = _known = settings, reduce(_around, reversed(settings.schedule_middleware), innermost)
+    return known[1]
 
 
 def _end(scheduling: Scheduling) -> object:

@@ -209,9 +209,10 @@ def conf() -> Conf:
         Misconfigured: the settings are wrong.
     """
     global _conf
-    if _conf is None:
-        _conf = load(getattr(settings, SETTING, {}))
-    return _conf
+    current = _conf
+    if current is None:
+        current = _conf = load(getattr(settings, SETTING, {}))
+    return current
 
 
 def conf_or_defaults() -> Conf:

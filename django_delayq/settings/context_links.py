@@ -33,9 +33,10 @@ def links(settings: Conf | None = None) -> Links:
     settings = settings or conf()
     if not settings.context:
         return _NOTHING
-    if _known is None or _known[0] is not settings:
-        _known = settings, {name: link(name, path) for name, path in settings.context.items()}
-    return _known[1]
+    known = _known
+    if known is None or known[0] is not settings:
+        known = _known = settings, {name: link(name, path) for name, path in settings.context.items()}
+    return known[1]
 
 
 def link(name: str, path: str) -> ContextVar[Any]:

@@ -35,7 +35,7 @@ class fake_queue:
     def __enter__(self) -> Fake:
         fake = Fake(**self._options)
         # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._stack.append((fake, connections.stand_in(fake.broker), durability.set_queues_seen(None)))
+        self._stack.append((fake, connections.stand_in(fake.broker), durability.set_queues_seen({})))
         actives.append(fake)
         return fake
 

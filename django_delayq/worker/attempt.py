@@ -36,6 +36,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "acked",
         "args",
         "cancel",
         "deadline",
@@ -67,9 +68,10 @@ class Attempt:
         self.job = job
         self.source = source
         self.received = received
-        #: end of the lease as far as this process can tell; the heartbeat moves it. NEVER = there is none: the job was
-        #: acked before its handler began (``ack="early"``)
+        #: end of the lease as far as this process can tell; the heartbeat moves it
         self.deadline = deadline
+        #: the job was acked before its handler began (``ack="early"``), so it has no lease any more
+        self.acked = False
         #: Redis's clock in ms = monotonic() * 1000 + offset_ms
         self.offset_ms = offset_ms
         self.task: Task | None = None
@@ -126,9 +128,9 @@ class Attempt:
         return tuple([part for part in self.members if part.settlement is None])
 
     @property
-    def acked(self) -> bool:
-        """Return True if the job was acked before its handler began."""
-        return self.deadline == NEVER
+    def lease_end(self) -> float:
+        """End of the lease, as :attr:`deadline`; NEVER if there is none any more."""
+        return NEVER if self.acked else self.deadline
 
     def renewed(self, answer: str, until: float) -> None:
         """Record the reply to a renewal of the lease, which lasts until then: "held", "stopping" or "lost"."""

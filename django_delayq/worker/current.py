@@ -118,7 +118,7 @@ class CurrentJob(ReservedJob):
         attempt = self._attempt
         if attempt.limited_by:
             return attempt.limited_by
-        leases = [part.deadline for part in self._parts or (attempt,) if not part.lost]
+        leases = [part.lease_end for part in self._parts or (attempt,) if not part.lost]
         return min(attempt.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:

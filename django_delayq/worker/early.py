@@ -11,7 +11,7 @@ from typing import Final
 
 from ..core.settlement import Settlement
 from . import unbegun
-from .attempt import NEVER, Attempt
+from .attempt import Attempt
 from .orphans import crashed_early
 from .policy import Policy
 
@@ -25,9 +25,8 @@ def ack_early(attempt: Attempt, policy: Policy) -> bool:
         Whether any of them may begin.
     """
     parts = attempt.live
-    deadlines = [part.deadline for part in parts]
     for part in parts:
-        part.deadline = NEVER  # before the call: the heartbeat shall not take a lease that is gone for a lost one
+        part.acked = True  # before the call: the heartbeat shall not take a lease that is gone for a lost one
     try:
         counted = attempt.queue.settle([Settlement(part.job, "ack_early", event=False) for part in parts])
     except Exception as error:
@@ -43,9 +42,9 @@ def ack_early(attempt: Attempt, policy: Policy) -> bool:
         reason = "the lease was lost before the attempt could begin"
         for part, good in zip(parts, counted, strict=True):
             part.lost = part.lost or not good
-    for part, deadline, good in zip(parts, deadlines, counted, strict=True):
+    for part, good in zip(parts, counted, strict=True):
         if not good:
-            part.deadline = deadline
+            part.acked = False
             part.settlement = unbegun.give_back(part.job, policy, reason=reason)
             if is_unsure:
                 job = replace(part.job, deadline_ms=int(part.now_ms))

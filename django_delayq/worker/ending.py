@@ -143,8 +143,9 @@ class Ending:
         self.finish()
 
     def _poke(self) -> None:
-        if self.signals is not None:
-            self.signals.poke()
+        signals = self.signals  # the main thread takes them away at its end
+        if signals is not None:
+            signals.poke()
 
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
@@ -155,10 +156,10 @@ class Ending:
             self.drain()
         else:
             self.begin(self._config.grace)
-        if self.signals is not None:
-            self.signals.poke()  # wait() does the rest
-        else:
+        if self.signals is None:
             threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
+        else:
+            self._poke()  # wait() does the rest
 
     def _end_alone(self) -> None:
         """End the worker inside another program, which may not wait for ``done``."""

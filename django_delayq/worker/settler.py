@@ -169,7 +169,7 @@ class Settler:
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
             reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
-            hopeless = max((attempt.deadline for attempt in attempts), default=NEVER) + self._lease < reachable_until
+            hopeless = max((attempt.lease_end for attempt in attempts), default=NEVER) + self._lease < reachable_until
             if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not attempts):
                 self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
                 return None

@@ -62,8 +62,10 @@ class Signals:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._previous_fd)
-        os.close(self._read)
-        os.close(self._write)
+        ends = self._read, self._write
+        self._read = self._write = -1  # a late poke must not write into a file that gets the number next
+        for end in ends:
+            os.close(end)
 
     def poke(self) -> None:
         """End a :meth:`wait` from any thread."""

@@ -283,5 +283,6 @@ class Supervisor:
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""
         self._suspects.expect(time.monotonic() + seconds)
-        if self._signals is not None:
-            self._signals.poke()
+        signals = self._signals  # the main thread takes them away at its end
+        if signals is not None:
+            signals.poke()

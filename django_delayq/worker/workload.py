@@ -66,7 +66,8 @@ class Workload:
     @property
     def holds_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        return self._held <= sum(len(attempt.parts) for attempt in list(self.stuck) if not attempt.ended)
+        stuck = tuple(self.stuck)  # the timeout monitor adds to it
+        return self._held <= sum(len(attempt.parts) for attempt in stuck if not attempt.ended)
 
     @property
     def left_to_take(self) -> int | None:

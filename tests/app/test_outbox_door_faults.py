@@ -306,9 +306,10 @@ def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_change
         assert schedule(keyed, n, durable=True).outcome == "created"
     assert len(asked) == 1
     clock = producer.producer_state(connections.swift_broker()).clock
-    clock._behind_ms -= 3_600_000  # Redis's clock goes an hour faster than it was thought to
+    # Redis's clock goes an hour faster than it was thought to.
+    clock._reading = clock._reading._replace(behind_ms=clock._reading.behind_ms - 3_600_000)
     assert schedule(keyed, 9, durable=True).outcome == "created"
     assert len(asked) == 2
-    clock._read_at -= producer.CLOCK_AGE + 1
+    clock._reading = clock._reading._replace(at=clock._reading.at - producer.CLOCK_AGE - 1)
     assert schedule(keyed, 10, durable=True).outcome == "created"
     assert len(asked) == 3

@@ -212,7 +212,7 @@ def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules
     write = Queue.rule
 
     def adopt_first(queue: Queue, number: int, **values: int) -> int:
-        wide.broker._install("wide", old)
+        wide.broker._install("wide", old, wide.broker._adopted)
         return write(queue, number, **values)
 
     monkeypatch.setattr(Queue, "rule", adopt_first)

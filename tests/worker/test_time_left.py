@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
+from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.current import CurrentJob, current_job
 
 from .support import config, make_attempt, make_job, put, put_payload, registry_of, run_dry, working
@@ -42,7 +42,7 @@ def test_nothing_is_left_when_it_is_over() -> None:
 
 
 def test_a_job_that_was_acked_before_it_began_has_no_end_without_a_limit() -> None:
-    attempt = make_attempt(deadline=NEVER)
+    attempt = make_attempt(acked=True)
     assert left(attempt) == math.inf
     assert CurrentJob(attempt).deadline is None
     attempt.limit_at = time.monotonic() + 5

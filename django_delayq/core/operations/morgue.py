@@ -128,8 +128,11 @@ class Kick(Action):
 
     def _anywhere(self, queue: Queue, ident: bytes, key: bytes, request: bytes | None = None) -> str:
         name = ident.decode()
-        if len(queue.epochs) == 1:
-            (outcome,) = self.call(queue, queue.shard_of(name), pack_named(ident, key), request)
+        epochs = queue.epochs
+        if len(epochs) == 1:
+            ((epoch, shards),) = epochs
+            number = number_of(epoch, crc32(ident) % shards)
+            (outcome,) = self.call(queue, number, pack_named(ident, key), request)
             if outcome not in (ELSEWHERE, _ABSENT) and (outcome != "gone" or not queue.reload()):
                 return outcome
         grave = _find(queue, name, key)

@@ -90,16 +90,16 @@ class EpochChanges:
         queue = self._broker.known_queue(name)
         if queue is None:
             return []
-        present = queue.epochs[-1][0]
-        count = self._broker.inspector.count_shards
+        layout, count = queue.layout, self._broker.inspector.count_shards
+        present = layout["epoch"]
         rows = [
             EpochProgress(
                 epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards))
             )
-            for epoch, shards in queue.epochs
+            for epoch, shards in layouts.epochs_of(layout)
         ]
-        if "next" in queue.layout:
-            epoch, shards = queue.layout["next"]
+        if "next" in layout:
+            epoch, shards = layout["next"]
             rows.append(EpochProgress(epoch, shards, "coming", Counts(name)))
         return rows
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine
 from functools import cached_property
 from typing import Any, Final, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import redis
 from redis import exceptions as redis_errors
@@ -59,7 +59,7 @@ class Connection:
         self.max_age = deployment.limits.max_age
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = deployment.limits.patience
-        self._waiting: WeakSet[ConnectionPool] = WeakSet()
+        self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
         #: True for a Redis Cluster
         self.cluster = deployment.cluster
         #: address without any secret, for logs and messages
@@ -111,7 +111,7 @@ class Connection:
             key: on a cluster, the client talks to the node that holds this key (default: any master).
         """
         pool = self._deployment.waiting_pool(None if wait is None else wait + 5.0, key)
-        self._waiting.add(pool)
+        self._waiting[pool] = None
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
 
@@ -186,8 +186,10 @@ class Connection:
 
         A call of another thread ends first, and then its connection is closed.
         """
-        for waiting in list(self._waiting):
-            waiting.disconnect()
+        for reference in self._waiting.keyrefs():  # a copy, to which other threads add nothing
+            waiting = reference()
+            if waiting is not None:
+                waiting.disconnect()
         self._loops.close()
         for pool in self._pools():
             pool.close()

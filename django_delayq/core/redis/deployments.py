@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
+from ..thread_lock import ThreadLock
 from .config import RedisConfig
 from .config_values import Address
 from .faults import REDIS_ERRORS
@@ -211,7 +211,7 @@ class Cluster(Deployment):
 
     nodes: tuple[Address, ...]
     _client: RedisCluster | None = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: ThreadLock = field(default_factory=ThreadLock, init=False)
     cluster: ClassVar[bool] = True
 
     @classmethod

@@ -59,10 +59,11 @@ class LoopClients:
 
         A loop that is not running closes its client when it next runs.
         """
-        while self._clients:
-            loop, client = self._clients.popitem()
-            with suppress(RuntimeError):  # a closed loop has closed its client
-                loop.call_soon_threadsafe(client.start_closing)
+        for loop in list(self._clients):
+            client = self._clients.pop(loop, None)  # None: the thread of another loop has removed it
+            if client is not None:
+                with suppress(RuntimeError):  # a closed loop has closed its client
+                    loop.call_soon_threadsafe(client.start_closing)
 
     def _client(self) -> _LoopClient:
         loop = asyncio.get_running_loop()

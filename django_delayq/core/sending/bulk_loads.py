@@ -252,8 +252,8 @@ def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
     while True:
         queue = broker.queue(name)
         queue.reload()  # this process may have an old layout
-        if queue.epochs:  # otherwise it was deleted at this moment
-            return queue.epochs
+        if epochs := queue.epochs:  # otherwise it was deleted at this moment
+            return epochs
 
 
 def _check(load_id: str, chunk: int) -> None:

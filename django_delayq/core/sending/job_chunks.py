@@ -103,13 +103,13 @@ class JobSender:
         A missing confirmation stops nothing; ask ``confirmed`` for it when all jobs were sent.
         """
         queue = self._queue
-        layout = queue.layout
+        epochs = queue.epochs
         try:
             for place, new in enumerate(news):
-                if queue.layout is not layout:
-                    layout = queue.layout
+                if queue.epochs is not epochs:
+                    epochs = queue.epochs
                     self._send_all()  # entries packed for the old layout must arrive before this one
-                if self._put((place, new, pack_new(new))):
+                if self._put((place, new, pack_new(new)), epochs):
                     yield from self._take_answers()
                     if self._full:
                         yield from self._wait_for_room()
@@ -122,21 +122,21 @@ class JobSender:
         finally:
             self.chunks.drain()
 
-    def _put(self, entry: _Entry) -> bool:
+    def _put(self, entry: _Entry, epochs: Epochs) -> bool:
         """Put an entry into the chunk of its shard; return True if the chunk was full and is sent."""
-        number = self._first_shard(entry[1])
+        number = self._first_shard(entry[1], epochs)
         is_full = self._unsent[number].add(entry)
         if is_full:
             self._keep_order()
             self._send(number)
         return is_full
 
-    def _first_shard(self, new: NewJob) -> int:
-        """Return the oldest shard in which the id may live."""
-        queue = self._queue
-        if len(queue.epochs) == 1 or (new.fresh and not new.durable):
-            return queue.shard_of(new.id)
-        return queue.homes(new.id)[0]
+    def _first_shard(self, new: NewJob, epochs: Epochs) -> int:
+        """Return the oldest shard in which the id may live by these epochs."""
+        if not epochs:  # the queue is deleted: this shard refuses the job, and the queue is created again
+            return self._queue.shard_of(new.id)
+        epoch, shards = epochs[-1 if new.fresh and not new.durable else 0]
+        return number_of(epoch, crc32(new.id.encode()) % shards)
 
     def _keep_order(self) -> None:
         """Keep the order of chunks from here on. Most calls have few jobs and never need it."""
@@ -159,8 +159,9 @@ class JobSender:
             entries, self._full = self._full, []
             # When the wait is over, this attempt is the last: its refusals are final.
             self._room.rest(max(new.room_ms for _, new, _ in entries))
+            epochs = self._queue.epochs
             for entry in entries:
-                self._put(entry)
+                self._put(entry, epochs)
             self._send_all()
             if len(self._full) < len(entries):
                 self._room.progress()

@@ -69,12 +69,13 @@ class ShardRoom(NamedTuple):
 
 def read_room(queue: ShardSet) -> list[ShardRoom]:
     """Return the room of every shard of a queue, in one round trip (on a cluster: of each node)."""
+    numbers = queue.numbers
     with clear_errors(), queue.broker.client.pipeline(transaction=False) as pipe:
-        for names in (queue.shard(number).names for number in queue.numbers):
+        for names in (queue.shard(number).names for number in numbers):
             pipe.hlen(names["body"])
             pipe.hmget(names["meta"], "quota", "division", "rules")
         found = pipe.execute()
-    return [_room(*each) for each in zip(queue.numbers, found[::2], found[1::2], strict=True)]
+    return [_room(*each) for each in zip(numbers, found[::2], found[1::2], strict=True)]
 
 
 def _room(number: int, length: int, meta: tuple[bytes | None, bytes | None, bytes | None]) -> ShardRoom:
@@ -178,7 +179,7 @@ def is_divided(queue: ShardSet, shards: list[ShardRoom]) -> bool:
 
 
 def _exceed(shards: list[ShardRoom]) -> bool:
-    return sum(room.quota or 0 for room in shards) > shards[0].max_length
+    return bool(shards) and sum(room.quota or 0 for room in shards) > shards[0].max_length
 
 
 def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = None) -> bool:

@@ -1,0 +1,241 @@
+"""Threads of one process that share its queues: each test pre-empts one of them in turn at each of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import pytest
+
+from django_delayq.core import tally
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.flusher import CounterFlusher
+from django_delayq.core.job import NewJob
+from django_delayq.core.operations.morgue import Kick
+from django_delayq.core.operations.resharding import EpochChanges
+from django_delayq.core.queue import Queue
+from django_delayq.core.redis.connection import Connection
+from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.registry import QueueRegistry
+from django_delayq.core.replay import run_verb
+from django_delayq.core.sending import bulk_loads, quotas
+from django_delayq.core.sending.job_chunks import JobSender
+from django_delayq.core.shard_set import ShardSet
+from django_delayq.core.tally import Tally
+from django_delayq.core.task import Registry, Task, TaskOptions
+
+from ..support.forks import holds_in_a_child
+from ..support.preemption import preempted
+from .epochs_stage import other
+from .quotas_stage import put
+from .stage import Stage
+
+EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
+
+
+def stored_layout(broker: Broker) -> dict[str, Any]:
+    """Return the layout of the queue "q" in Redis; the queue of this process adopts nothing."""
+    layout = Broker(broker.connection, prefix=broker.prefix).read_layout("q")[1]
+    assert layout is not None
+    return layout
+
+
+# -- layouts ---------------------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[Broker], object]] = {
+    "pauses": lambda broker: broker.pause("q"),
+    "reshards": lambda broker: broker.reshard("q", 3),
+    "deletes": lambda broker: broker.delete_queue("q"),
+}
+READS: dict[str, tuple[Callable[..., Any], Callable[[Broker], object]]] = {
+    "one queue": (QueueRegistry.read_layout, lambda broker: broker.known_queue("q")),
+    "all queues": (QueueRegistry.queues, Broker.queues),
+    "the queues served": (QueueRegistry.served, lambda broker: broker.served(["q"])),
+    "each of all queues": (QueueRegistry._adopt, Broker.queues),
+    "a change": (
+        QueueRegistry.swap_layout,
+        lambda broker: broker.change_layout("q", lambda one: {**one, "limits": {}}),
+    ),
+}
+
+
+@EVERY_LINE
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_thread_that_was_overtaken_leaves_no_old_layout_behind(
+    broker: Broker, read: str, change: str, line: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would stay until the registry changes again: a worker would not look for jobs in the new shards."""
+    queue = broker.queue("q", shards=2)
+    function, act = READS[read]
+    with preempted(function, line, lambda: CHANGES[change](broker)), suppress(InvalidJob):
+        act(broker)
+    assert queue.layout == stored_layout(broker)
+    assert "lost epoch" not in caplog.text
+
+
+@EVERY_LINE
+def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(broker: Broker, line: int) -> None:
+    queue = broker.queue("q", shards=2)
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((queue.layout["epoch"], queue.epochs, queue.numbers, len(queue.present), queue.deleted))
+
+    look()
+    other(broker).reshard("q", 3)
+    with preempted(ShardSet.install, line, look):
+        broker.known_queue("q")
+    look()
+    assert set(seen) == {seen[0], seen[-1]}
+
+
+def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run again with each reply, the earlier ones included."""
+    queue, call = broker.queue("q"), broker.scripts.call_async
+
+    async def overtaken(*args: Any) -> Any:
+        if not queue.layout.get("paused"):
+            await asyncio.to_thread(broker.pause, "q")
+        return await call(*args)
+
+    monkeypatch.setattr(broker.scripts, "call_async", overtaken)
+    assert asyncio.run(run_verb(broker, lambda there: there.known_queue("q") and there.queue("q").cancel("a"))) == ""
+    assert queue.layout == stored_layout(broker)
+
+
+# -- shards of an id -------------------------------------------------------------------------------------------------
+
+
+@EVERY_LINE
+@pytest.mark.parametrize("function", [JobSender._first_shard, JobSender.send, Queue.visit, Queue.home])
+def test_an_id_keeps_its_shard_although_another_thread_opens_the_next_epoch(
+    broker: Broker, function: Callable[..., Any], line: int
+) -> None:
+    """The fixture of the broker checks that no id lives in two epochs."""
+    queue = broker.queue("q", shards=2)
+    assert queue.schedule_many([NewJob("a", "work"), NewJob("b", "work")]) == ["created"] * 2
+    with preempted(function, line, lambda: broker.reshard("q", 3)):
+        assert queue.schedule_many([NewJob("a", "work")]) == ["replaced"]
+        assert queue.schedule(NewJob("b", "work")) == "replaced"
+
+
+@EVERY_LINE
+def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(broker: Broker, line: int) -> None:
+    stage = Stage(broker, shards=2, clock=False)
+    stage.in_morgue("a")
+    with preempted(Kick._anywhere, line, lambda: broker.reshard("q", 3)):
+        assert stage.queue.kick("a") == "kicked"
+
+
+@EVERY_LINE
+def test_a_producer_that_looks_for_room_survives_that_another_thread_opens_the_next_epoch(
+    broker: Broker, line: int
+) -> None:
+    queue = broker.queue("q", shards=2)
+    broker.limit("q", max_length=4)
+    with preempted(quotas.read_room, line, lambda: broker.reshard("q", 3)):
+        assert [room.number for room in quotas.read_room(queue)] in ([0, 1], list(queue.numbers))
+    assert put(queue, "a")
+
+
+def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Broker) -> None:
+    queue = broker.queue("q")
+    rooms = [quotas.ShardRoom(0, 0, quota=9, division=1, max_length=3, is_closed=False)]
+    broker.delete_queue("q")
+    assert quotas.is_divided(queue, rooms)
+
+
+@EVERY_LINE
+def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(broker: Broker, line: int) -> None:
+    broker.queue("q", shards=2)
+    with preempted(EpochChanges.progress, line, lambda: broker.delete_queue("q")):
+        assert [(one.epoch, one.shards) for one in broker.epochs.progress("q")] in ([(0, 2)], [])
+
+
+@EVERY_LINE
+def test_a_bulk_load_is_never_opened_without_epochs(line: int) -> None:
+    """Its record would be stored, and nobody could resume the load."""
+    layouts = [((1, 3),), ((1, 3),)]
+    queue: Any = SimpleNamespace(epochs=((0, 2),), reload=lambda: setattr(queue, "epochs", layouts.pop()))
+    broker: Any = SimpleNamespace(queue=lambda name: queue)
+    with preempted(bulk_loads._epochs_now, line, lambda: setattr(queue, "epochs", ())):
+        assert bulk_loads._epochs_now(broker, "q") == ((1, 3),)
+
+
+# -- the connection --------------------------------------------------------------------------------------------------
+
+
+@EVERY_LINE
+@pytest.mark.parametrize("container", [WeakSet, WeakKeyDictionary])
+def test_a_connection_is_closed_although_another_thread_opens_one_for_a_blocking_call(
+    connection: Connection, container: Any, line: int
+) -> None:
+    opened = [connection.blocking() for _ in range(3)]
+    with preempted(container.__iter__, line, lambda: opened.append(connection.blocking())):
+        connection.close()
+
+
+@EVERY_LINE
+def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_that_ended(line: int) -> None:
+    clients, ended = LoopClients(SimpleNamespace()), asyncio.new_event_loop()  # type: ignore[arg-type]
+    ended.close()
+    clients._clients[ended] = SimpleNamespace(start_closing=None)  # type: ignore[assignment]
+    with preempted(LoopClients.close, line, lambda: clients._clients.pop(ended, None)):
+        clients.close()
+    assert not clients._clients
+
+
+# -- counters --------------------------------------------------------------------------------------------------------
+
+
+def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[Any] = []
+    mine = Tally(lambda counters, request: sent.append(counters))
+    waiting = CounterFlusher(mine)
+    monkeypatch.setattr(tally, "_PATIENCE", 0.01)
+    mine.count("redis_error", "transient")
+    with mine._sending:
+        assert waiting._timer is not None
+        waiting._timer.cancel()
+        waiting._timer = threading.current_thread()  # type: ignore[assignment]
+        waiting._flush()
+    assert isinstance(waiting._timer, threading.Timer), "the next flush is scheduled"
+    waiting.stop()
+    assert len(sent) == 1
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@EVERY_LINE
+def test_limits_of_tasks_that_two_threads_register_at_once_are_all_kept(line: int) -> None:
+    registry = Registry()
+    first, second = (Task(lambda: None, name=name, options=TaskOptions(concurrency=3)) for name in ("one", "two"))
+    with preempted(Registry._note_limited, line, lambda: registry.add(second)):
+        registry.add(first)
+    assert set(registry.limited) == set(registry.tasks)
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_reads_the_registry_although_a_thread_of_its_parent_held_the_lock_at_the_fork(broker: Broker) -> None:
+    queue = broker.queue("q")
+    other(broker).pause("q")
+
+    def read() -> bool:
+        broker.known_queue("q")
+        return bool(queue.layout["paused"])
+
+    assert holds_in_a_child(broker._lock, read)
+    assert "paused" not in queue.layout, "it is the parent's own"

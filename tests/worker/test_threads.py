@@ -1,0 +1,107 @@
+"""Threads of one worker that meet at the worst moment: each test pre-empts one of them in turn at each of its steps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.task import Registry
+from django_delayq.worker.early import ack_early
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.heartbeat import Heartbeat
+from django_delayq.worker.policy import policy_of
+from django_delayq.worker.shutdown import Signals
+from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.workload import Workload
+
+from ..support.preemption import preempted
+from .support import config, make_attempt
+from .test_heartbeat import beat, hold
+
+EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
+
+
+@EVERY_LINE
+def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker, line: int) -> None:
+    """Else its end would not be recorded, and the job be reported as crashed when the worker is gone."""
+    (attempt,) = hold(broker, 1)
+
+    def ack() -> None:
+        assert ack_early(attempt, policy_of(None, attempt.job))
+
+    with preempted(Heartbeat._touch, line, ack):
+        beat(broker, [attempt])
+    if attempt.settlement is None and not attempt.acked:
+        ack()  # the heartbeat has fewer lines
+    assert attempt.acked and not attempt.lost and not attempt.should_stop
+
+
+class Overrunning:
+    """Stuck attempt; when it is counted, the time limit of another one ends."""
+
+    ended = 0.0
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        self._workload.stuck.add(make_attempt())
+        return (self,)
+
+
+def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts_them() -> None:
+    """An error there would end its thread, and with it the process."""
+    nothing: Any = SimpleNamespace()
+    workload = Workload(config(), nothing, nothing, nothing, nothing, Registry(), 15.0, 250)
+    stuck: Any = Overrunning(workload)
+    workload.stuck.add(stuck)
+    assert workload.holds_only_stuck
+
+
+@EVERY_LINE
+@pytest.mark.parametrize("verb", ["finish", "stop", "drain"])
+def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(
+    verb: str, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error there would turn a clean end into that of a process with a dead thread."""
+    ending = Ending("w", config(), None, None, lambda: None)
+    ending.consumer = SimpleNamespace(stop=lambda **_: None, held=set())  # type: ignore[assignment]
+    function = Ending._poke if verb == "finish" else Ending.end_by_command
+
+    def leave() -> None:
+        ending.signals = None
+
+    ending.signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
+    with preempted(function, line, leave):
+        ending.finish() if verb == "finish" else ending.end_by_command(verb)
+    ending.finish()
+    ending.cancel_warning()
+
+
+@EVERY_LINE
+def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody(line: int) -> None:
+    supervisor = Supervisor([], config(), lambda: None, Registry())  # type: ignore[arg-type, return-value]
+
+    def leave() -> None:
+        supervisor._signals = None
+
+    supervisor._signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
+    with preempted(Supervisor._expect, line, leave):
+        supervisor._expect(0.0)
+
+
+def test_a_late_poke_writes_into_no_file_that_has_the_number_of_the_pipe_by_now(tmp_path: Path) -> None:
+    with Signals() as signals:
+        number = signals._write
+    with (tmp_path / "other").open("wb") as file:
+        assert fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, number) == number
+        signals.poke()
+        os.close(number)
+    assert (tmp_path / "other").read_bytes() == b""
