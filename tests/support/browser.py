@@ -293,13 +293,22 @@ class Browser:
 
     def until(self, condition: Callable[[], _T | None], timeout: float = 10.0, what: str = "the condition") -> _T:
         """Wait until ``condition`` is truthy, and return it. A disappearing element counts as not there yet."""
-        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+        from selenium.common.exceptions import (
+            NoSuchElementException,
+            StaleElementReferenceException,
+            WebDriverException,
+        )
 
         def look() -> _T | None:
             try:
                 return condition()
             except (NoSuchElementException, StaleElementReferenceException):
                 return None
+            except WebDriverException as error:
+                # The driver's words for an element that disappears while it is looked at.
+                if "does not belong to the document" in str(error):
+                    return None
+                raise
 
         try:
             found = processes.wait_until(look, timeout, what, pause=0.02)
