@@ -8,7 +8,7 @@
 # make chaos    workers under kills, Redis restarts and cut connections for a minute, and a check of what happened (ARGS="--seconds 300")
 # make docs     the documentation as a site, in build/site; a broken link is an error
 # make pictures  the pictures of the documents: pages of the example shop, in docs/pictures (ARGS="--only queue")
-# make bench    every figure of docs/figures.md, beside the peers in the same run (about 20 minutes)
+# make bench    every figure of docs/figures.md, beside the peers in the same run (about 40 minutes)
 # make clean     remove everything that the above made
 
 SHELL := /bin/bash

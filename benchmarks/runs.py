@@ -1,4 +1,4 @@
-"""Benchmark of a bulk load (``core/runs.py``) against ``redis-cli --pipe`` storing the same bytes under the same keys.
+"""Benchmark of a bulk load against ``redis-cli --pipe``, which stores the same bytes under the same keys.
 
 Both write into a server of their own that has held as many jobs before, because the first million of a server takes
 twice as long as the next one. Meanwhile another client stores one member every two milliseconds, and its latency is
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from zlib import crc32
 from benchmarks.processes import environment, program, project_python
 from benchmarks.programs.run_write import QUEUE, SHARDS, batches
 from benchmarks.report import Bar, Report, median, percentile
-from benchmarks.server import Server, running_server
+from benchmarks.server import Server, redis_cli, running_server
 from django_delayq.core.records.bulk_load_frames import key_of
 
 RATIO = 0.7
@@ -140,10 +139,7 @@ def _command(*words: bytes) -> bytes:
 def _pipe(server: Server, file: Path) -> float:
     """Return the CPU seconds of redis-cli."""
     with file.open("rb") as commands:
-        client = shutil.which("redis-cli")
-        if client is None:
-            raise RuntimeError("redis-cli is not on PATH: install it with the package of redis-server")
-        command = ["bash", "-c", 'TIMEFORMAT="%U %S"; time "$0" -s "$1" --pipe', client, server.socket]
+        command = ["bash", "-c", 'TIMEFORMAT="%U %S"; time "$0" -s "$1" --pipe', redis_cli(), server.socket]
         done = subprocess.run(command, stdin=commands, capture_output=True, text=True, check=True, timeout=600)
     if "errors: 0" not in done.stdout:
         raise RuntimeError(f"redis-cli --pipe failed: {done.stdout[-500:]}{done.stderr[-500:]}")

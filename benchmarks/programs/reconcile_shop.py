@@ -7,6 +7,7 @@ environment. Prints one JSON line.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 import time
@@ -22,6 +23,7 @@ from django_delayq.connections import broker
 from django_delayq.core.job import NewJob
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
+from django_delayq.pipeline.selection import EVERY_STATE
 from django_delayq.pipeline.session import SessionOptions, opened
 from django_delayq.pipeline.table import attach
 
@@ -59,14 +61,13 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 
 def comparison_of(spark: Any) -> Reconciliation:
-    url = settings.DELAYQ["REDIS"]
     jobs = BulkOptions(
         queue=QUEUE,
         task="shop.remind_customer",
         id="remind-{pk}",
         due="expires_at",
         args=("pk",),
-        redis=url,
+        redis=os.environ["SHOP_REDIS_URL"],
         prefix=settings.DELAYQ["PREFIX"],
     )
     return Reconciliation(
@@ -76,15 +77,15 @@ def comparison_of(spark: Any) -> Reconciliation:
 
 def read_queue(comparison: Reconciliation) -> None:
     """Read what the comparison reads of the queue, and discard it."""
-    frame = comparison._snapshot(("id", "state"), ("waiting", "reserved", "gated", "morgue"))
+    frame = comparison._snapshot(("id", "state"), EVERY_STATE)
     frame.write.format("noop").mode("overwrite").save()
 
 
 def read_table(comparison: Reconciliation) -> None:
     """Read what the comparison reads of the table, and discard it."""
-    options = comparison._options
-    before = comparison._cutoff().isoformat()
-    frame = comparison._read(options.model, options.columns, [*options.filters, {"created_at__lt": before}], None)
+    options, before = comparison._options, comparison._cutoff().isoformat()
+    filters = [*options.filters, {"created_at__lt": before}]
+    frame = comparison._read(options.model, options.jobs.columns, filters, None)
     frame.write.format("noop").mode("overwrite").save()
 
 

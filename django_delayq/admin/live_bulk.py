@@ -150,7 +150,7 @@ class LiveBulkPages(LiveListPages):
     def _change_selected(
         self, request: HttpRequest, action: PlaceAction, query: BrowseQuery, selected: list[tuple[str, str, bytes]]
     ) -> HttpResponse:
-        change, counts = action.verb().action(), Counter[str]()
+        change, counts = action.verb().action, Counter[str]()
         try:
             for name, ident, key in selected:
                 queue = connections.existing_queue(name)

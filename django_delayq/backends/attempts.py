@@ -16,7 +16,7 @@ from .. import connections
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.job import Job
 from ..core.redis.faults import Backoff, classify
-from ..core.results import READY, RUNNING, SUCCESSFUL, Record, Results
+from ..core.results import READY, RUNNING, SUCCESSFUL, ResultRecord, Results
 from ..signals import emit
 from ..worker.current import running
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
@@ -78,7 +78,7 @@ class Attempt:
         facts = self._head.facts
         self._backend, self._options = _backend_of(facts.backend if facts is not None else task.task.backend)
         self.result: AnyResult = result_of(
-            job.id if job is not None else "", self._head, Record(), status=RUNNING, backend=task.task.backend
+            job.id if job is not None else "", self._head, ResultRecord(), status=RUNNING, backend=task.task.backend
         )
 
     @property
@@ -115,7 +115,7 @@ class Attempt:
         """Store the start, and send the signal."""
         now = timezone.now()
         self._began = now.isoformat()
-        record = Record(first=self._began, last=self._began, workers=(job.worker,))
+        record = ResultRecord(first=self._began, last=self._began, workers=(job.worker,))
         if self.recorded:
             try:
                 stored = self._results().start(
@@ -137,7 +137,7 @@ class Attempt:
             return  # its outcome does not count any more: the job belongs to another worker
         now = timezone.now()
         line = error_line(error) if error is not None else b""
-        record: Record | None = None
+        record: ResultRecord | None = None
         if self.recorded:
             record = _retry_until(
                 lambda: self._store_end(job, state, now.isoformat(), line, retry_in),
@@ -156,7 +156,7 @@ class Attempt:
         if state != READY:
             self._send_finished(error)
 
-    def _store_end(self, job: Job, state: str, at: str, line: bytes, retry_in: float) -> Record | None:
+    def _store_end(self, job: Job, state: str, at: str, line: bytes, retry_in: float) -> ResultRecord | None:
         value = self._value if state == SUCCESSFUL else None
         for head in (b"" if self._stored else self._head.pack(), self._head.pack()):
             record = self._results().end(

@@ -19,7 +19,7 @@ from .. import connections
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
 from ..core.replay import run_verb
-from ..core.results import READY, Record, Results
+from ..core.results import READY, ResultRecord, Results
 from ..core.schedule_outcome import ScheduleOutcome
 from ..outbox import durability, producer
 from ..scheduling.aio import can_use_loop, schedule_on_loop
@@ -193,7 +193,7 @@ class DelayQBackend(BaseTaskBackend):
             "using_db": settings.using_db,
             **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
         }
-        return _Call(registered, head, job_options, result_of(ident, head, Record(), status=READY))
+        return _Call(registered, head, job_options, result_of(ident, head, ResultRecord(), status=READY))
 
     def _announce(self, call: _Call, handle: JobHandle) -> None:
         """Create the record of a stored job, and send the framework's signal."""

@@ -13,7 +13,7 @@ from .. import connections
 from ..core.operations.views import JobView
 from ..core.records.packed import unpack_job
 from ..core.replay import run_verb
-from ..core.results import FAILED, READY, RUNNING, Record, Results
+from ..core.results import FAILED, READY, RUNNING, ResultRecord, Results
 from ..outbox import durability, rows
 from ..settings.conf import conf
 from .compat import TaskError, TaskResultDoesNotExist
@@ -65,7 +65,7 @@ async def afind(ident: str) -> AnyResult:
     return _result(ident, record, view)
 
 
-def _read(broker: DjangoBroker, ident: str) -> tuple[Record | None, JobView | None]:
+def _read(broker: DjangoBroker, ident: str) -> tuple[ResultRecord | None, JobView | None]:
     results = Results(broker)
     record = results.read(ident)
     view = next(_views(broker, ident, record), None)
@@ -75,14 +75,14 @@ def _read(broker: DjangoBroker, ident: str) -> tuple[Record | None, JobView | No
     return record, view
 
 
-def _result(ident: str, record: Record | None, view: JobView | None) -> AnyResult:
+def _result(ident: str, record: ResultRecord | None, view: JobView | None) -> AnyResult:
     head = _head(record, view)
     if head is None:
         raise TaskResultDoesNotExist(ident)
     return _of_view(ident, head, record, view)
 
 
-def _views(broker: DjangoBroker, ident: str, record: Record | None) -> Iterator[JobView]:
+def _views(broker: DjangoBroker, ident: str, record: ResultRecord | None) -> Iterator[JobView]:
     if record is not None and record.head:
         names = [Head.unpack(record.head).queue]
     else:
@@ -94,7 +94,7 @@ def _views(broker: DjangoBroker, ident: str, record: Record | None) -> Iterator[
             yield view
 
 
-def _head(record: Record | None, view: JobView | None) -> Head | None:
+def _head(record: ResultRecord | None, view: JobView | None) -> Head | None:
     if record is not None and record.head:
         return Head.unpack(record.head)
     return Head.of_job(view.job) if view is not None else None
@@ -115,8 +115,8 @@ def _row(ident: str) -> OutboxJob | None:
     return None
 
 
-def _of_row(ident: str, row: OutboxJob, known: Record | None) -> AnyResult:
-    record = known or Record()
+def _of_row(ident: str, row: OutboxJob, known: ResultRecord | None) -> AnyResult:
+    record = known or ResultRecord()
     head = Head.unpack(record.head) if record.head else Head.of_new(unpack_job(bytes(row.record)), row.queue)
     if row.state in (row.State.UNSENT, row.State.SENT, row.State.MOVED):
         return result_of(ident, head, record, status=READY)
@@ -126,8 +126,8 @@ def _of_row(ident: str, row: OutboxJob, known: Record | None) -> AnyResult:
 # --- everything else
 
 
-def _of_view(ident: str, head: Head, known: Record | None, view: JobView | None) -> AnyResult:
-    record = known or Record()
+def _of_view(ident: str, head: Head, known: ResultRecord | None, view: JobView | None) -> AnyResult:
+    record = known or ResultRecord()
     result = partial(result_of, ident, head, record)
     if view is None:
         if record.final:
@@ -146,7 +146,7 @@ def _of_view(ident: str, head: Head, known: Record | None, view: JobView | None)
     return result(status=READY, errors=_lost_attempt_errors(record, view))
 
 
-def _lost_attempt_errors(record: Record, view: JobView) -> list[TaskError]:
+def _lost_attempt_errors(record: ResultRecord, view: JobView) -> list[TaskError]:
     """Return the error of an attempt that began and stored no end, if it was counted."""
     if record.state != RUNNING or view.job.failures <= record.failures:
         return []
@@ -154,7 +154,7 @@ def _lost_attempt_errors(record: Record, view: JobView) -> list[TaskError]:
     return [last] if last is not None else read_errors([LOST.crashed])
 
 
-def _ended(record: Record) -> datetime | None:
+def _ended(record: ResultRecord) -> datetime | None:
     return datetime.fromisoformat(record.end) if record.end else None
 
 

@@ -14,7 +14,7 @@ from zlib import crc32
 from ..core import errors as core_errors
 from ..core.codec import decode_args
 from ..core.job import Job, NewJob, Undecodable, new_id
-from ..core.results import LostErrors, Record
+from ..core.results import LostErrors, ResultRecord
 from ..core.task import registry
 from ..worker.record import printed_traceback
 from . import errors
@@ -207,7 +207,7 @@ def core_error(job: Job) -> TaskError | None:
 def result_of(
     ident: str,
     head: Head,
-    record: Record,
+    record: ResultRecord,
     *,
     status: str,
     errors: Sequence[TaskError] = (),

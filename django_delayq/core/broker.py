@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Unpack
 
-from . import depths, figures, rules, workers
+from . import depths, figures, rules
 from .errors import Misconfigured
 from .operations.inspector import Inspector
 from .operations.resharding import Epochs
@@ -18,21 +17,18 @@ from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version
-from .registry import QueueRegistry
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures
-from .wake import Waker, make_waker
-from .workers import AnnouncementReply
-
-log = logging.getLogger(__name__)
+from .wake import ChannelWaker, ListWaker, Waker
+from .workers import WorkerRegistry
 
 OLDEST_SERVER: Final = (6, 2)
 DEFAULT_LEASE_MS: Final = 15_000
 DEFAULT_EVENT_CAP: Final = 10_000
 
 
-class Broker(QueueRegistry):
+class Broker(WorkerRegistry):
     """Entry point to the core. Safe to share between threads; create one per process.
 
     Args:
@@ -67,8 +63,6 @@ class Broker(QueueRegistry):
         self.observe(observe)
         self.inspector = Inspector(self)
         self.epochs = Epochs(self)
-        #: change counter of the registry of queues, as of the last announcement
-        self.changes = ""
         #: counters of finished attempts in this process that are not in Redis yet
         self.tally = Tally(self.note_figures)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
@@ -139,7 +133,6 @@ class Broker(QueueRegistry):
         """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
 
         Args:
-            name: the queue.
             direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
             seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
 
@@ -167,79 +160,13 @@ class Broker(QueueRegistry):
         """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
-            name: the queue.
             limits: members of :class:`~.rules.QueueLimits`.
 
         Raises:
-            InvalidJob: there is no such queue, or a limit is negative.
+            InvalidJob: there is no such queue or limit, or a limit is negative.
         """
         if rules.limit(self, name, **limits) and limits.get("max_length"):
             quotas.divide(self.queue(name))
-
-    # -- workers -----------------------------------------------------------------------------------------------------
-
-    def announce(
-        self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
-    ) -> AnnouncementReply:
-        """Store a worker's heartbeat and state; return Redis's time and the pending commands for the worker.
-
-        ``changes`` has another value afterwards if a queue was created, changed or deleted, or if Redis lost all of
-        them.
-
-        Args:
-            done: ids of the commands that the worker has executed; None = the worker is new, so pending commands were
-                meant for an earlier worker of its name and are dropped.
-            tasks: names of the tasks that it can run; None = as announced before.
-        """
-        reply, self.changes = workers.announce(self, name, info, done, tasks)
-        return reply
-
-    def forget(self, name: str) -> None:
-        """Remove a worker and its pending commands from the registry."""
-        workers.forget(self, name)
-
-    def workers(self) -> list[dict[str, Any]]:
-        """Return the last announced state of each worker, with ``name`` and ``seen_ms`` (Redis time).
-
-        ``jobs`` lists what its threads ran then: at most 64 of ``slot``, ``queue``, ``id``, ``task``, ``started_ms``
-        (Unix ms) and ``ids`` (number of jobs that this attempt handles together).
-        """
-        return workers.read(self)
-
-    def knows_task(self, queue: str, task: str, now_ms: float) -> bool:
-        """Return True if a live worker that reserves from a queue has announced that it can run a task.
-
-        Args:
-            now_ms: the time on Redis's clock.
-        """
-        return workers.knows_task(self, queue, task, now_ms)
-
-    def tell_worker(self, name: str, word: str, queue: str = "") -> bool:
-        """Send a command to a worker, which receives it with its next announcement.
-
-        Args:
-            name: as returned by :meth:`workers`.
-            word: stop (like SIGTERM to its program: all its processes end, with their grace period), drain (like
-                SIGUSR1 to it: they finish the jobs that they hold), dump (the worker logs the stacks of its threads
-                and keeps them for :meth:`dump_of`), watch or ignore (all processes of its program reserve from
-                ``queue`` too, or no longer, until the program ends).
-            queue: name of the queue, for watch and ignore.
-
-        Returns:
-            False if no such worker is registered.
-
-        Raises:
-            InvalidJob: an unknown command, no such queue, or one that workers do not reserve from.
-        """
-        return workers.send_command(self, name, word, queue)
-
-    def keep_dump(self, name: str, text: str, now_ms: float) -> None:
-        """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""
-        workers.keep_dump(self, name, text, now_ms)
-
-    def dump_of(self, name: str) -> tuple[float, str] | None:
-        """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
-        return workers.dump_of(self, name)
 
     # -- counters of finished attempts -------------------------------------------------------------------------------
 
@@ -263,7 +190,8 @@ class Broker(QueueRegistry):
 
     def waker(self, queues: Sequence[str]) -> Waker:
         """Return a blocking wait for wake-ups of these queues, on a connection of its own. Only consumers need one."""
-        return make_waker(self.connection, self.prefix, queues)
+        kind: type[Waker] = ChannelWaker if self.connection.cluster else ListWaker
+        return kind(self.connection, self.prefix, queues)
 
     def now_ms(self) -> float:
         """Return Redis's time, Unix ms."""

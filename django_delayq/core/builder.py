@@ -73,7 +73,6 @@ class JobBuilder:
     """Builder of the jobs of one plain task; :func:`builder_of` chooses the class.
 
     Args:
-        task: the task.
         rules: rules of the deployment.
         context: values for the context of every job.
         next_block: returns 16 random bytes, for keys and generated ids; see :func:`.job.random_blocks` for many jobs.

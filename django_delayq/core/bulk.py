@@ -57,11 +57,9 @@ def kick_many(
     """Move jobs from the morgue back into the queue; see :meth:`Queue.kick`.
 
     Args:
-        queue: the queue.
         selected: ids, or (id, key) pairs.
         delay_ms: delay from now.
         replace: replace live plain jobs of the same ids.
-        progress: see the module.
 
     Returns:
         Numbers of jobs: kicked, live (they stay because of a live job of the same id) and gone.
@@ -88,11 +86,9 @@ def kick_all(
     """Move all jobs of the morgue back into the queue, the earliest burials first.
 
     Args:
-        queue: the queue.
         delay_ms: delay from now.
         per_second: how many of them fall due in a second; None = all at once.
         replace: replace live plain jobs of the same ids.
-        progress: see the module.
 
     Returns:
         See :func:`kick_many`.
@@ -109,9 +105,7 @@ def discard_many(queue: Queue, selected: Iterable[Selected], *, progress: Progre
     """Delete jobs from the morgue; see :meth:`Queue.discard`.
 
     Args:
-        queue: the queue.
         selected: ids, or (id, key) pairs.
-        progress: see the module.
 
     Returns:
         Numbers of jobs: discarded and gone.
@@ -126,9 +120,7 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
     """Delete all jobs from the morgue.
 
     Args:
-        queue: the queue.
         before_ms: only those that were buried before this moment, Unix ms.
-        progress: see the module.
 
     Returns:
         Number of jobs discarded.

@@ -37,7 +37,7 @@ from . import codecs
 from .codec_types import BUILT_IN, MARK, ValueType, forget, register, types_by_kind
 from .decoding import decode, decode_args
 from .errors import InvalidJob
-from .refusals import SCALARS, Refused, reason_against, short_key
+from .refusals import SCALARS, Unstorable, reason_against, short_key
 
 __all__ = [
     "MAX_BYTES",
@@ -91,7 +91,7 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
     if encoded is None:
         try:
             encoded = _written(_stored(value, 1))
-        except Refused as refused:
+        except Unstorable as refused:
             raise refused.at(what) from None
     return encoded if len(encoded) <= limit else _too_large(encoded, limit, f"{what} takes")
 
@@ -147,7 +147,7 @@ def _stored_args(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def _stored_argument(place: int | str, value: Any) -> Any:
     try:
         return _stored(value, 1)
-    except Refused as refused:
+    except Unstorable as refused:
         raise refused.at(f"argument {short_key(place)}") from None
 
 
@@ -156,7 +156,7 @@ def _name(name: Any) -> str:
         raise InvalidJob(f"the argument name {short_key(name)} is not a text")
     try:
         return _text(name)
-    except Refused as refused:
+    except Unstorable as refused:
         raise refused.at(f"argument {short_key(name)}") from None
 
 
@@ -183,10 +183,10 @@ def _stored(value: Any, depth: int) -> Any:
         return _number(value)
     if kind is float or isinstance(value, float):
         if not math.isfinite(value):
-            raise Refused(f"{float.__repr__(value)} has no form in JSON; pass None or a text")
+            raise Unstorable(f"{float.__repr__(value)} has no form in JSON; pass None or a text")
         return float.__float__(value)
     if depth > MAX_DEPTH:
-        raise Refused(f"nested more than {MAX_DEPTH} levels deep")
+        raise Unstorable(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         return _tagged(_stored_dict(value, depth))
     if isinstance(value, (list, tuple)):
@@ -196,7 +196,7 @@ def _stored(value: Any, depth: int) -> Any:
             for place, item in enumerate(value):  # noqa: B007 (read by the except clause)
                 items.append(_stored(item, depth + 1))
             return items
-        except Refused as refused:
+        except Unstorable as refused:
             refused.path.append(place)
             raise
     return _tag_of(value)
@@ -205,13 +205,13 @@ def _stored(value: Any, depth: int) -> Any:
 def _own_form(own: ValueType, value: Any, depth: int) -> dict[str, Any]:
     """Return a value of a project's own type behind its tag."""
     if depth > MAX_DEPTH:
-        raise Refused(f"nested more than {MAX_DEPTH} levels deep")
+        raise Unstorable(f"nested more than {MAX_DEPTH} levels deep")
     try:
         dumped = own.dump(value)
     except Exception as error:
-        raise Refused(f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
+        raise Unstorable(f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
     if type(dumped) is own.kind:
-        raise Refused(f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
+        raise Unstorable(f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
     return {MARK + own.tag: _stored(dumped, depth + 1)}
 
 
@@ -221,9 +221,9 @@ def _stored_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     try:
         for key, item in value.items():
             if not isinstance(key, str):
-                raise Refused("its key is not a text, and JSON has no others; use str(key)")
+                raise Unstorable("its key is not a text, and JSON has no others; use str(key)")
             stored[_text(key)] = _stored(item, depth + 1)
-    except Refused as refused:
+    except Unstorable as refused:
         refused.path.append(key)
         raise
     return stored
@@ -244,14 +244,14 @@ def _text(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Refused("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
+            raise Unstorable("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
     return value
 
 
 def _number(value: int) -> int:
     value = int.__int__(value)
     if value.bit_length() > _MAX_INT_BITS:
-        raise Refused(f"an int of {value.bit_length()} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
+        raise Unstorable(f"an int of {value.bit_length()} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
     return value
 
 
@@ -267,10 +267,10 @@ def _tag_of(value: Any) -> dict[str, Any]:
         return {"$td": value // _MICROSECOND}
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise Refused(f"Decimal {value} has no stored form; pass None or a text")
+            raise Unstorable(f"Decimal {value} has no stored form; pass None or a text")
         return {"$dec": Decimal.__str__(value)}
     if isinstance(value, UUID):
         return {"$uuid": UUID.__str__(value)}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"$b": b64encode(bytes(value)).decode("ascii")}
-    raise Refused(reason_against(value))
+    raise Unstorable(reason_against(value))

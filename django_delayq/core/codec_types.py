@@ -16,32 +16,14 @@ from uuid import UUID
 
 from .errors import Misconfigured
 from .inputs import short
+from .refusals import SCALARS
 
 #: prefix of all tags of a project, so that no tag of a later release collides with one
 MARK: Final = "$."
 _TAG: Final = re.compile(r"[a-z0-9_-]{1,40}")
 #: types that have a built-in stored form
 BUILT_IN: Final = frozenset(
-    (
-        object,
-        str,
-        int,
-        float,
-        bool,
-        type(None),
-        list,
-        tuple,
-        dict,
-        datetime,
-        date,
-        time,
-        timedelta,
-        Decimal,
-        UUID,
-        bytes,
-        bytearray,
-        memoryview,
-    )
+    (object, *SCALARS, list, tuple, dict, datetime, date, time, timedelta, Decimal, UUID, bytes, bytearray, memoryview)
 )
 #: tag as stored -> type
 types_by_tag: Final[dict[str, ValueType]] = {}

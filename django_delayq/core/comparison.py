@@ -27,7 +27,7 @@ _ZONES: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class RowCounts:
     """Result of a comparison, before anything is scheduled."""
 
     #: number of rows that need a job and are old enough

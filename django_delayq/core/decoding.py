@@ -20,7 +20,6 @@ def decode_args(data: bytes, load: Callable[[bytes], Any] | None = None) -> tupl
     """Return ``(args, kwargs)`` decoded from the bytes of :func:`.codec.encode_args`.
 
     Args:
-        data: the bytes.
         load: decodes them; None = :func:`decode`.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from .errors import InvalidJob
 from .records.events import BEGINNING, COLUMNS, WIDTH, Entry, parts, words_of
 from .redis.scripts import clear_errors
-from .streams import Place, Stream, chunks, distance, entries, streams
+from .streams import Place, Stream, distance, entries, query, streams
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -239,11 +239,10 @@ def forget(broker: Broker, consumer: str) -> bool:
     check_consumer(consumer)
     with clear_errors():
         removed = broker.client.hdel(cursors_key(broker), consumer)
-    for chunk in chunks([(queue.name, number) for queue in broker.queues() for number in queue.numbers]):
-        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
-            for queue, number in chunk:
-                pipe.hdel(broker.shard(queue, number).names["meta"], f"cursor:{consumer}")
-            removed += sum(pipe.execute())
+    places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
+    cursor = f"cursor:{consumer}"
+    for _, (count,) in query(broker, places, lambda pipe, _, names: pipe.hdel(names["meta"], cursor)):
+        removed += count
     return bool(removed)
 
 
@@ -257,23 +256,17 @@ def lag(broker: Broker, consumer: str) -> list[Lag]:
         if followed is None or followed.follows(queue.name)
         for number in queue.numbers
     ]
-    at: dict[Place, str] = {}
-    for chunk in chunks(places):
-        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
-            for queue, number in chunk:
-                pipe.hget(broker.shard(queue, number).names["meta"], f"cursor:{consumer}")
-            at.update(
-                (place, cursor.decode() if cursor else BEGINNING)
-                for place, cursor in zip(chunk, pipe.execute(), strict=True)
-            )
-    return [_lag(place, at[place], stream) for place, stream in streams(broker, places).items() if _has_events(stream)]
+    cursor = f"cursor:{consumer}"
+    stored = dict(query(broker, places, lambda pipe, _, names: pipe.hget(names["meta"], cursor)))
+    return [
+        _lag(place, stored[place][0], stream)
+        for place, stream in streams(broker, places).items()
+        if stream.last != BEGINNING and not stream.ended
+    ]
 
 
-def _has_events(stream: Stream) -> bool:
-    return stream.last != BEGINNING and not stream.ended
-
-
-def _lag(place: Place, cursor: str, stream: Stream) -> Lag:
+def _lag(place: Place, stored: bytes | None, stream: Stream) -> Lag:
+    cursor = stored.decode() if stored else BEGINNING
     (since, _), (newest, _) = parts(cursor), parts(stream.last)
     done = parts(cursor) >= parts(stream.last)
     left = 0 if done else min(distance(cursor, stream.last), stream.size)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -38,16 +37,16 @@ class Verb:
     """Verb on the jobs of a place that match."""
 
     place: str
-    action: Callable[[], Action]
+    action: Action
     #: True = only of jobs that are not due yet
     only_delayed: bool = False
 
 
-CANCEL: Final = Verb("waiting", actions.cancel_waiting)
-RUN_NOW: Final = Verb("waiting", actions.run_waiting_now, only_delayed=True)
-KILL_FAILED: Final = Verb("failed", lambda: actions.end_failed_before("killed", math.inf))
-DELETE_FAILED: Final = Verb("failed", lambda: actions.end_failed_before("deleted", math.inf))
-DISCARD: Final = Verb("morgue", Discard)
+CANCEL: Final = Verb("waiting", actions.cancel_waiting())
+RUN_NOW: Final = Verb("waiting", actions.run_waiting_now(), only_delayed=True)
+KILL_FAILED: Final = Verb("failed", actions.end_failed_before("killed", math.inf))
+DELETE_FAILED: Final = Verb("failed", actions.end_failed_before("deleted", math.inf))
+DISCARD: Final = Verb("morgue", Discard())
 
 
 def kick(*, delay_ms: int = 0, per_second: float | None = None, replace: bool = False, now_ms: float = 0) -> Verb:
@@ -58,10 +57,9 @@ def kick(*, delay_ms: int = 0, per_second: float | None = None, replace: bool = 
         now_ms: time from which a rate counts.
 
     Raises:
-        InvalidJob: a negative delay, or a pace that is not above 0.
+        InvalidJob: a rate that is not above 0.
     """
-    action = Kick(Pace.of(delay_ms, per_second, int(now_ms)), replace=replace)
-    return Verb("morgue", lambda: action)
+    return Verb("morgue", Kick(Pace.of(delay_ms, per_second, int(now_ms)), replace=replace))
 
 
 @dataclass(slots=True)
@@ -90,7 +88,6 @@ def change_matching(
     """Apply a verb to all jobs of its place that meet the conditions.
 
     Args:
-        queue: the queue.
         verb: one of this module.
         where: the conditions, at least one.
         accepts: see :meth:`Inspector.page`.
@@ -104,7 +101,7 @@ def change_matching(
     if where.is_empty:
         raise InvalidJob("change which jobs? The filter has no condition; use the verbs for all jobs of a queue")
     give_up = time.monotonic() + seconds
-    inspector, changed, action = queue.broker.inspector, Changed(cursor=cursor), verb.action()
+    inspector, changed = queue.broker.inspector, Changed(cursor=cursor)
     by = where.best_order(verb.place, tuple(INDEXES[verb.place]))
     shards = shard_snapshots(queue).values()
     changed.total = sum(getattr(shard, verb.place) for shard in shards)
@@ -124,7 +121,7 @@ def change_matching(
             accepts=accepts,
             seconds=min(_PAGE_SECONDS, max(0.0, give_up - time.monotonic())),
         )
-        changed.counts.update(_act(queue, action, page.jobs))
+        changed.counts.update(_act(queue, verb.action, page.jobs))
         changed.examined += page.examined
         changed.total = max(changed.total, changed.examined)
         changed.cursor = page.cursor

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from .redis.faults import Backoff, Fault, classify
 from .tally import PACE, Tally
@@ -80,7 +79,7 @@ class CounterFlusher:
         timer.name, timer.daemon = "delayq-figures", True
         try:
             timer.start()
-        except RuntimeError:  # the interpreter is shutting down: last_words() flushes
+        except RuntimeError:  # the interpreter is shutting down: _flush_all() flushes
             self._armed = False
 
     def _flush(self) -> None:
@@ -107,7 +106,7 @@ class CounterFlusher:
             logger.info("the last counters of pulled jobs could not be sent: %s", error)
 
 
-_flushers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
+_flushers: dict[Tally, CounterFlusher] = {}
 _lock = threading.Lock()
 
 

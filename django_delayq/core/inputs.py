@@ -21,8 +21,6 @@ _NOT_PLAIN: Final = re.compile(f"{CONTROL}|[\ud800-\udfff]")
 _MOST_HOLDER_BYTES: Final = 255
 _SCORE_CHARS: Final = 255
 _EXACT: Final = 1 << 53
-
-
 #: what other systems call options, and what they are called here
 _FOREIGN: Final = {
     **dict.fromkeys(("eta", "run_at"), "at="),
@@ -105,9 +103,7 @@ def check_task_name(value: object) -> str:
     Raises:
         InvalidJob: it is not; the message states the rule.
     """
-    if not isinstance(value, str):
-        raise InvalidJob(f"a task name must be a str, not {type(value).__name__}: {short(value)}")
-    return _check_text(value, "task name", MAX_TASK_BYTES)
+    return _check_text(value, "a task name", MAX_TASK_BYTES)
 
 
 def check_holder(value: object) -> str:
@@ -116,12 +112,12 @@ def check_holder(value: object) -> str:
     Raises:
         InvalidJob: it is not; the message states the rule.
     """
-    if not isinstance(value, str):
-        raise InvalidJob(f"the name of a holder must be a str, not {type(value).__name__}: {short(value)}")
     return _check_text(value, "the name of a holder", _MOST_HOLDER_BYTES)
 
 
-def _check_text(value: str, what: str, limit: int) -> str:
+def _check_text(value: object, what: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidJob(f"{what} must be a str, not {type(value).__name__}: {short(value)}")
     try:
         # A character takes at least one byte, so a huge text is refused without encoding it.
         size = len(value) if len(value) > limit else len(value.encode())

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .inputs import check_choice, check_int, check_number, option_hint, short
+from .inputs import check_choice, check_flag, check_int, check_number, option_hint, short
 from .job import PRIORITIES, NewJob
 from .options import CONFLICTS, DUE_POLICIES, backoff_of, seconds_of
 from .task import Task
@@ -44,7 +44,6 @@ MAX_OPTIONS_BYTES: Final = 65_535
 
 #: longest wait for room in a full queue, s
 LONGEST_WAIT: Final = 3600.0
-_EXTRA: Final = ("max_attempts", "retry_in", "timeout", "ttr", "expires", "context")
 
 
 def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
@@ -91,7 +90,6 @@ class JobOptions:
     They are canonical JSON, whose last member is ``ttr_ms``: there ``lua/lib/reserve.lua`` finds it.
 
     Args:
-        task: the task.
         rules: rules of the deployment.
         context: values for the context of every job.
     """
@@ -127,17 +125,13 @@ class JobOptions:
                 raise InvalidJob('due_policy="inherit" is for merged tasks; use keep, replace, earliest or latest')
         if priority is not None:
             new.priority = check_int("priority", priority, 0, PRIORITIES - 1)
-        reset = get("reset_retries", True)
-        if not isinstance(reset, bool):
-            raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
-        new.reset_retries = reset
+        new.reset_retries = check_flag("reset_retries", get("reset_retries", True))
         wait = get("wait_for_room")
         if wait is not None:
-            seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
-            new.room_ms = round(check_number("wait_for_room", seconds, 0, LONGEST_WAIT) * 1000)
+            new.room_ms = round(check_number("wait_for_room", _plain_seconds(wait), 0, LONGEST_WAIT) * 1000)
         if get("wait_for_confirmation") is not None:
             new.confirmed = self._rules.confirmed(options["wait_for_confirmation"])
-        if any(get(name) is not None for name in _EXTRA):
+        if any(get(name) is not None for name in ("expires", *_READERS)):
             new.options = self._overrides(new, options)
 
     def of_tick(self, tick_ms: int) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from .job import MAX_ID_BYTES
 from .operations.views import unpack_views
 from .records.schedule_frames import pack_id
 from .redis.gather import Call, gather
@@ -13,9 +14,6 @@ from .redis.gather import Call, gather
 if TYPE_CHECKING:
     from .broker import Broker
     from .queue import Queue
-
-#: maximum length of a job id, bytes
-LONGEST_ID: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | No
     targets: list[tuple[int, int]] = []
     calls: list[Call] = []
     for place, (queue, ident) in enumerate(jobs):
-        if not 0 < len(ident.encode()) <= LONGEST_ID:
+        if not 0 < len(ident.encode()) <= MAX_ID_BYTES:
             continue  # no job has such an id, and the script cannot take it
         for number in queue.homes(ident):
             targets.append((place, number))

@@ -36,7 +36,7 @@ _ENDS: Final = ("", "done", "buried", "live")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CompletionMark:
     """Completion mark of a durable generation: done for good, buried, or live again.
 
     ``stamp`` is Redis's time in µs, and different for each mark of a key.
@@ -52,11 +52,11 @@ def is_mark(key: bytes, value: bytes) -> bool:
     return len(key + value) == _MARK.size and is_durable(key) and 0 < value[0] < len(_ENDS)
 
 
-def pack_marks(marks: Iterable[Mark]) -> bytes:
+def pack_marks(marks: Iterable[CompletionMark]) -> bytes:
     """Return marks in the form that ``marks.lua`` takes."""
     return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
 
 
-def unpack_marks(frame: bytes) -> list[Mark]:
+def unpack_marks(frame: bytes) -> list[CompletionMark]:
     """Return the marks in a reply of ``marks.lua``."""
-    return [Mark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]
+    return [CompletionMark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]

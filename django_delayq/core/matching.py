@@ -99,7 +99,6 @@ def reserve_match(
     each of them the most urgent class first, by due time.
 
     Args:
-        queue: the queue.
         where: a filter from :func:`check_match`.
         holder: the holder, and whether jobs that are not due count.
         after: position behind which to begin; None = at the beginning.

@@ -174,13 +174,7 @@ class TaskOptions:
             if self.max_payloads is None:
                 self._set("max_payloads", DEFAULT_MAX_PAYLOADS if self.payloads == "all" else 1)
             return
-        for name, neutral in (
-            ("batch_size", 1),
-            ("payloads", "all"),
-            ("max_payloads", None),
-            ("score_policy", "min"),
-            ("score", None),
-        ):
+        for name, neutral in _NEUTRAL.items():
             if getattr(self, name) != neutral:
                 raise InvalidJob(f"{name} is for merged tasks only; add merge=True or leave it out")
         if self.on_conflict == "merge":
@@ -265,7 +259,7 @@ OPTION_NAMES: Final = tuple(field.name for field in fields(TaskOptions))
 
 def _fitting(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that apply to a task with these options."""
-    without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _NEUTRAL.keys())
+    without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _NEUTRAL)
     if options.get("cron") is None:
         without.add("timezone")
         if options.get("every") is None:

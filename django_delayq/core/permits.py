@@ -51,7 +51,6 @@ def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], 
     """Set the permits of holders.
 
     Args:
-        broker: the deployment.
         limit: name of the limit.
         total: number of permits that exist.
         holdings: holders with their permits.

@@ -138,8 +138,7 @@ class Queue(Sender):
             return False
         return self.kick(ident) == "kicked"
 
-    # -- verbs of callers and operators
-    # ----------------------------------------------------------------------------------
+    # -- verbs of callers and operators ------------------------------------------------------------------------------
 
     def cancel(
         self,
@@ -226,7 +225,7 @@ class Queue(Sender):
         Returns:
             kicked, live (a live job prevents it) or "" (no such record).
         """
-        kick = Kick(Pace(delay_ms, relative=True, step=0), replace=replace)
+        kick = Kick(Pace.of(delay_ms), replace=replace)
         outcome = kick.anywhere(self, ident, Generation((key,)) if key else None, request=request)
         return "" if outcome == "gone" else outcome
 

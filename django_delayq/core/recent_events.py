@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from .events import Event, events_of
-from .records.events import parts, unpack_entry
-from .records.keys import number_of
-from .redis.scripts import clear_errors
-from .streams import Place, chunks
+from .records.events import parts
+from .streams import Place, entry_of, query
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .queue import Queue
 
 #: stream entries that one reading takes at most, and the fewest of each shard
 MOST_ENTRIES: Final = 2_000
@@ -48,28 +44,13 @@ def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Ev
         queues = [] if queue is None else [queue]
     else:
         queues = broker.queues()
-    places = [(queue.name, number) for queue in queues for number in _shards_of(queue, conditions.id)]
+    ident = conditions.id
+    places = [(queue.name, number) for queue in queues for number in (queue.homes(ident) if ident else queue.numbers)]
     events = [event for event in _read(broker, places) if conditions.matches(event)]
     return sorted(events, key=lambda event: parts(event.position), reverse=True)[:limit]
 
 
-def _shards_of(queue: Queue, ident: str) -> Sequence[int]:
-    """Return the numbers of the shards that may have events of an id; of all shards without one."""
-    if not ident:
-        return queue.numbers
-    return [number_of(epoch, crc32(ident.encode()) % shards) for epoch, shards in queue.epochs]
-
-
 def _read(broker: Broker, places: Sequence[Place]) -> list[Event]:
     count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
-    events: list[Event] = []
-    for chunk in chunks(places):
-        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
-            for queue, number in chunk:
-                pipe.xrevrange(broker.shard(queue, number).names["event"], count=count)
-            replies = pipe.execute()
-        for (queue, number), reply in zip(chunk, replies, strict=True):
-            for ident, fields in reply:
-                entry = unpack_entry((ident, [word for pair in fields.items() for word in pair]))
-                events += events_of(queue, number, entry)
-    return events
+    newest_first = query(broker, places, lambda pipe, _, names: pipe.xrevrange(names["event"], count=count))
+    return [event for place, (reply,) in newest_first for one in reply for event in events_of(*place, entry_of(*one))]

@@ -10,7 +10,7 @@ from .errors import InvalidJob
 SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
-class Refused(Exception):
+class Unstorable(Exception):
     """Error for a value without a stored form; it collects the path to the value while the recursion unwinds."""
 
     def __init__(self, reason: str) -> None:

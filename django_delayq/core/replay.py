@@ -70,33 +70,21 @@ class _ThreadNeeded(BaseException):
 
 
 class _Blocking:
-    """Part of a broker that blocks, except for what is replayed: the attributes of a subclass."""
+    """Part of a broker that blocks, except for what is replayed: the attributes that are set."""
 
-    __slots__ = ()
+    __slots__ = ("call", "client", "cluster", "confirmation", "hget", "hgetall")
+    call: Any
+    client: Any
+    cluster: Any
+    confirmation: Any
+    hget: Any
+    hgetall: Any
 
     def __getattr__(self, name: str) -> Any:
         raise _ThreadNeeded
 
 
 _BLOCKING: Final = _Blocking()
-
-
-class _Scripts(_Blocking):
-    __slots__ = ("call",)
-    call: Any
-
-
-class _Client(_Blocking):
-    __slots__ = ("hget", "hgetall")
-    hget: Any
-    hgetall: Any
-
-
-class _Connection(_Blocking):
-    __slots__ = ("client", "cluster", "confirmation")
-    client: Any
-    cluster: Any
-    confirmation: Any
 
 
 class _ReplayedQueues(dict[str, "Queue"]):
@@ -129,11 +117,7 @@ class _ReplayedQueues(dict[str, "Queue"]):
 
 
 class _Replay(Generic[B]):
-    """Runs of one verb on copies of a broker that call no server.
-
-    Args:
-        broker: the broker.
-    """
+    """Runs of one verb on copies of a broker that call no server."""
 
     __slots__ = ("_before", "_broker", "_read", "replies")
 
@@ -152,7 +136,7 @@ class _Replay(Generic[B]):
         """
         self._read = 0
         view = _twin(self._broker)
-        scripts, connection, client = _Scripts(), _Connection(), _Client()
+        scripts, connection, client = _Blocking(), _Blocking(), _Blocking()
         scripts.call, client.hget, client.hgetall = self._call, self._read_field, self._read_hash
         own = self._broker.connection
         connection.client, connection.cluster, connection.confirmation = client, own.cluster, own.confirmation

@@ -25,7 +25,7 @@ SUCCESSFUL: Final = "SUCCESSFUL"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ResultRecord:
     """Result record as it was read.
 
     Attributes:
@@ -74,7 +74,7 @@ class Results:
         """Return the Redis key under which the result of a job id is stored."""
         return f"{self._broker.prefix}:result:{ident}".encode()
 
-    def read(self, ident: str) -> Record | None:
+    def read(self, ident: str) -> ResultRecord | None:
         """Return the result of a job id; None if there is none."""
         with clear_errors():
             stored = self._broker.client.hgetall(self.key(ident))
@@ -86,7 +86,7 @@ class Results:
 
     def start(
         self, ident: str, job: Job, worker: str, ttl_ms: int, *, head: bytes, at: str, lost: LostErrors
-    ) -> Record | None:
+    ) -> ResultRecord | None:
         """Record the start of an attempt.
 
         Args:
@@ -111,7 +111,7 @@ class Results:
         at: str,
         value: bytes | None = None,
         error: bytes = b"",
-    ) -> Record | None:
+    ) -> ResultRecord | None:
         """Record the end of an attempt. It may be repeated, and needs no recorded start.
 
         Args:
@@ -146,7 +146,7 @@ class Results:
         worker: str = "",
         error: bytes = b"",
         lost: LostErrors | None = None,
-    ) -> Record | None:
+    ) -> ResultRecord | None:
         lost = lost or LostErrors()
         values = [value for pair in fields.items() for value in pair]
         counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
@@ -155,11 +155,11 @@ class Results:
         return None if reply == b"0" else _record(dict(zip(reply[::2], reply[1::2], strict=True)))
 
 
-def _record(stored: Mapping[bytes, Any]) -> Record:
+def _record(stored: Mapping[bytes, Any]) -> ResultRecord:
     def text(name: bytes) -> str:
         return str(stored.get(name, b"").decode(errors="replace"))
 
-    return Record(
+    return ResultRecord(
         head=stored.get(b"head", b""),
         state=text(b"state"),
         token=int(stored.get(b"token", 0)),

@@ -5,7 +5,6 @@ Any callable of that form is a policy. The presets here can be printed and compa
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import random
@@ -15,6 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from .errors import Misconfigured
+from .inputs import suggest
 
 Policy = Callable[[int], float]
 
@@ -49,7 +49,10 @@ class _Exponential:
     full_jitter: bool
 
     def __call__(self, n: int) -> float:
-        most = _power(self.base, self.factor, n, math.inf)
+        try:
+            most = self.base * self.factor**n
+        except OverflowError:
+            most = math.inf
         # At least the longest pause before it, so that pauses never shrink; half of it where they grow faster.
         least = 0.0 if self.full_jitter else most / (self.factor if 1 < self.factor < 2 else 2)
         return random.uniform(min(self.cap, least), min(self.cap, most))
@@ -116,9 +119,9 @@ def policy_of(value: object) -> Policy:
         preset = PRESETS.get(value)
         if preset is not None:
             return preset
-        near = difflib.get_close_matches(value, PRESETS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise Misconfigured(f"no back-off is named {value[:60]!r}; the presets are {', '.join(PRESETS)}.{hint}")
+        raise Misconfigured(
+            f"no back-off is named {value[:60]!r}; the presets are {', '.join(PRESETS)}.{suggest(value, PRESETS)}"
+        )
     if isinstance(value, (list, tuple)):
         return steps(value)
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
@@ -159,13 +162,6 @@ def safe_delay(policy: Policy, n: int) -> float:
         n,
     )
     return clamp(default_backoff(n))
-
-
-def _power(base: float, factor: float, n: int, cap: float) -> float:
-    try:
-        return min(cap, base * factor**n)
-    except OverflowError:
-        return cap
 
 
 def _checked(seconds: object) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from string import Formatter
 from typing import Any, Final
@@ -31,7 +31,7 @@ def id_parts(template: str) -> list[tuple[str, str | None]]:
         raise Misconfigured(
             f"the id {short(template)} is no template ({error}); write it like sms:{{pk}}:{{day}}"
         ) from None
-    if any(form or conversion for _, _, form, conversion in pieces):
+    if any(form or conversion or name == "" for _, name, form, conversion in pieces):
         raise Misconfigured(
             f"the id {short(template)}: only names of columns go between braces, like {{pk}}; derive a column with the "
             "required form"
@@ -54,7 +54,7 @@ def check_names_in(template: str) -> None:
     Raises:
         Misconfigured: the template names no column.
     """
-    if all(name is None for _, name in id_parts(template)):
+    if not names_in(template):
         raise Misconfigured(
             f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
         )
@@ -72,13 +72,15 @@ def id_of(template: str, row: Mapping[str, Any]) -> str | None:
     Raises:
         Misconfigured: a part is of a type whose text form may vary.
     """
-    parts = [text + ("" if name is None else _text(template, name, row[name])) for text, name in id_parts(template)]
-    return None if any(name is not None and row[name] is None for _, name in id_parts(template)) else "".join(parts)
+    parts = id_parts(template)
+    if any(name is not None and row[name] is None for _, name in parts):
+        return None
+    return "".join(text if name is None else text + _text(template, name, row[name]) for text, name in parts)
 
 
 def _text(template: str, name: str, value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Decimal):
@@ -102,9 +104,10 @@ def due_ms_of(due: str, opened_ms: int, columns: Iterable[str]) -> int:
 
     Raises:
         Misconfigured: it is neither; the message suggests one of the columns.
+        InvalidJob: the delay is more than ten years.
     """
     if due.startswith("+"):
-        return opened_ms + span_ms_of("due", timedelta(seconds=seconds(due[1:])))
+        return opened_ms + span_ms_of("due", seconds(due[1:]))
     try:
         return ms_of(parse_moment(due, what="due"))
     except InvalidJob as error:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 from .errors import InvalidJob
+from .inputs import check_known
 from .records import layout as layouts
 from .records.keys import number_of
 from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, RULES, WEIGHTED, Layout, Rules
@@ -28,10 +29,6 @@ DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAU
 POLICY_FLAGS: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
 #: names of the limits of a queue in settings and requests
 LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
-#: their names in its layout
-_LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl_ms", "weighted", "starve_after_ms")
-#: policy of a queue without a pause or limits
-NO_POLICY: Final[dict[str, Any]] = {"paused": "", "until": {}, "limits": {}}
 
 
 class QueueLimits(TypedDict, total=False):
@@ -48,6 +45,10 @@ class QueueLimits(TypedDict, total=False):
     #: due jobs that have waited longer for more urgent ones get a quarter of what is reserved. 0 = they wait for as
     #: long as more urgent jobs are due
     starve_after_ms: int | None
+
+
+#: names of the limits in the layout of a queue
+_LIMITS: Final = tuple(QueueLimits.__annotations__)
 
 
 def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
@@ -95,27 +96,13 @@ def _ends(layout: Layout, flags: int, end: int) -> dict[str, int]:
     return {word: ends[word] for word in ("in", "out") if ends.get(word)}
 
 
-def limit(
-    broker: Broker,
-    name: str,
-    *,
-    max_length: int | None = None,
-    morgue_max: int | None = None,
-    morgue_ttl_ms: int | None = None,
-    weighted: bool | None = None,
-    starve_after_ms: int | None = None,
-) -> bool:
+def limit(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:
     """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
-    numbers = {
-        "max_length": max_length,
-        "morgue_max": morgue_max,
-        "morgue_ttl_ms": morgue_ttl_ms,
-        "starve_after_ms": starve_after_ms,
-    }
-    for word, value in numbers.items():
-        if value is not None and value < 0:
+    check_known(limits, _LIMITS, "limit")
+    given: dict[str, Any] = {word: value for word, value in limits.items() if value is not None}
+    for word, value in given.items():
+        if value < 0:
             raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
-    given = {word: value for word, value in {**numbers, "weighted": weighted}.items() if value is not None}
 
     def change(layout: Layout) -> Layout:
         limits = {**layout.get("limits", {}), **given}
@@ -166,7 +153,9 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
 def limit_arguments(given: Mapping[str, Any]) -> QueueLimits:
     """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
     limits: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
-    limits |= {f"{name}_ms": int((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given}
+    limits |= {
+        f"{name}_ms": round((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given
+    }
     if "priorities" in given:
         limits["weighted"] = given["priorities"] == "weighted"
     return cast(QueueLimits, limits)

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class ScheduleOutcome(StrEnum):
-    """ScheduleOutcome of sending one job. Each is also the text that callers of ``schedule()`` compare it with."""
+    """Outcome of sending one job. Each is also the text that callers of ``schedule()`` compare it with."""
 
     #: stored
     CREATED = "created"
@@ -66,9 +66,9 @@ class ScheduleOutcome(StrEnum):
 
 
 _STORED: Final = frozenset(map(ScheduleOutcome, ("created", "merged", "replaced", "gated", "known")))
-_NEVER: Final = frozenset((ScheduleOutcome.TAKEN, ScheduleOutcome.EXISTS))
-_LATER: Final = frozenset((ScheduleOutcome.FULL, ScheduleOutcome.PAUSED))
-REFUSALS: Final = tuple(map(ScheduleOutcome, ("taken", "exists", "full", "paused")))
+_NEVER: Final = (ScheduleOutcome.TAKEN, ScheduleOutcome.EXISTS)
+_LATER: Final = (ScheduleOutcome.FULL, ScheduleOutcome.PAUSED)
+REFUSALS: Final = (*_NEVER, *_LATER)
 
 #: by the letter in the reply of ``schedule.lua`` and ``bulk.lua``
 OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import rules
-from .marks import MOST_MARKS, Mark, pack_marks, unpack_marks
+from .marks import MOST_MARKS, CompletionMark, pack_marks, unpack_marks
 from .records import layout as layouts
 from .records.keys import Shard
 from .records.layout import Layout
@@ -59,8 +59,6 @@ class ShardSet:
         """Run a script on a shard.
 
         Args:
-            script: its name.
-            number: the shard.
             request: the id of the call, if it repeats an earlier one.
             confirmed: wait until its writes are confirmed.
         """
@@ -107,11 +105,12 @@ class ShardSet:
             rules.restore(self)
         return tick
 
-    def marks(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
+    def marks(
+        self, number: int, forget: Sequence[CompletionMark] = (), limit: int = MOST_MARKS
+    ) -> list[CompletionMark]:
         """Return completion marks of a shard (:mod:`.marks`), and forget processed ones.
 
         Args:
-            number: the shard.
             forget: marks that were processed; one that has changed since stays.
             limit: maximum number of other marks returned.
 

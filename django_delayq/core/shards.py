@@ -47,7 +47,6 @@ class Shards(ShardSet):
         """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
         Args:
-            number: the shard.
             worker: name of the holder.
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
@@ -137,7 +136,6 @@ class Shards(ShardSet):
         """Extend the leases of held jobs to one full lease from now.
 
         Args:
-            jobs: the held jobs.
             ttr_ms: duration of the lease from now; None = that of the broker's leases.
             started: (id, token) of those whose handler has begun: from now on a crash counts against them.
 
@@ -195,7 +193,6 @@ class Shards(ShardSet):
         Settle them with ``guard="expired"``.
 
         Args:
-            number: the shard.
             limit: 1 … 250.
             offset: number of jobs to skip.
         """
@@ -227,7 +224,6 @@ class Shards(ShardSet):
         """Return jobs of a shard that were acked before their attempts began, and whose end is not stored yet.
 
         Args:
-            number: the shard.
             worker: only its jobs; "" = those of all.
             before_ms: only attempts that began before this moment, Unix ms; None = whenever.
             except_workers: names of workers whose jobs are left out.

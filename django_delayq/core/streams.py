@@ -7,9 +7,10 @@ there has a greater number, the events between were removed unread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .records.events import BEGINNING, Entry, between, parts, unpack_entry
@@ -72,10 +73,9 @@ def begin(
     # The last event may lie in the middle of an entry, whose id is that of a later one.
     low, high = f"({after}", "+" if until is None else str(parts(until)[0])
 
-    def again() -> list[Any]:
+    def again() -> list[Entry]:
         with clear_errors():
-            entries_read = broker.client.xrange(key, min=low, max=high, count=limit)
-        return [(ident, [word for pair in fields.items() for word in pair]) for ident, fields in entries_read]
+            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
 
     # redis-py makes a dict of each entry, which takes longer than the rest of the read.
     words = (b"XRANGE", key, low, high, b"COUNT", limit)
@@ -85,56 +85,63 @@ def begin(
     with suppress(*REDIS_ERRORS):
         pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
 
-    def read() -> list[Any]:
+    def read() -> list[Entry]:
         if pending is not None:
             with suppress(*REDIS_ERRORS):
-                entries_read: list[Any] = pending.reply(time.monotonic() + patience)
-                return entries_read
+                return [unpack_entry(raw) for raw in pending.reply(time.monotonic() + patience)]
         return again()
 
-    return lambda: between([unpack_entry(raw) for raw in read()], after, until)
+    return lambda: between(read(), after, until)
 
 
 def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
     """Return the stream state of these shards ``(queue, number)``, including retired and deleted ones."""
-    by_place: dict[Place, Stream] = {}
-    for chunk in chunks(list(places)):
-        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
-            for queue, number in chunk:
-                names = broker.shard(queue, number).names
-                pipe.xrange(names["event"], count=1)
-                pipe.hmget(names["meta"], "last_event", "rules")
-            replies = pipe.execute()
-        for place, oldest, (last, rules) in zip(chunk, replies[::2], replies[1::2], strict=True):
-            first = _first_of(oldest)
-            by_place[place] = Stream(
-                first.before if first else None,
-                last.decode() if last else BEGINNING,
-                bool(rules) and bool(rules[0] & ENDED),
-            )
-    return by_place
+
+    def command(pipe: Any, _: Place, names: Mapping[str, bytes]) -> None:
+        pipe.xrange(names["event"], count=1)
+        pipe.hmget(names["meta"], "last_event", "rules")
+
+    return {
+        place: Stream(
+            entry_of(*oldest[0]).before if oldest else None,
+            last.decode() if last else BEGINNING,
+            bool(rules) and bool(rules[0] & ENDED),
+        )
+        for place, (oldest, (last, rules)) in query(broker, places, command)
+    }
 
 
 def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, Entry | None]:
     """Return the oldest events after each of the positions; None = there are none."""
-    by_place: dict[Place, Entry | None] = {}
-    for chunk in chunks(list(positions)):
+
+    def command(pipe: Any, place: Place, names: Mapping[str, bytes]) -> None:
+        pipe.xrange(names["event"], min=f"({positions[place]}", count=1)
+
+    return {
+        place: next(iter(between([entry_of(*stored) for stored in oldest], positions[place])), None)
+        for place, (oldest,) in query(broker, positions, command)
+    }
+
+
+def query(
+    broker: Broker, places: Iterable[Place], command: Callable[[Any, Place, Mapping[str, bytes]], object]
+) -> Iterator[tuple[Place, list[Any]]]:
+    """Yield shards with their replies, in round trips of 500 shards.
+
+    Args:
+        command: puts the commands for a shard into a pipeline, given the names of its keys.
+    """
+    pending = iter(places)
+    while chunk := list(islice(pending, _AT_ONCE)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for place in chunk:
-                pipe.xrange(broker.shard(*place).names["event"], min=f"({positions[place]}", count=1)
+                command(pipe, place, broker.shard(*place).names)
             replies = pipe.execute()
-        for place, reply in zip(chunk, replies, strict=True):
-            first = _first_of(reply)
-            by_place[place] = next(iter(between([first] if first else [], positions[place])), None)
-    return by_place
+        each = len(replies) // len(chunk)
+        for n, place in enumerate(chunk):
+            yield place, replies[n * each : (n + 1) * each]
 
 
-def _first_of(reply: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> Entry | None:
-    for ident, fields in reply:
-        return unpack_entry((ident, [word for pair in fields.items() for word in pair]))
-    return None
-
-
-def chunks(places: Sequence[Place]) -> list[Sequence[Place]]:
-    """Split shards into groups that fit one round trip each."""
-    return [places[start : start + _AT_ONCE] for start in range(0, len(places), _AT_ONCE)]
+def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> Entry:
+    """Return an entry as redis-py gives it."""
+    return unpack_entry((ident, [word for pair in fields.items() for word in pair]))

@@ -115,8 +115,7 @@ class Tally:
             for ring in self._rings:
                 ring()
 
-    # -- flush
-    # -----------------------------------------------------------------------------------------------------------
+    # -- flush -------------------------------------------------------------------------------------------------------
 
     def flush(self) -> bool:
         """Add the pending counters to Redis in one call; no call is made when there are none.

@@ -8,46 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
-from .inputs import check_choice, check_id, check_int, check_queue_name, check_seconds, check_task_name, short, suggest
-from .options import (
-    ACKS,
-    CONFLICTS,
-    DEFAULT_MAX_PAYLOADS,
-    DUE_POLICIES,
-    MAX_BATCH,
-    MISSED,
-    OPTION_NAMES,
-    PAYLOAD_POLICIES,
-    SCORE_POLICIES,
-    TaskOptions,
-)
-from .records.keys import MAX_SHARDS
+from .inputs import check_task_name, short
+from .options import TaskOptions
 
-# Re-exports for callers that work with tasks, the checks of names and options included.
-__all__ = [
-    "ACKS",
-    "CONFLICTS",
-    "DEFAULT_MAX_PAYLOADS",
-    "DUE_POLICIES",
-    "MAX_BATCH",
-    "MAX_SHARDS",
-    "MISSED",
-    "OPTION_NAMES",
-    "PAYLOAD_POLICIES",
-    "SCORE_POLICIES",
-    "Registry",
-    "Task",
-    "TaskOptions",
-    "check_choice",
-    "check_id",
-    "check_int",
-    "check_queue_name",
-    "check_seconds",
-    "check_task_name",
-    "registry",
-    "short",
-    "suggest",
-]
+__all__ = ["Registry", "Task", "TaskOptions", "check_is_no_generator", "registry"]
 
 _MANY: Final = 1 << 30
 #: how other systems call the method that stores a job

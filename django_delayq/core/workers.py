@@ -17,6 +17,7 @@ from .errors import InvalidJob
 from .inputs import check_queue_name
 from .records.keys import choices_key, commands_key, dump_key, tasks_key, workers_key
 from .redis.scripts import clear_errors
+from .registry import QueueRegistry
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -62,22 +63,131 @@ class AnnouncementReply:
     choices: Mapping[str, str] = field(default_factory=dict)
 
 
-def announce(
-    broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None, tasks: Iterable[str] | None
-) -> tuple[AnnouncementReply, str]:
-    """Announce a worker (:meth:`Broker.announce`); return the reply and the registry's change counter."""
-    prefix = broker.prefix
-    names = (workers_key(prefix), broker.queues_key, commands_key(prefix), tasks_key(prefix))
-    keys = tuple(key.encode() for key in (*names, choices_key(prefix, _program_of(info, name))))
-    description = json.dumps(info, separators=(",", ":"))
-    confirmed = "*" if done is None else " ".join(done)
-    packed = b"" if tasks is None else pack_tasks(tasks)
-    reply: bytes = broker.scripts.call("announce", keys, name, description, confirmed, packed)
-    now_ms, changes, *words = reply.decode().split(" ")
-    pairs = [one.split(":") for one in words]
-    commands = tuple([WorkerCommand(word, ident) for word, ident in pairs if word in COMMANDS])
-    choices = {queue: word for word, queue in pairs if word in CHOICES}
-    return AnnouncementReply(float(now_ms), commands, choices), changes
+class WorkerRegistry(QueueRegistry):
+    """Workers of a deployment. Base of :class:`Broker`."""
+
+    #: change counter of the registry of queues, as of the last announcement
+    changes: str = ""
+
+    def announce(
+        self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
+    ) -> AnnouncementReply:
+        """Store a worker's heartbeat and state; return Redis's time and the pending commands for the worker.
+
+        ``changes`` has another value afterwards if a queue was created, changed or deleted, or if Redis lost all of
+        them.
+
+        Args:
+            done: ids of the commands that the worker has executed; None = the worker is new, so pending commands were
+                meant for an earlier worker of its name and are dropped.
+            tasks: names of the tasks that it can run; None = as announced before.
+        """
+        prefix = self.prefix
+        names = (workers_key(prefix), self.queues_key, commands_key(prefix), tasks_key(prefix))
+        keys = tuple(key.encode() for key in (*names, choices_key(prefix, _program_of(info, name))))
+        description = json.dumps(info, separators=(",", ":"))
+        confirmed = "*" if done is None else " ".join(done)
+        packed = b"" if tasks is None else pack_tasks(tasks)
+        reply: bytes = self.scripts.call("announce", keys, name, description, confirmed, packed)
+        now_ms, self.changes, *words = reply.decode().split(" ")
+        pairs = [one.split(":") for one in words]
+        commands = tuple([WorkerCommand(word, ident) for word, ident in pairs if word in COMMANDS])
+        choices = {queue: word for word, queue in pairs if word in CHOICES}
+        return AnnouncementReply(float(now_ms), commands, choices)
+
+    def forget(self, name: str) -> None:
+        """Remove a worker and its pending commands: first from the registry, so that it gets no further command."""
+        with clear_errors():
+            self.client.hdel(workers_key(self.prefix), name)
+            self.client.hdel(commands_key(self.prefix), *(f"{word}:{name}" for word in COMMANDS))
+            self.client.hdel(tasks_key(self.prefix), name)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the last announced state of each worker, with ``name`` and ``seen_ms`` (Redis time).
+
+        ``jobs`` lists what its threads ran then: at most 64 of ``slot``, ``queue``, ``id``, ``task``, ``started_ms``
+        (Unix ms) and ``ids`` (number of jobs that this attempt handles together).
+        """
+        with clear_errors():
+            stored = self.client.hgetall(workers_key(self.prefix))
+        workers = []
+        for name, announcement in sorted(stored.items()):
+            seen_ms, _, description = announcement.partition(b":")
+            workers.append({**_decode(description), "name": name.decode(errors="replace"), "seen_ms": int(seen_ms)})
+        return workers
+
+    def knows_task(self, queue: str, task: str, now_ms: float) -> bool:
+        """Return True if a live worker that reserves from a queue has announced that it can run a task.
+
+        Args:
+            now_ms: the time on Redis's clock.
+        """
+        names = [worker["name"] for worker in self.workers() if runs_jobs_of(worker, queue, now_ms)]
+        with clear_errors():
+            for start in range(0, len(names), _READ_TOGETHER):
+                chunk = names[start : start + _READ_TOGETHER]
+                if any(is_among(task, packed) for packed in self.client.hmget(tasks_key(self.prefix), chunk)):
+                    return True
+        return False
+
+    def tell_worker(self, name: str, word: str, queue: str = "") -> bool:
+        """Send a command to a worker, which receives it with its next announcement.
+
+        Args:
+            name: as returned by :meth:`workers`.
+            word: stop (like SIGTERM to its program: all its processes end, with their grace period), drain (like
+                SIGUSR1 to it: they finish the jobs that they hold), dump (the worker logs the stacks of its threads
+                and keeps them for :meth:`dump_of`), watch or ignore (all processes of its program reserve from
+                ``queue`` too, or no longer, until the program ends).
+            queue: name of the queue, for watch and ignore.
+
+        Returns:
+            False if no such worker is registered.
+
+        Raises:
+            InvalidJob: an unknown command, no such queue, or one that workers do not reserve from.
+        """
+        if word in CHOICES:
+            return self._choose(name, word, queue)
+        if word not in COMMANDS:
+            raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join((*COMMANDS, *CHOICES))}")
+        if queue:
+            raise InvalidJob(f"the command {word!r} concerns the whole worker; leave out the queue")
+        keys = (workers_key(self.prefix).encode(), commands_key(self.prefix).encode())
+        return bool(self.scripts.call("command", keys, name, word, secrets.token_hex(8)))
+
+    def _choose(self, name: str, word: str, queue: str) -> bool:
+        """Store which queue the program of a worker is to serve from now on, or no longer."""
+        if not queue:
+            raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
+        registered = self.require_queue(check_queue_name(queue))
+        if word == WATCH and registered.kind != "python":
+            raise InvalidJob(
+                f"queue {queue!r} is of kind {registered.kind!r}, which workers leave to others; use "
+                f"django_delayq.Queue({queue!r}).reserve()"
+            )
+        worker = next((worker for worker in self.workers() if worker["name"] == name), None)
+        if worker is None:
+            return False
+        key = choices_key(self.prefix, _program_of(worker, name))
+        with clear_errors():
+            self.client.hset(key, queue, word)
+            self.client.expire(key, CHOICES_KEPT)
+        return True
+
+    def keep_dump(self, name: str, text: str, now_ms: float) -> None:
+        """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""
+        with clear_errors():
+            self.client.set(dump_key(self.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT)
+
+    def dump_of(self, name: str) -> tuple[float, str] | None:
+        """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
+        with clear_errors():
+            stored = self.client.get(dump_key(self.prefix, name))
+        if stored is None:
+            return None
+        at, _, text = stored.partition(b":")
+        return float(at), text.decode(errors="replace")
 
 
 def _program_of(worker: Mapping[str, Any], name: str) -> str:
@@ -90,14 +200,6 @@ def choices_of(broker: Broker, program: str) -> dict[str, str]:
     with clear_errors():
         stored: dict[bytes, bytes] = broker.client.hgetall(choices_key(broker.prefix, program))
     return {queue.decode(): word.decode() for queue, word in stored.items()}
-
-
-def forget(broker: Broker, name: str) -> None:
-    """Remove a worker (:meth:`Broker.forget`): first from the registry, so that no further command is accepted."""
-    with clear_errors():
-        broker.client.hdel(workers_key(broker.prefix), name)
-        broker.client.hdel(commands_key(broker.prefix), *(f"{word}:{name}" for word in COMMANDS))
-        broker.client.hdel(tasks_key(broker.prefix), name)
 
 
 def pack_tasks(names: Iterable[str]) -> bytes:
@@ -126,28 +228,6 @@ def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
     return serves and busy and is_alive(worker, now_ms)
 
 
-def knows_task(broker: Broker, queue: str, task: str, now_ms: float) -> bool:
-    """Return True if a live worker of a queue can run a task; see :meth:`Broker.knows_task`."""
-    names = [worker["name"] for worker in broker.workers() if runs_jobs_of(worker, queue, now_ms)]
-    with clear_errors():
-        for start in range(0, len(names), _READ_TOGETHER):
-            chunk = names[start : start + _READ_TOGETHER]
-            if any(is_among(task, packed) for packed in broker.client.hmget(tasks_key(broker.prefix), chunk)):
-                return True
-    return False
-
-
-def read(broker: Broker) -> list[dict[str, Any]]:
-    """Return the registered workers by name; see :meth:`Broker.workers`."""
-    with clear_errors():
-        stored = broker.client.hgetall(workers_key(broker.prefix))
-    workers = []
-    for name, announcement in sorted(stored.items()):
-        seen_ms, _, description = announcement.partition(b":")
-        workers.append({**_decode(description), "name": name.decode(errors="replace"), "seen_ms": int(seen_ms)})
-    return workers
-
-
 def _decode(stored: bytes) -> dict[str, Any]:
     """Return a worker's description as text and numbers that every page, response and log can carry.
 
@@ -162,57 +242,9 @@ def _decode(stored: bytes) -> dict[str, Any]:
     return description if isinstance(description, dict) else {}
 
 
-def send_command(broker: Broker, name: str, word: str, queue: str = "") -> bool:
-    """Send a command to a worker; see :meth:`Broker.tell_worker`."""
-    if word in CHOICES:
-        return _choose(broker, name, word, queue)
-    if word not in COMMANDS:
-        raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join((*COMMANDS, *CHOICES))}")
-    if queue:
-        raise InvalidJob(f"the command {word!r} concerns the whole worker; leave out the queue")
-    keys = (workers_key(broker.prefix).encode(), commands_key(broker.prefix).encode())
-    return bool(broker.scripts.call("command", keys, name, word, secrets.token_hex(8)))
-
-
-def _choose(broker: Broker, name: str, word: str, queue: str) -> bool:
-    """Store which queue the program of a worker is to serve from now on, or no longer."""
-    if not queue:
-        raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
-    registered = broker.require_queue(check_queue_name(queue))
-    if word == WATCH and registered.kind != "python":
-        raise InvalidJob(
-            f"queue {queue!r} is of kind {registered.kind!r}, which workers leave to others; use "
-            f"django_delayq.Queue({queue!r}).reserve()"
-        )
-    worker = next((worker for worker in read(broker) if worker["name"] == name), None)
-    if worker is None:
-        return False
-    key = choices_key(broker.prefix, _program_of(worker, name))
-    with clear_errors():
-        broker.client.hset(key, queue, word)
-        broker.client.expire(key, CHOICES_KEPT)
-    return True
-
-
-def keep_dump(broker: Broker, name: str, text: str, now_ms: float) -> None:
-    """Store a worker's stacks; see :meth:`Broker.keep_dump`."""
-    with clear_errors():
-        broker.client.set(dump_key(broker.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT)
-
-
 def cut(text: str) -> bytes:
     """Return the text as bytes, cut to ``MOST_DUMP_BYTES``."""
     encoded = text.encode(errors="replace")
     if len(encoded) > MOST_DUMP_BYTES:
         encoded = encoded[: MOST_DUMP_BYTES - len(_CUT)].decode(errors="ignore").encode() + _CUT
     return encoded
-
-
-def dump_of(broker: Broker, name: str) -> tuple[float, str] | None:
-    """Return the time and the text of a worker's stacks; see :meth:`Broker.dump_of`."""
-    with clear_errors():
-        stored = broker.client.get(dump_key(broker.prefix, name))
-    if stored is None:
-        return None
-    at, _, text = stored.partition(b":")
-    return float(at), text.decode(errors="replace")

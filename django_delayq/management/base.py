@@ -17,10 +17,11 @@ from redis.exceptions import RedisError
 from .. import connections
 from ..core.codec import decode, decode_args
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
+from ..core.inputs import check_queue_name
 from ..core.job import Job
 from ..core.queue import Queue
 from ..core.row_templates import seconds
-from ..core.task import check_queue_name, registry
+from ..core.task import registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask
 from .progress import Progress, progress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.db.models.functions import Now
 
-from ..core.marks import MOST_MARKS, Mark
+from ..core.marks import MOST_MARKS, CompletionMark
 from ..models import OutboxJob
 from .claims import Outbox
 from .rows import chunks, free
@@ -84,7 +84,7 @@ class Marks:
         return (0, 0) if opened is None else self._store_page_by_page(opened, shard)
 
     def _store_page_by_page(self, queue: Queue, shard: int) -> tuple[int, int]:
-        stored: list[Mark] = []
+        stored: list[CompletionMark] = []
         count = 0
         while True:
             page = queue.marks(shard, forget=stored)
@@ -94,7 +94,7 @@ class Marks:
             if not stored:
                 return count, len(waiting)
 
-    def apply(self, marks: Sequence[Mark]) -> set[bytes]:
+    def apply(self, marks: Sequence[CompletionMark]) -> set[bytes]:
         """Change the rows of some marks. Return the keys of those whose rows could not be changed now."""
         waiting: set[bytes] = set()
         for chunk in chunks(marks, MOST_MARKS):
@@ -103,7 +103,7 @@ class Marks:
         return waiting
 
 
-def _apply(outbox: Outbox, marks: Sequence[Mark]) -> set[bytes]:
+def _apply(outbox: Outbox, marks: Sequence[CompletionMark]) -> set[bytes]:
     ends = {uuid.UUID(bytes=mark.key): mark.end for mark in marks}
     with outbox.atomic():
         rows = outbox.unlocked(outbox.rows.filter(free(), key__in=ends)).order_by("id")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.bulk import act_in_shard, discard_many, kick_many, retried
 from ..core.errors import InvalidJob
+from ..core.inputs import check_choice
 from ..core.operations import actions
 from ..core.queue import Queue
-from ..core.task import check_choice
 from .errors import PipelineError
 from .redis_options import open_broker
 from .selection import Home, Names, Selection, act_on, select

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.comparison import GRACE_MS, Counts
+from ..core.comparison import GRACE_MS, RowCounts
 from .bulk_options import BulkOptions
 from .errors import PipelineError
 
@@ -56,7 +56,7 @@ class ReconcileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonResult(Counts):
+class ComparisonResult(RowCounts):
     """Result of a comparison with Spark, before anything is scheduled."""
 
     #: the missing rows, as a fixed snapshot

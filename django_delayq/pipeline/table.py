@@ -20,8 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core.errors import Misconfigured
-from ..core.inputs import short
-from ..core.task import suggest
+from ..core.inputs import short, suggest
 from .django_worker import django_ready, environ
 from .errors import PipelineError
 from .schemas import check_columns

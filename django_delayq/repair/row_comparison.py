@@ -14,7 +14,7 @@ from django.db import router
 
 from .. import connections
 from ..core.bulk import act_in_shard
-from ..core.comparison import DEAD, FIRST, LIVE, Counts
+from ..core.comparison import DEAD, FIRST, LIVE, RowCounts
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
@@ -74,7 +74,7 @@ class RowComparison:
         jobs = self._jobs
         return min(connections.broker().now_ms(), database_now_ms(jobs.model, jobs.using))
 
-    def look(self) -> Counts:
+    def look(self) -> RowCounts:
         """Read the queue, then the table, and compare them.
 
         Raises:
@@ -95,7 +95,7 @@ class RowComparison:
             self._compare(row, seen, counts, bad)
             if done % _PAGE == 0 or done == total:
                 self._progress(done, total)
-        return Counts(
+        return RowCounts(
             rows=counts["rows"],
             known=seen.known,
             missing=len(self._missing),

@@ -168,11 +168,11 @@ def test_a_queue_is_made_with_its_limits(api: Caller, delayq: Any) -> None:
         "shards": 3,
         "max_length": 9,
         "morgue_max": 7,
-        "morgue_ttl": 2.5,
+        "morgue_ttl": 1.001,
         "priorities": "weighted",
         "starve_after": 90,
     }
-    limits = {"max_length": 9, "morgue_max": 7, "morgue_ttl": 2.5, "priorities": "weighted", "starve_after": 90.0}
+    limits = {"max_length": 9, "morgue_max": 7, "morgue_ttl": 1.001, "priorities": "weighted", "starve_after": 90.0}
     made = described("images", kind="pull", shards=3, limits=limits)
     assert api.post("v1/queues", asked) == (201, made)
     assert api.post("v1/queues", asked) == (200, made)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -24,6 +26,14 @@ def test_a_quick_run_prints_a_table_and_one_json_line(name: str, capsys: pytest.
     found = json.loads(line)
     assert found["bench"] == name and found["quick"] and "error" not in found
     assert all(bar["value"] > 0 for bar in found["bars"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["runs", "snapshot", "spark_bulk", "reconcile"])
+def test_a_quick_run_of_the_larger_ones_gives_its_figures(name: str) -> None:
+    quick = [sys.executable, "-m", "benchmarks", name, "--quick", "--jobs", "2000", "--rounds", "1"]
+    done = subprocess.run(quick, stdout=subprocess.PIPE, check=True, timeout=600)
+    assert json.loads(done.stdout.splitlines()[-1])["figures"]
 
 
 def test_a_failed_benchmark_is_reported_and_fails_the_command(

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, is_durable
-from django_delayq.core.marks import Mark
+from django_delayq.core.marks import CompletionMark
 from django_delayq.core.replies import Batch, Which
 
 from .model import ModelShard
@@ -44,7 +44,7 @@ class RecordingMachine(RuleBasedStateMachine):
         self.handed: list[Job] = []
         self.calls: list[Call] = []
         self.sent: list[NewJob] = []
-        self.told: list[Mark] = []
+        self.told: list[CompletionMark] = []
         #: numbers of shards that were called since the last comparison
         self.called = set(range(SHARDS))
         scripts = self.broker.scripts

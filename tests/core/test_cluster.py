@@ -17,7 +17,7 @@ from django_delayq.core.operations import actions, columns, fsck
 from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.composition import NAMES
-from django_delayq.core.results import Record, Results
+from django_delayq.core.results import ResultRecord, Results
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import Limits
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
@@ -201,7 +201,7 @@ def for_those_who_ask(broker: Broker) -> None:
     records = Results(broker)
     for ident in ("a", "b", "c", "d", "e"):
         records.create(ident, b"head", 60_000)
-        assert records.read(ident) == Record(b"head")
+        assert records.read(ident) == ResultRecord(b"head")
 
 
 def for_bulk_writes(broker: Broker) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core import bulk
 from django_delayq.core.job import NewJob, Payload, is_durable, new_key
-from django_delayq.core.marks import Mark
+from django_delayq.core.marks import CompletionMark
 from django_delayq.core.settlement import Settlement, ack, bury, fail, release
 
 from .stage import Stage
@@ -297,7 +297,7 @@ def test_a_mark_stays_until_it_is_taken_and_one_that_changed_meanwhile_stays(sta
     put(stage, "a", 1)
     stage.buried(stage.take_one())
     (buried,) = stage.queue.marks(0)
-    assert buried == Mark(key_of(1), "buried", buried.stamp)
+    assert buried == CompletionMark(key_of(1), "buried", buried.stamp)
     assert abs(buried.stamp - stage.us) < 1000
     assert stage.queue.marks(0) == [buried]
     stage.queue.kick("a")

@@ -154,6 +154,19 @@ def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
         stage.broker.limit("q", max_length=-1)
 
 
+def test_a_mistyped_limit_is_refused(stage: Stage) -> None:
+    with pytest.raises(InvalidJob, match="unknown limit 'max_lenght'"):
+        stage.broker.limit("q", max_lenght=5)  # type: ignore[call-arg]
+
+
+def test_limits_in_seconds_come_back_as_they_were_given() -> None:
+    for ms in range(1000, 20_000):
+        limits = rules.limit_arguments({"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
+        stored = {**layout.new_layout(1, "python"), "limits": limits}
+        in_force = rules.limits_in_force(stored)
+        assert (in_force["morgue_ttl"], in_force["starve_after"]) == (ms / 1000, ms / 1000)
+
+
 def test_orders_that_a_shard_lost_come_back_with_the_next_look_of_a_dispatcher(wide: Stage) -> None:
     wide.broker.pause("wide", "out")
     wide.broker.limit("wide", max_length=9)

@@ -257,7 +257,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
-    assert rules.queue_policy(connections.broker().queue("default").layout) == rules.NO_POLICY
+    assert rules.queue_policy(connections.broker().queue("default").layout) == {"paused": "", "until": {}, "limits": {}}
 
 
 def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: Broker, settings: Any) -> None:

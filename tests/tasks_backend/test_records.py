@@ -11,7 +11,7 @@ import pytest
 from django_delayq.backends.compat import TaskResultStatus
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
-from django_delayq.core.results import LostErrors, Record, Results
+from django_delayq.core.results import LostErrors, ResultRecord, Results
 from django_delayq.testing import MemoryBroker
 from tests.tasks_backend import deeds
 
@@ -28,26 +28,28 @@ def job(token: int, *, failures: int = 0, crashes: int = 0) -> Job:
     return Job("q", 0, "i", "t", b"k" * 16, b"", b"", 4, 0, token=token, failures=failures, crashes=crashes)
 
 
-def start(results: Results, held: Job, at: str = "1") -> Record | None:
+def start(results: Results, held: Job, at: str = "1") -> ResultRecord | None:
     return results.start("i", held, "w", MINUTE, head=b"head", at=at, lost=LOST)
 
 
-def end(results: Results, held: Job, state: str = "READY", **more: Any) -> Record | None:
+def end(results: Results, held: Job, state: str = "READY", **more: Any) -> ResultRecord | None:
     return results.end("i", held, "w", MINUTE, state=state, **{"head": b"", "began": "1", "at": "2", **more})
 
 
 def test_a_record_goes_from_ready_over_running_to_its_end(results: Results) -> None:
     assert results.read("i") is None
     results.create("i", b"head", MINUTE)
-    assert results.read("i") == Record(head=b"head")
+    assert results.read("i") == ResultRecord(head=b"head")
     running = start(results, job(7))
     assert running == results.read("i")
-    assert running == Record(head=b"head", state="RUNNING", token=7, first="1", last="1", workers=("w",))
+    assert running == ResultRecord(head=b"head", state="RUNNING", token=7, first="1", last="1", workers=("w",))
     done = end(results, job(7), "SUCCESSFUL", value=b"42")
     assert (
         done
         == results.read("i")
-        == Record(head=b"head", state="SUCCESSFUL", token=7, first="1", last="1", end="2", value=b"42", workers=("w",))
+        == ResultRecord(
+            head=b"head", state="SUCCESSFUL", token=7, first="1", last="1", end="2", value=b"42", workers=("w",)
+        )
     )
     assert done.final and not running.final
 
@@ -83,7 +85,7 @@ def test_a_second_start_forgets_the_end_of_the_first(results: Results) -> None:
     start(results, job(7))
     end(results, job(7), "SUCCESSFUL", value=b"1", error=b'"x"')
     found = start(results, job(8), at="5")
-    assert found == Record(
+    assert found == ResultRecord(
         head=b"head", state="RUNNING", token=8, first="1", last="5", workers=("w", "w"), errors=(b'"x"',)
     )
 
@@ -106,7 +108,7 @@ def test_a_run_that_left_nothing_is_noted_if_it_was_counted(
 
 def test_an_end_without_a_start_is_a_whole_record(results: Results) -> None:
     found = end(results, job(7), "FAILED", head=b"head", error=b'"x"')
-    assert found == Record(
+    assert found == ResultRecord(
         head=b"head", state="FAILED", token=7, first="1", last="1", end="2", workers=("w",), errors=(b'"x"',)
     )
     assert end(results, job(7)).head == b"head"  # type: ignore[union-attr]
@@ -172,7 +174,7 @@ def test_a_worker_whose_redis_is_away_at_the_end_waits_with_the_result(
     calls: list[str] = []
     real = Results.end
 
-    def flaky(self: Results, *args: Any, **kwargs: Any) -> Record | None:
+    def flaky(self: Results, *args: Any, **kwargs: Any) -> ResultRecord | None:
         calls.append(kwargs["state"])
         if len(calls) < 3:
             raise QueueUnavailable("away")

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.workers import CHOICES_KEPT, knows_task
+from django_delayq.core.workers import CHOICES_KEPT
 
 from .programs import Program
 from .support import config, eventually, put, registry_of, working
@@ -56,8 +56,8 @@ def test_a_queue_that_is_ignored_may_be_one_of_all(broker: Broker) -> None:
         eventually(lambda: [one["ignored"] for one in broker.workers()] == [["mail"]])
         assert queues_of(broker) == [["default"]]
         now_ms = broker.now_ms()
-        assert eventually(lambda: knows_task(broker, "default", "note", now_ms))
-        assert not knows_task(broker, "mail", "note", now_ms)
+        assert eventually(lambda: broker.knows_task("default", "note", now_ms))
+        assert not broker.knows_task("mail", "note", now_ms)
 
 
 def test_a_worker_that_starts_anew_serves_the_queues_of_its_options(broker: Broker) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
-from ..task import suggest
+from ..inputs import suggest
 from .config_values import ALIASES, CHECKS, Address
 
 logger = logging.getLogger("django_delayq.core.redis_config")

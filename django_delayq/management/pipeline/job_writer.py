@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from ... import connections as ours
-from ...core.task import Task, registry, suggest
+from ...core.inputs import suggest
+from ...core.task import Task, registry
 from ...settings.conf import conf
 
 if TYPE_CHECKING:
