@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -367,6 +368,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or names & {"db", "transactional_db"}:
             item.add_marker("database")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what the collection made, which lives until the end of the run, out of every later garbage collection."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,6 +1,6 @@
 """All pages of the admin in a real browser: on screens of every width nothing is cut off, and no id is broken.
 
-Each page is saved as ``.artefacts/page-<name>-<width>-<theme>.png``.
+With ``DELAYQ_ARTEFACTS=folder`` each page is saved as ``page-<name>-<width>-<theme>.png``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Act = Callable[[Stage, Jobs], Any]
 PRELUDE = """
 local counted_call
 do
-local writes, abort_at = 0, %d
+local writes, abort_at = 0, tonumber(redis.call('GET', 'abort at'))
 local not_writing = { GET=1, HGET=1, HMGET=1, HGETALL=1, HLEN=1, HEXISTS=1, HKEYS=1, ZSCORE=1, ZRANGE=1, ZCARD=1,
   ZCOUNT=1, ZRANGEBYSCORE=1, ZRANGEBYLEX=1, ZREVRANGEBYLEX=1, ZLEXCOUNT=1, LINDEX=1, LLEN=1, LPOS=1, TIME=1,
   INFO=1, ZMSCORE=1 }
@@ -48,13 +48,18 @@ end -- of the block: a script has at most 200 local names
 """
 
 
-def breaking_off(broker: Broker, name: str, at: int) -> None:
-    """Make a script abort before its write number ``at`` (0: never), from now on."""
+def make_breakable(broker: Broker, name: str) -> Callable[[int], None]:
+    """Return a function that makes a script abort before its write number ``at`` (0: never), from then on."""
     source = compose(name, flags=broker.scripts._server_knows_flags(), test_clock=True)
-    if at:
-        first, rest = source.split("\n", 1) if source.startswith("#!") else ("", source)
-        source = first + PRELUDE % at + re.sub(r"redis\.call\b", "counted_call", rest)
+    first, rest = source.split("\n", 1) if source.startswith("#!") else ("", source)
+    source = first + PRELUDE + re.sub(r"redis\.call\b", "counted_call", rest)
     broker.scripts._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)
+
+    def break_off(at: int) -> None:
+        broker.client.set("abort at", at)
+
+    break_off(0)
+    return break_off
 
 
 def furnish(stage: Stage) -> Jobs:
@@ -210,7 +215,7 @@ ACTS: dict[str, tuple[str, Act]] = {
 def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -> None:
     script, act = ACTS[name]
 
-    breaking_off(clocked, script, 0)
+    break_off = make_breakable(clocked, script)
     stage = Stage(clocked)
     jobs = furnish(stage)
     stored = {key: clocked.client.dump(key) for key in clocked.client.scan_iter("*")}
@@ -235,14 +240,14 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
     lasting = (before & contents(stage)) - SUPERSEDED
     for at in range(1, 200):
         stage = furnished_again()
-        breaking_off(clocked, script, at)
+        break_off(at)
         try:
             act(stage, jobs)
         except ResponseError as error:
             assert "broken off" in str(error)
         else:
             break
-        breaking_off(clocked, script, 0)
+        break_off(0)
         fsck.check(clocked, repair=True)
         fsck.assert_invariants(clocked)
         assert lasting <= contents(stage), at

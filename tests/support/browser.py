@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 DRIVERS: Final = ("chromedriver",)
 INSTALL: Final = "install the packages chromium and chromium-driver (.ci/browser does it where apt-get may be used)"
-ARTEFACTS: Final = Path(os.environ.get("DELAYQ_ARTEFACTS") or Path(__file__).resolve().parents[2] / ".artefacts")
+#: folder for pictures of pages; without it none is taken
+ARTEFACTS: Final = os.environ.get("DELAYQ_ARTEFACTS", "")
 FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",
@@ -207,8 +208,10 @@ class Browser:
         self._cdp("Emulation.setScriptExecutionDisabled", value=not run)
 
     def size(self, width: int, height: int) -> None:
-        """Set the window's size in pixels."""
+        """Set the window's size in pixels, and wait until the page is drawn in it."""
         self.driver.set_window_size(width, height)
+        self.until(lambda: self.run("return innerWidth") == width, what=f"a page of {width} pixels")
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
     # -- content of the page ----------------------------------------------------------------------------------------
 
@@ -290,13 +293,22 @@ class Browser:
 
     def until(self, condition: Callable[[], _T | None], timeout: float = 10.0, what: str = "the condition") -> _T:
         """Wait until ``condition`` is truthy, and return it. A disappearing element counts as not there yet."""
-        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+        from selenium.common.exceptions import (
+            NoSuchElementException,
+            StaleElementReferenceException,
+            WebDriverException,
+        )
 
         def look() -> _T | None:
             try:
                 return condition()
             except (NoSuchElementException, StaleElementReferenceException):
                 return None
+            except WebDriverException as error:
+                # The driver's words for an element that disappears while it is looked at.
+                if "does not belong to the document" in str(error):
+                    return None
+                raise
 
         try:
             found = processes.wait_until(look, timeout, what, pause=0.02)
@@ -305,14 +317,17 @@ class Browser:
         assert found is not None
         return found
 
-    def screenshot(self, name: str) -> Path:
-        """Save a picture of the whole page as ``<name>.png`` among the run's artefacts."""
-        ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    def picture(self) -> bytes:
+        """Return a picture of the whole page as PNG."""
         self.run("document.getAnimations().forEach(one => one.finish())")  # finish colour transitions first
         taken = self._cdp("Page.captureScreenshot", captureBeyondViewport=True, format="png")
-        target = ARTEFACTS / f"{name}.png"
-        target.write_bytes(base64.b64decode(taken["data"]))
-        return target
+        return base64.b64decode(taken["data"])
+
+    def screenshot(self, name: str) -> None:
+        """Save a picture as ``<name>.png`` if the environment names a folder for pictures, which take their time."""
+        if ARTEFACTS:
+            Path(ARTEFACTS).mkdir(parents=True, exist_ok=True)
+            (Path(ARTEFACTS) / f"{name}.png").write_bytes(self.picture())
 
     def forgive(self, pattern: str) -> None:
         """Ignore console messages that match this regular expression, because the test causes them."""
