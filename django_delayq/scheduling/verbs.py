@@ -20,7 +20,7 @@ from ..core.task import Task
 from ..outbox import durability, row_verbs
 from ..outbox.row_verbs import A, Change, R
 from ..settings.conf import check_installed
-from ..transactions import ON_COMMIT, OnCommit
+from ..transactions import ON_COMMIT, OnCommit, open_elsewhere
 from . import changes
 from .caller_warnings import warn_of_loop, warn_of_other_transaction
 from .entries import EntryReader, explicit
@@ -121,7 +121,8 @@ def _end(scheduling: Scheduling) -> JobHandle:
 
 def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
     job = prepare(plan, arguments, named, options)
-    if not plan.durable:  # that of a durable job is refused
+    # Checked here, because most calls find none. A durable job is refused there.
+    if not plan.durable and open_elsewhere(None) is not None:
         warn_of_other_transaction("schedule", options.get("using_db"))
     send(job)
     return job.handle

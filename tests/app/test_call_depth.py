@@ -61,7 +61,7 @@ def test_a_warm_schedule_call_is_flat(delayq: Broker) -> None:
     assert handle.outcome == "created"
     assert len(stacks) == 2, "one request is sent and one reply is read"
     assert max(map(len, stacks)) <= MOST_FRAMES, stacks
-    assert len(modules) <= MOST_MODULES, sorted(modules)
+    assert len(modules) <= MOST_MODULES, " ".join(sorted(modules))
 
 
 def test_a_changed_setting_holds_for_the_next_call_of_a_warm_task(delayq: Broker, settings: Any) -> None:

@@ -21,7 +21,7 @@ from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.workload import Workload
 
 from ..support.preemption import preempted
-from .support import config, make_attempt
+from .support import config, make_attempt, make_process
 from .test_heartbeat import beat, hold
 
 EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
@@ -59,7 +59,7 @@ class Overrunning:
 def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts_them() -> None:
     """An error there would end its thread, and with it the process."""
     nothing: Any = SimpleNamespace()
-    workload = Workload(config(), nothing, nothing, nothing, nothing, Registry(), 15.0, 250)
+    workload = Workload(make_process(), nothing, nothing, nothing, nothing)
     stuck: Any = Overrunning(workload)
     workload.stuck.add(stuck)
     assert workload.holds_only_stuck
@@ -71,7 +71,7 @@ def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(
     verb: str, line: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error there would turn a clean end into that of a process with a dead thread."""
-    ending = Ending("w", config(), None, None, lambda: None)
+    ending = Ending(make_process(), None, lambda: None)
     ending.consumer = SimpleNamespace(stop=lambda **_: None, held=set())  # type: ignore[assignment]
     function = Ending._poke if verb == "finish" else Ending.end_by_command
 
