@@ -174,7 +174,7 @@ class Worker:
     def _open(self) -> ShardSelector | None:
         """Return the shard selector, once Redis is reachable.
 
-        None if the worker was stopped before, so that nothing may begin.
+        None if the worker was stopped before, or lost its supervisor, so that nothing may begin.
         """
         selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, on_unknown=self._scope.refresh)
         pause = Backoff()
@@ -182,6 +182,7 @@ class Worker:
             try:
                 self._scope.refresh(choices_of(self._process.broker, self._process.program))
             except Exception as error:
+                self.ending.check()  # the timeout monitor, which does this later, is not started yet
                 if self.ending.wait_for_stop(pause.next(self.health.failed("start", error))):
                     return None
             else:

@@ -22,6 +22,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.faults import Backoff, Fault
+from django_delayq.worker.child import ChildSpec
 from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Loop
@@ -91,6 +92,19 @@ def test_a_worker_that_still_waits_for_redis_stops_at_once(
     assert time.monotonic() - begin < DEADLINE / 2
     assert worker.consumer is None
     assert not [line for line in caplog.messages if "is back" in line or "started" in line]
+    connection.close()
+
+
+def test_a_child_that_still_waits_for_redis_ends_when_its_supervisor_is_gone() -> None:
+    """A supervisor may die before its child has asked the kernel for a signal in that case."""
+    connection = connect(RedisConfig.parse("redis://127.0.0.1:1/0"))
+    spec = ChildSpec(name="w-1", index=0, board_fd=-1, slots=1, parent=os.getpid())
+    worker = Worker(Broker(connection), registry_of(print), config(), child_spec=spec)
+    rescue = threading.Timer(DEADLINE, os.kill, (os.getpid(), signal.SIGTERM))
+    rescue.start()
+    assert worker.run() == 0
+    assert rescue.is_alive(), "it ended by itself"
+    rescue.cancel()
     connection.close()
 
 
