@@ -87,7 +87,7 @@ def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, i
         ("{pk", "no template"),
         ("{pk:>5}", "only names of columns"),
         ("{pk!r}", "only names of columns"),
-        ("{}", "no column ''"),
+        ("{}", "only names of columns"),
         ("{f}", "f is double"),
         ("{t}", "t is timestamp"),
     ],
