@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import Any
 
 from tests.settings import DATABASES as TEST_DATABASES
 from tests.settings import DELAYQ as TEST_DELAYQ
-
-# redis-py imports the SDK of OpenTelemetry where there is one: a tenth of the CPU time that a start takes.
-sys.modules.setdefault("opentelemetry.sdk.metrics", None)  # type: ignore[arg-type]
 
 SECRET_KEY = "for the tests only"
 USE_TZ = True

@@ -48,7 +48,7 @@ def mill(copier: Copier, make_mill: MakeMill) -> Mill:
 
 @contextmanager
 def away(copier: Copier, how: str) -> Iterator[None]:
-    """What happens in the block is lost: Redis goes back to before it, or to nothing."""
+    """Take Redis back, at the end of the block, to its state before it, or to nothing."""
     if how == "older":
         copier.save()
     yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from django_delayq.core.redis.connection import Connection
 from django_delayq.core.redis.faults import Fault, classify
 
 from ..support.cluster_box import ClusterBox
+from ..support.forks import holds_in_a_child
 from ..support.processes import wait_until
 from ..support.redis_box import RedisBox
 
@@ -233,29 +233,12 @@ def test_a_child_can_close_although_a_thread_of_its_parent_used_the_pool_at_the_
     connection = opened(redis_url)
     schedule(connection, prefix)(0)
     pool = connection.pool(b"any")
-    forked, inside = threading.Event(), threading.Event()
 
-    def use_pool() -> None:
-        with pool._lock:
-            inside.set()
-            forked.wait(30)
+    def close() -> bool:
+        connection.close()
+        return True
 
-    user = threading.Thread(target=use_pool)
-    user.start()
-    inside.wait(30)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)  # ends a child that waits for the thread, which it does not have
-        code = 1
-        try:
-            connection.close()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    forked.set()
-    user.join(30)
-    assert status == 0
+    assert holds_in_a_child(pool._lock, close)
     assert connection.client.ping(), "the parent's connection is not the child's to close"
 
 

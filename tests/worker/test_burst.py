@@ -11,7 +11,7 @@ from .support import places, put, put_payload, registry_of, run_dry
 
 @pytest.fixture
 def calls() -> list[object]:
-    """What the handlers were called with."""
+    """The values with which the handlers were called."""
     return []
 
 
