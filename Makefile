@@ -1,11 +1,11 @@
 # make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
 # make demo-pipeline  a campaign for a million customers on Spark: scheduled, run, its history drawn (CUSTOMERS=20000: fewer)
 # make test      every test; the servers it needs are started by the tests (Chromium for the admin's: .ci/browser)
-# make check     style, types, import contracts, migrations, the built package
+# make check     style, types, import contracts, migrations, the table of proofs, the built package
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
 # make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
-# make chaos    workers under kills, Redis restarts and cut connections for a minute, and a check of what happened (ARGS="--seconds 300")
+# make chaos    workers under kills, Redis restarts, cut connections and dead masters of a cluster, and a check of what happened (ARGS="--seconds 300")
 # make docs     the documentation as a site, in build/site; a broken link is an error
 # make pictures  the pictures of the documents: pages of the example shop, in docs/pictures (ARGS="--only queue")
 # make bench    every figure of docs/figures.md, beside the peers in the same run (about 40 minutes)
@@ -72,6 +72,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -W error -m django makemigrations --check --dry-run
 	cd example_project && ../$(BIN)/python -W error manage.py makemigrations --check --dry-run
+	$(BIN)/python -m pytest -q tests/test_mission.py
 	$(BIN)/python tests/packaging/check_wheel.py
 	@$(MAKE) --no-print-directory docs
 

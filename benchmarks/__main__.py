@@ -26,6 +26,7 @@ NAMES = (
     "snapshot",
     "spark_bulk",
     "reconcile",
+    "mirror",
     "confirm",
 )
 

@@ -52,6 +52,16 @@ def broker() -> DjangoBroker:
     return current
 
 
+def refuse_unwanted() -> None:
+    """Refuse a call that waits for a commit where a test may not use Redis: after the commit it would only be logged.
+
+    Raises:
+        Misconfigured: see :func:`broker`.
+    """
+    if _broker is None:
+        refuse_in_tests()
+
+
 def ready_broker() -> DjangoBroker | None:
     """Return the process's broker if it exists already. Nothing is started here."""
     return _broker
@@ -108,7 +118,7 @@ class DjangoBroker(Broker):
             return known
         entry = conf().queue(name)
         opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
-        self._limit(name)
+        self.limit_as_configured(name)
         return opened
 
     def is_open(self, name: str) -> bool:
@@ -123,14 +133,15 @@ class DjangoBroker(Broker):
         queues = super().served(names, every=every, awaited=awaited)
         for queue in queues:
             if queue.name not in self._limited:
-                self._limit(queue.name)
+                self.limit_as_configured(queue.name)
         return queues
 
-    def _limit(self, name: str) -> None:
-        """Write the limits of a queue from the settings to Redis.
+    def limit_as_configured(self, name: str) -> None:
+        """Write the limits of a queue from the settings to Redis, if Redis holds other values.
 
         The settings are authoritative for the limits of the queues that they name. The limits of other queues are kept
-        in Redis only. Limits are written only if Redis holds other values, once per process.
+        in Redis only. Each process does this once, and a dispatcher after each loss of data: otherwise processes with
+        different settings, as during a deploy, would overwrite each other's limits for ever.
         """
         if is_configured(name):
             entry = conf().queue(name)

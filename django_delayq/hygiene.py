@@ -161,7 +161,7 @@ def retry_delay(error: BaseException, failures: int) -> float | None:
         return None
     cause = error.__cause__
     code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
-    if code in _COLLISIONS or _LOCKED in str(error):
+    if (isinstance(code, str | int) and code in _COLLISIONS) or _LOCKED in str(error):
         return random.uniform(0.05, min(_LONGEST_PAUSE_SECONDS, 0.25 * 2.0 ** min(failures, 10)))
     return None
 

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 #: fields that a record gets from the job whose handler created it
 FIELDS: Final = ("job_id", "queue", "task", "attempt")
 _MOST_IDS: Final = 10
+_logger: Final = logging.getLogger("django_delayq.management")
+#: beginning of what Django writes of an exception that ends a command
+_ERROR: Final = re.compile(r"\w*Error: ")
 
 
 def job_fields() -> dict[str, Any]:
@@ -140,7 +144,8 @@ def configure(style: str = "plain", verbosity: int = 1) -> bool:
     """Set up the logging of a worker command. A handler or a level of the project's ``LOGGING`` stays as it is.
 
     Args:
-        style: "plain" or "json".
+        style: "plain" or "json": then every log line of the process, those of its tasks and of other libraries too,
+            warnings and uncaught exceptions.
         verbosity: Django's ``--verbosity``: 0 = warnings and failed attempts, 1 = also what a worker does, 2 = also
             each success and all tracebacks (level ``DEBUG``), 3 = also the records of other libraries.
 
@@ -157,11 +162,51 @@ def configure(style: str = "plain", verbosity: int = 1) -> bool:
     if style == "json":
         handler.addFilter(JobFilter(missing=None))
         handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter(PLAIN))
+        _take_over(handler)
+        if verbosity >= 3:
+            logging.root.setLevel(logging.DEBUG)
+        return True
+    handler.setFormatter(logging.Formatter(PLAIN))
     if verbosity < 3:
         package.addHandler(handler)
     else:
         logging.root.addHandler(handler)
         logging.root.setLevel(logging.DEBUG)
     return True
+
+
+def _take_over(handler: logging.Handler) -> None:
+    """Make the handler write all that the process logs, warns of or does not catch."""
+    logging.root.addHandler(handler)
+    for own in [one for one in logging.getLogger("django").handlers if isinstance(one, logging.StreamHandler)]:
+        logging.getLogger("django").removeHandler(own)  # Django's default; its records arrive at the root, too
+    logging.captureWarnings(True)
+    sys.excepthook = lambda *error: _logger.critical("uncaught exception", exc_info=error)
+    sys.unraisablehook = lambda found: _log_uncaught("an exception was ignored", found.exc_value)
+    threading.excepthook = lambda found: _log_uncaught(f"uncaught exception in {found.thread}", found.exc_value)
+
+
+def _log_uncaught(text: str, error: BaseException | None) -> None:
+    _logger.error(text, exc_info=error)
+
+
+class LogOutput:
+    """Output of a management command that logs what the command writes."""
+
+    style_func = None
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def write(self, msg: str = "", style_func: object = None, ending: str | None = None) -> None:
+        """Log a text; that of an error (``CommandError: …``) at level ERROR."""
+        text = msg.strip()
+        if text:
+            _logger.log(logging.ERROR if _ERROR.match(text) else self._level, "%s", text)
+
+    def flush(self) -> None:
+        """Do nothing: each text is logged at once."""
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False

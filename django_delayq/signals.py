@@ -13,7 +13,6 @@ dispatcher after a lost lease. Nothing is prepared or sent while a signal has no
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from django.db import connections
 from django.dispatch import Signal
 
 from .core.job import Undecodable
+from .worker.limited_calls import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
     from .core.job import Job
@@ -48,6 +48,9 @@ job_failed: Final = Signal()
 job_buried: Final = Signal()
 
 logger: Final = logging.getLogger("django_delayq.signals")
+
+#: seconds for the receivers of unreadable jobs; their caller is about to reserve others
+_UNREADABLE_SECONDS: Final = 15.0
 
 #: signals of an attempt, by their names in :class:`django_delayq.worker.Hooks`
 _OF_RUNS: Final = {
@@ -92,12 +95,11 @@ def notify_unreadable(jobs: Sequence[BrokenJob]) -> None:
         return
 
     def send() -> None:
-        try:
-            for one in jobs:
-                notify("job_buried", job=one.job, task=None, error=Undecodable(one.error), reason="undecodable")
-        finally:
-            connections.close_all()
+        for one in jobs:
+            notify("job_buried", job=one.job, task=None, error=Undecodable(one.error), reason="undecodable")
 
-    thread = threading.Thread(target=send, name="delayq-unreadable")
-    thread.start()
-    thread.join()
+    with LimitedCalls("delayq-unreadable", lambda: None, connections.close_all) as calls:
+        try:
+            calls.call(send, _UNREADABLE_SECONDS)
+        except HangingCall as error:
+            logger.error("receivers of job_buried hang at %d unreadable jobs and are given up\n%s", len(jobs), error)

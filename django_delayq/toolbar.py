@@ -259,7 +259,7 @@ def _install_wrappers() -> None:
     def schedule(plan: Any, arguments: Any, named: Any, options: Any) -> Call:
         return Call("schedule", plan.builder.task.name, plan.queue, "", options.get("using_db"))
 
-    def many(task: Any, queue: str, jobs: Any, using: str | None) -> Call:
+    def many(task: Any, queue: str, jobs: Any, using: str | None, **options: Any) -> Call:
         return Call("schedule_many", task.name, queue, "", using)
 
     def one(job: Any) -> Call:

@@ -33,10 +33,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
+from .connections import refuse_unwanted
 from .core.errors import InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.schedule_outcome import REFUSALS
 from .core.task import Task
+from .core.thread_lock import ThreadLock
 from .signals import emit, job_not_sent
 
 OnCommit = Literal["on_commit"]
@@ -44,9 +46,9 @@ ON_COMMIT: Final[OnCommit] = "on_commit"
 
 logger: Final = logging.getLogger("django_delayq.transactions")
 
-#: verbs of this process that could not be sent after their commit, by the class name of the error (jobs of
-#: schedule_many also by the outcome: taken, exists, full, paused)
+#: verbs that could not be sent after their commit, by the class of the error (jobs of schedule_many also by outcome)
 not_sent: Final[Counter[str]] = Counter()
+_counting: Final = ThreadLock()
 
 #: what the log adds when Redis was away; nobody is left who could try again
 _UNLESS_DURABLE: Final = ". The job is lost; durable=True keeps such jobs in the database until Redis is back"
@@ -184,7 +186,12 @@ class OnCommitCall:
         self.sent = False
 
     def wait(self, using: str | None) -> None:
-        """Register the call to run after the commit of the open transaction."""
+        """Register the call to run after the commit of the open transaction.
+
+        Raises:
+            Misconfigured: this is a test that may not use Redis.
+        """
+        refuse_unwanted()
         connection = connections[using or DEFAULT_DB_ALIAS]
         line = _lines.get(connection)
         if line is None or not connection.run_on_commit:  # the earlier queue is committed, or dropped
@@ -216,7 +223,8 @@ class OnCommitCall:
         is_stored, is_reply = isinstance(error, NotConfirmed), isinstance(error, (NotConfirmed, QueuePaused))
         is_away = isinstance(error, QueueUnavailable) and not is_reply
         advice = _UNLESS_DURABLE if what.verb == "schedule" and is_away else ""
-        not_sent[type(error).__name__] += 1
+        with _counting:
+            not_sent[type(error).__name__] += 1
         logger.error(
             "%s of %s in queue %s was %s after the commit: %s: %s%s",
             what.verb,
@@ -285,9 +293,9 @@ _lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, CommitQueue]] = WeakKeyDict
 def log_refused(what: CallDescription, counts: Mapping[str, int]) -> None:
     """Log jobs that were not stored and count them in `not_sent`: after a commit the caller cannot read the counts."""
     for outcome in REFUSALS:
-        number = counts.get(outcome, 0)
-        if number:
-            not_sent[outcome] += number
+        if number := counts.get(outcome, 0):
+            with _counting:
+                not_sent[outcome] += number
             logger.error(
                 "%s of %d jobs in queue %s had no effect after the commit: %s",
                 what.verb,

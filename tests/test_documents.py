@@ -202,3 +202,22 @@ def test_the_extras_of_the_readme_are_those_of_the_package() -> None:
 
     assert listed == set(extras) - {"demo", "test", "docs", "dev"}
     assert in_all == listed - {"embedded", "tasks", "all", "spark", "spark-java"}
+
+
+#: what users of these systems write
+THEIR_WORDS = {
+    "delayedQueue": "enqueueWithDelayNonBlocking subscribe() block() getId() addHandler removeHandler Mono.just "
+    "eventContext delayedEventService() client( mapper( handlerScheduler enableScheduling schedulingInterval "
+    "schedulingBatchSize pollingTimeout eventContextHandler dataSetPrefix retryAttempts metrics( close() "
+    "delayed.queue.ready.for.handling.count refreshSubscriptionsInterval",
+    "nereus": "put putIfAbsent offer expectedTime take() take(callback) poll(timeout) completeJob retry(job) timeout "
+    "lives lostLives computeRetryInterval remove(id) clear() size() topic Waiting Ready Back Metadata",
+}
+
+
+@pytest.mark.parametrize("system", THEIR_WORDS)
+def test_the_words_of_related_systems_are_all_there(system: str) -> None:
+    text = (ROOT / "docs" / "coming-from" / "words.md").read_text()
+    rows = text.split(f"| **{system}** ")[1].split("| **")[0].splitlines()
+    theirs = " ".join(row.removeprefix("| ").split(" | ")[0] for row in rows)
+    assert [word for word in THEIR_WORDS[system].split() if word not in theirs] == []

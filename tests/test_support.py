@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from redis.retry import Retry
 from .support import processes
 from .support.cluster_box import ClusterBox
 from .support.postgres_box import PostgresBox, PostgresDatabase
+from .support.preemption import each_line
 from .support.redis_box import RedisBox
 from .support.sentinel_box import SentinelBox
 from .support.tcp_proxy import TcpProxy
@@ -151,3 +153,35 @@ def test_the_second_alias_is_emptied_between_tests(postgres_alias: str) -> None:
     from django.contrib.auth.models import User
 
     assert not User.objects.using(postgres_alias).exists()
+
+
+def twice(numbers: list[int]) -> list[int]:
+    found = []
+    for number in numbers:
+        found.append(2 * number)
+    return found
+
+
+def test_a_thread_is_preempted_before_every_line_and_then_not_at_all() -> None:
+    found = []
+    for line in each_line(twice):
+        numbers = [1]
+        with line.preempted(functools.partial(numbers.append, 9)):
+            found.append((twice(numbers), line.reached))
+    # its lines: found = [], for, append, for, return
+    assert found == [([2, 18], True)] * 4 + [([2], True), ([2], False)]
+
+
+def test_a_test_that_preempts_no_thread_fails() -> None:
+    with pytest.raises(AssertionError, match="no line of twice was executed"):
+        for line in each_line(twice):
+            with line.preempted(lambda: None):
+                pass
+
+
+def test_a_test_that_preempts_a_thread_for_ever_fails() -> None:
+    numbers: list[int] = []
+    with pytest.raises(AssertionError, match="a world of its own"):
+        for line in each_line(twice):
+            with line.preempted(lambda: numbers.append(1)):
+                twice(numbers)

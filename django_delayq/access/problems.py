@@ -32,9 +32,9 @@ logger: Final = logging.getLogger("django_delayq.api")
 #: default seconds after which the request may be retried
 RETRY_AFTER: Final = 5
 PROBLEM: Final = "application/problem+json"
-#: detail for all methods; the second sentence does not concern requests that only read
+#: detail for all methods, with the store that is away; the second sentence does not concern requests that only read
 UNAVAILABLE: Final = (
-    "the queue does not answer now; retry. A request that changes something may have been carried out: send it "
+    "{} does not answer now; retry. A request that changes something may have been carried out: send it "
     "with the same Idempotency-Key, if it had one"
 )
 NOT_CONFIRMED: Final = (
@@ -165,10 +165,10 @@ def _problem_of_queue(error: Exception) -> Problem | None:
         case QueueUnavailable() | RedisError():
             # The text may name the server, which callers must not learn; the log has it.
             logger.warning("Redis does not answer: %s", error)
-            return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
+            return Problem(503, "unavailable", UNAVAILABLE.format("Redis"), retry_after=RETRY_AFTER)
         case OperationalError() | InterfaceError():
             logger.warning("the database does not answer: %s", error)
-            return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
+            return Problem(503, "unavailable", UNAVAILABLE.format("the database"), retry_after=RETRY_AFTER)
         case Misconfigured():
             logger.error("the queue cannot be used: %s", error)
             return Problem(

@@ -28,7 +28,7 @@ class GuardedView(APIView):
 
     #: HTTP method → view, produce, consume, operate or admin
     actions: ClassVar[Mapping[str, str]] = {}
-    #: True if the queues are in the request's body, where the view itself checks the project's ``allow`` rule for each
+    #: True if the queues are not in the URL: the view itself checks the project's ``allow`` rule for each
     names_queues: ClassVar[bool] = False
     renderer_classes = (JSONRenderer,)
     permission_classes: Sequence[Any] = (MayDo,)

@@ -152,6 +152,7 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
             where=query.where,
             accepts=query.accepts(),
             seconds=max(0.0, deadline - time.monotonic()),
+            partial=True,
         )
         listing.jobs += page.jobs
         listing.examined += page.examined

@@ -83,7 +83,7 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 
 def warnings_of(snapshot: Snapshot) -> list[str]:
     """Return warnings that need an operator's attention, as sentences."""
-    redis, warnings = snapshot.redis, []
+    redis, warnings = snapshot.redis, [str(part) for part in snapshot.unreachable]
     if snapshot.producers_paused_ms is not None:
         warnings.append(_("Producers are paused: no queue takes new jobs. Resume them on the page of the queues."))
     if redis.loading:
@@ -158,6 +158,6 @@ def _worker_warnings(snapshot: Snapshot) -> list[str]:
     waiting = any(
         queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
     )
-    if waiting and all(worker.lost for worker in snapshot.workers):
+    if waiting and snapshot.has_registry and all(worker.lost for worker in snapshot.workers):
         warnings.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
     return warnings

@@ -14,7 +14,6 @@ from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
@@ -214,8 +213,13 @@ class JobActionsMixin(ReadOnlyAdmin):
             total=target.total,
         )
         self.note(request, [order], CHANGE, f"{action.title}: {target.total}")
-        self.message_user(request, _("A worker carries out this action. This page shows its progress."), messages.INFO)
-        return reverse("admin:django_delayq_bulkaction_change", args=[order.pk], current_app=self.admin_site.name)
+        progress = self.url_of("bulkaction", "change", order.pk)
+        if progress:
+            text = _("A worker carries out this action. This page shows its progress.")
+        else:
+            text = _("A worker carries out this action.")
+        self.message_user(request, text, messages.INFO)
+        return progress or request.get_full_path()
 
 
 def _moment(text: str | None) -> datetime | None:

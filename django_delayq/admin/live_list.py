@@ -30,13 +30,14 @@ class LiveListPages(RedisPages):
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Render a page of jobs, or the results of a search."""
         broker = connections.broker()
-        counts = broker.inspector.all_counts()
+        counts = broker.inspector.all_counts(partial=True)
         query = BrowseQuery.of(request.GET)
         try:
             listing = search(broker, query, counts) if query.text else browse(broker, query, counts)
         except InvalidJob as error:
             messages.warning(request, str(error))
             listing = Listing()
+        self.warn_of_missing(request, broker, counts)
         now_ms = broker.now_ms()
         counted = [one for one in counts if query.queue in ("", one.queue)]
         chosen = query.order

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlencode
 
@@ -12,13 +13,16 @@ from django.contrib.admin.utils import unquote
 from django.db import connections
 from django.db.models import BinaryField, Case, F, Q, QuerySet, When
 from django.db.models.functions import Length, Substr
-from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..connections import hurried_broker
+from ..core.errors import DelayQError
 from ..core.task import registry
-from ..settings.conf import mask
+from ..mirror.age import LATE_SECONDS, age
+from ..settings.conf import conf, mask
 from . import content, formatting
 from .base import column
 from .edit import EditMixin
@@ -43,6 +47,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     #: actions of the list, and buttons on the page of one job
     job_actions: ClassVar[tuple[JobAction, ...]] = ()
     change_form_template = "django_delayq/admin/mirrored.html"
+    change_list_template = "django_delayq/admin/mirrored_list.html"
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
     list_display_links = ("job",)
@@ -58,6 +63,15 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             message_start=Substr("error_message", 1, _MESSAGE_START),
         )
         return listed
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows; none while the mirrors are switched off, because rows of an earlier time would be wrong."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows if conf().is_mirrored else rows.none()
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Render the list, with the age of the copies."""
+        return super().changelist_view(request, {**(extra_context or {}), "mirror_age": _age_text()})
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -78,8 +92,8 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the list; its search leads to that in arguments and errors, which needs what Redis has."""
         listed = super().get_changelist_instance(request)
-        if request.user.has_perm("django_delayq.view_livejob"):
-            url = reverse(f"{self.admin_site.name}:django_delayq_livejob_changelist")
+        url = self.url_of("livejob", "changelist")
+        if url and request.user.has_perm("django_delayq.view_livejob"):
             query = urlencode({"place": self.live_place, "text": listed.query})
             link = format_html('<a href="{}?{}">{}</a>', url, query, _("search in arguments and errors"))
             listed.search_help_text = format_html("{}; {}", self.search_help_text, link)
@@ -176,7 +190,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         if state is not None and state.view is not None:
             return content.call_table(row.task, state.view.job.args)
         if row.args is None:
-            return gettext("too large to be copied, and no longer in Redis")
+            return gettext("not copied, and no longer in Redis")
         return content.call_table(row.task, bytes(row.args))
 
     @admin.display(description=_("payloads"))
@@ -213,6 +227,26 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             del rest["expires_ms"]
             rest["expires"] = formatting.exact(moment)
         return content.mapping_table(mask().value(rest)) if rest else formatting.NOTHING
+
+
+def _age_text() -> str | SafeString:
+    """Return how old the copies are, in a sentence."""
+    if not conf().is_mirrored:
+        return gettext(
+            "Nothing is copied here, because DELAYQ['MIRROR'] is switched off. Use the list of live jobs, the command "
+            "delayq_morgue, or the HTTP API."
+        )
+    try:
+        seconds = age(hurried_broker())
+    except DelayQError:
+        return gettext("Redis does not answer, so it is unknown how old these copies are.")
+    if seconds is None:
+        return gettext("Nothing was copied from Redis yet. A dispatcher does that: is one running?")
+    ago = formatting.ago(timezone.now() - timedelta(seconds=seconds))
+    if seconds < LATE_SECONDS:
+        return format_html("{} {}", gettext("Copied from Redis:"), ago)
+    late = gettext("No dispatcher has copied since, or it is behind.")
+    return format_html("{} {}. {}", gettext("Copied from Redis:"), ago, late)
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:

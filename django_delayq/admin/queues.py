@@ -18,6 +18,7 @@ from .. import connections
 from ..core import bulk, depths
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
+from ..outbox import queue_verbs
 from ..repair.sweeping import Sweep
 from ..status.snapshot import PLACES
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
@@ -59,8 +60,9 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Render the list of all queues."""
         broker = connections.broker()
-        queues = {queue.name: queue for queue in broker.queues()}
-        counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
+        queues = {queue.name: queue for queue in broker.reachable_queues()}
+        counts = broker.inspector.all_counts(queues=list(queues.values()), partial=True)
+        self.warn_of_missing(request, broker, counts)
         items = [QueueViewModel.of(queues[one.queue], one) for one in counts]
         now_ms = broker.now_ms()
         context = {
@@ -130,7 +132,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         queue = queue_or_404(object_id)
         if request.method != "POST":
             return self.confirm(request, "queue_run", _("Run all now"), queue, yes=_("Run all now"))
-        counts = self.sweep(request, queue, "run all now", bulk.run_all_now)
+        counts = self.sweep(request, queue, "run all now", queue_verbs.run_all_now)
         if counts is not None:
             moved = counts.get("moved", 0)
             messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
@@ -144,7 +146,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             return self.confirm(
                 request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
             )
-        verbs = (bulk.cancel_all, bulk.discard_all) if form.cleaned_data["morgue"] else (bulk.cancel_all,)
+        verbs = (queue_verbs.cancel_all, bulk.discard_all) if form.cleaned_data["morgue"] else (queue_verbs.cancel_all,)
         counts = self.sweep(request, queue, "purge", *verbs)
         if counts is not None:
             cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)

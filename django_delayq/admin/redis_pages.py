@@ -6,9 +6,9 @@ permissions. Stored text reaches the pages only through the templates' escaping.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -22,7 +22,12 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
+from ..status.reading import unreachable_parts
 from .base import AdminPages
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.operations.counts import Counts
 
 View = Callable[..., HttpResponse]
 
@@ -81,6 +86,11 @@ class RedisPages(AdminPages):
         response = self.render(request, "unavailable", _("Redis does not answer"), context, status=503)
         response["Retry-After"] = "5"
         return response
+
+    def warn_of_missing(self, request: HttpRequest, broker: Broker, counts: Sequence[Counts]) -> None:
+        """Tell the user which parts of a cluster do not answer and are missing on the page."""
+        for part in unreachable_parts(broker, counts):
+            messages.warning(request, str(part))
 
     def back(self, url: str) -> HttpResponseRedirect:
         """Redirect to another page after a verb."""

@@ -35,7 +35,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "throttled": (429, "too many requests of this user"),
     "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
     "not_confirmed": (503, "the job is stored, but replicas or disks did not confirm it in time"),
-    "unavailable": (503, "Redis or the database does not answer; a change may have been made"),
+    "unavailable": (503, "Redis or the database does not answer, as `detail` says; a change may have been made"),
 }
 
 #: code → detail in the example of its status
@@ -52,7 +52,7 @@ _EXAMPLES: Final = {
     "unsupported_media_type": 'Unsupported media type "text/plain" in request.',
     "idempotency_mismatch": "this Idempotency-Key was used for another request",
     "queue_full": "queue 'mail' is full; try again later",
-    "unavailable": UNAVAILABLE,
+    "unavailable": UNAVAILABLE.format("Redis"),
 }
 _RETRY_AFTER: Final = {
     "Retry-After": {

@@ -9,7 +9,7 @@ from typing import Any, Final
 from .. import connections
 from ..access.problems import Problem
 from ..core.operations.job_filter import JobFilter
-from ..core.operations.pages import Accepts
+from ..core.operations.pages import Accepts, Page
 from ..core.operations.views import JobView
 from ..core.queue import Queue
 from ..settings.conf import conf
@@ -29,7 +29,7 @@ def jobs_page(queue: Queue, query: Mapping[str, Any]) -> dict[str, Any]:
     if query["id"]:
         views = [view for view in _jobs_of_id(queue, query) if query["where"].holds(view)]
         jobs = [view for view in views if accepts is None or accepts(view)]
-        return {"jobs": jobs, "cursor": None, "examined": len(views)}
+        return _rendered(Page(jobs, examined=len(views)))
     low, high = _range(query)
     page = connections.hurried_broker().inspector.page(
         queue.name,
@@ -44,8 +44,18 @@ def jobs_page(queue: Queue, query: Mapping[str, Any]) -> dict[str, Any]:
         where=query["where"],
         accepts=accepts,
         seconds=PAGE_SECONDS,
+        partial=True,
     )
-    return {"jobs": page.jobs, "cursor": page.cursor or None, "examined": page.examined}
+    return _rendered(page)
+
+
+def _rendered(page: Page) -> dict[str, Any]:
+    return {
+        "jobs": page.jobs,
+        "cursor": page.cursor or None,
+        "examined": page.examined,
+        "unreachable_shards": page.unreachable,
+    }
 
 
 def text_of(where: JobFilter) -> Accepts | None:
@@ -114,4 +124,4 @@ def graves_page(queue: Queue, ident: str, query: Mapping[str, Any]) -> dict[str,
             "job_not_found",
             f"the morgue of queue {queue.name!r} has no job {ident!r}; it was kicked, discarded or never there",
         )
-    return {"jobs": page.jobs, "cursor": page.cursor or None, "examined": page.examined}
+    return _rendered(page)

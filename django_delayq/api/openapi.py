@@ -8,15 +8,16 @@ complete there as here. To generate the document of this API alone on the comman
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
 
-from drf_spectacular.drainage import GENERATOR_STATS
+from django.utils import translation
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
+from drf_spectacular.settings import IMPORT_STRINGS, SPECTACULAR_DEFAULTS, SpectacularSettings, spectacular_settings
+from rest_framework.settings import perform_import
 
 from .. import __version__
 from ..access.views import authentication_classes
@@ -68,8 +69,23 @@ _BODY_NEEDED: Final = frozenset(
 _LARGEST_INT32: Final = 2**31 - 1
 _NULL: Final = {"nullable": True, "enum": [None]}
 _PROBLEM: Final = "#/components/schemas/Problem"
-#: drf-spectacular's settings are one object for the whole process
-_lock: Final = threading.Lock()
+#: settings that the running generation has in place of those of the project; None = it is not ours
+_own: Final[ContextVar[Mapping[str, Any] | None]] = ContextVar("delayq_openapi_settings", default=None)
+
+
+class _OwnSettings(SpectacularSettings):
+    """Settings of drf-spectacular that are others within a generation of our document.
+
+    They are one object for the whole process. ``patched_settings`` of drf-spectacular would change them for the threads
+    that generate the project's own document at that moment, too.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        own = _own.get()
+        return own[name] if own is not None and name in own else super().__getattribute__(name)
+
+
+spectacular_settings.__class__ = _OwnSettings
 
 
 def document(root: str) -> dict[str, Any]:
@@ -87,10 +103,16 @@ def _generated(authentication: tuple[str, ...]) -> dict[str, Any]:
     """Generate the document, cached for each set of authentication classes, which the document describes."""
     from .urls import urlpatterns
 
-    with _lock, GENERATOR_STATS.silence(), patched_settings(SETTINGS):
-        generator = SchemaGenerator(patterns=urlpatterns)  # type: ignore[no-untyped-call]
-        made: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
-        return made
+    imported = {name: perform_import(SETTINGS[name], name) for name in IMPORT_STRINGS if name in SETTINGS}
+    before = _own.set({**SETTINGS, **imported})
+    try:
+        # drf-spectacular keeps the names of enums for each language. None is no language of the project.
+        with translation.override(None):
+            generator = SchemaGenerator(patterns=urlpatterns)  # type: ignore[no-untyped-call]
+            made: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+            return made
+    finally:
+        _own.reset(before)
 
 
 class ResourceExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]

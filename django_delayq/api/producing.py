@@ -15,6 +15,7 @@ from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
 from ..core.moments import iso_of
 from ..core.schedule_outcome import ScheduleOutcome
+from ..core.sending.chunks import check_together
 from ..core.task import registry
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once
@@ -62,8 +63,14 @@ def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
     return status, {"id": handle.id or None, "queue": handle.queue, "outcome": handle.outcome, "due": due}
 
 
-def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[str, Any]]:
+def produce_many(entries: Any, reader: Reader, queue: str, *, all_or_none: bool = False) -> tuple[int, dict[str, Any]]:
     """Store many jobs and return ``(status, response body)``.
+
+    Args:
+        entries: the jobs of the request.
+        reader: reads them.
+        queue: name of the queue.
+        all_or_none: see :meth:`.Sender.schedule_many`.
 
     Raises:
         Problem: some entries are invalid.
@@ -79,12 +86,14 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
     read = reader.many(entries)
     jobs = [job for job in read if job is not None]
     _check_durable(jobs)
-    send_at_once(jobs, connections.hurried_broker())
+    if all_or_none:
+        check_together((job.new for job in jobs), durable=any(job.handle.durable for job in jobs))
+    send_at_once(jobs, connections.hurried_broker(), all_or_none=all_or_none)
     outcomes = [ScheduleOutcome.SKIPPED if job is None else job.handle.outcome for job in read]
     counts = Counter(outcomes)
     if counts[ScheduleOutcome.PAUSED] == len(outcomes):
         raise connections.hurried_broker().queue(queue).paused_error()
-    if counts[ScheduleOutcome.FULL] == len(outcomes):
+    if counts[ScheduleOutcome.FULL] and counts.keys() <= {ScheduleOutcome.FULL, ScheduleOutcome.WITHHELD}:
         raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
     results = [
         {"id": None if job is None else job.handle.id, "outcome": outcome}

@@ -37,6 +37,10 @@ class VisibleQueues:
             snapshot,
             queues=tuple(queue for queue in snapshot.queues if sees(queue.name)),
             workers=tuple(map(self.worker, snapshot.workers)),
+            unreachable=tuple(
+                replace(part, shards={name: number for name, number in part.shards.items() if sees(name)})
+                for part in snapshot.unreachable
+            ),
             recurring=tuple(one for one in snapshot.recurring if sees(one.queue)),
             figures=replace(
                 figures,

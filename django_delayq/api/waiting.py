@@ -34,6 +34,7 @@ from ..pull.search import Search
 from ..settings.conf import conf
 from .held_jobs import render_held_jobs
 from .idempotency import IdempotencyRecord
+from .leases import TTR
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -48,25 +49,29 @@ def can_wait(request: Request) -> bool:
     return isinstance(request._request, ASGIRequest)
 
 
-def answer(search: Search, *, deadline_soon: bool = False) -> Response:
+def answer(search: Search, record: IdempotencyRecord | None, *, deadline_soon: bool = False) -> Response:
     """Return a response with the jobs that are due now."""
     jobs = search.run(0.0)
     if deadline_soon:
-        return Response({**_rendered(jobs), **DEADLINE_SOON})
-    return Response(_rendered(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
+        return Response({**_rendered(jobs, record), **DEADLINE_SOON})
+    return Response(_rendered(jobs, record), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
-def reserved(job: HeldJob | None, **more: str) -> Response:
+def reserved(job: HeldJob | None, record: IdempotencyRecord | None, **more: str) -> Response:
     """Return a response with the job, if one was reserved."""
-    return Response({**_rendered([] if job is None else [job]), **more})
+    return Response({**_rendered([] if job is None else [job], record), **more})
 
 
-def _rendered(jobs: list[HeldJob]) -> dict[str, Any]:
+def _rendered(jobs: list[HeldJob], record: IdempotencyRecord | None) -> dict[str, Any]:
     try:
-        return {"jobs": render_held_jobs(jobs)}
+        rendered = {"jobs": render_held_jobs(jobs)}
     except BaseException:
         give_back(jobs)
         raise
+    if record is not None:  # a response that is sent again must not hand out a lease that has ended
+        lefts = [int(job.seconds_left * 1000) for job in jobs if job.in_hand]
+        record.keep_at_most(max(1, min(lefts, default=TTR * 1000)))
+    return rendered
 
 
 def let_go_of_databases() -> None:
@@ -131,7 +136,7 @@ class WaitingResponse(Response):
 
     def _finish(self, problem: DelayQError | None, *, early: bool) -> None:
         if problem is None:
-            self.data = _rendered(self._jobs)
+            self.data = _rendered(self._jobs, self.record)
             stopped = early or not self._search.give_up
             if self._to_deadline and not stopped:
                 self.data |= DEADLINE_SOON

@@ -47,16 +47,23 @@ class ProducerVerbs(Base):
         return self._produce(queue, _raw(body) | members(**options))
 
     @verb
-    def put_many(self, queue: str, jobs: Iterable[bytes | str | Mapping[str, Any]]) -> Steps[Many]:
+    def put_many(
+        self, queue: str, jobs: Iterable[bytes | str | Mapping[str, Any]], *, all_or_none: bool = False
+    ) -> Steps[Many]:
         """Store many jobs. A job is its body, or a dict with ``body`` and options like those of :meth:`put`.
 
         They are sent in requests of up to 1,000 jobs and about 2 MiB.
+
+        Args:
+            queue: name of the queue.
+            jobs: the jobs.
+            all_or_none: if a job is refused, store none of the jobs of its shard; for up to 250 jobs, in one request.
 
         Raises:
             ApiError: a request was refused. None of its jobs was stored; ``done`` has the results of the requests
                 before it.
         """
-        return self._produce_many(queue, map(_raw_of, jobs))
+        return self._produce_many(queue, map(_raw_of, jobs), all_or_none=all_or_none)
 
     @verb
     def schedule(
@@ -107,15 +114,21 @@ class ProducerVerbs(Base):
             return made(Produced, answer.data)
 
     @verb
-    def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> Steps[Many]:
-        """Schedule many jobs: dicts with ``task`` and the arguments and options of :meth:`schedule`."""
-        return self._produce_many(queue, (members(**job) for job in jobs))
+    def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]], *, all_or_none: bool = False) -> Steps[Many]:
+        """Schedule many jobs: dicts with ``task`` and the arguments and options of :meth:`schedule`.
+
+        See :meth:`put_many`.
+        """
+        return self._produce_many(queue, (members(**job) for job in jobs), all_or_none=all_or_none)
 
     def _produce(self, queue: str, job: dict[str, Any]) -> Steps[Produced]:
         return made(Produced, (yield from self._post("queues", queue, "jobs", body=job)))
 
-    def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]]) -> Steps[Many]:
-        bodies = ({"jobs": chunk} for chunk in chunks(jobs, AT_ONCE, weigh=size_of))
+    def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]], *, all_or_none: bool) -> Steps[Many]:
+        bodies: Iterable[dict[str, Any]] = ({"jobs": chunk} for chunk in chunks(jobs, AT_ONCE, weigh=size_of))
+        if all_or_none:
+            whole = list(jobs)
+            bodies = [{"jobs": whole, "all_or_none": True}] if whole else []
         results, counts = yield from self._post_each(("queues", queue, "jobs"), bodies)
         return Many(results=results, counts=counts)
 

@@ -18,6 +18,7 @@ from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
+from .requests import pack_repeats
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures
@@ -59,6 +60,8 @@ class Broker(WorkerRegistry):
         self.connection = connection
         self.lease_ms = lease_ms
         self.event_cap = event_cap
+        #: for how long a call of this broker may be repeated, packed for the scripts (``lua/lib/window.lua``)
+        self.repeats = pack_repeats(connection.patience)
         self._test_clock = test_clock
         self.observe(observe)
         self.inspector = Inspector(self)
@@ -96,6 +99,7 @@ class Broker(WorkerRegistry):
             place,
             lease_ms=self.lease_ms,
             event_cap=self.event_cap,
+            repeats=self.repeats,
             cluster=self.connection.cluster,
         )
 
@@ -196,14 +200,13 @@ class Broker(WorkerRegistry):
     def now_ms(self) -> float:
         """Return Redis's time, Unix ms."""
         with clear_errors():
-            answer = self.client.time()
-        seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+            seconds, micros = self.connection.ask_any(self.client.time)
         return float(seconds * 1000 + micros / 1000)
 
     def server_info(self) -> dict[str, Any]:
         """Return the reply of ``INFO``; on a cluster, of its first node."""
         with clear_errors():
-            info: dict[str, Any] = self.client.info()
+            info: dict[str, Any] = self.connection.ask_any(self.client.info)
         return by_server(info)[0]
 
     def check_server(self) -> None:

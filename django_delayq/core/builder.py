@@ -99,7 +99,7 @@ class JobBuilder:
         self._options = JobOptions(task, rules, context)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
-        self._derives = policy.id is not None or policy.score is not None
+        self._derives = any(derive is not None for derive in (policy.id, policy.at, policy.score))
         self._fewest, self._most = task.arity
         self._confirmed = (
             None if policy.wait_for_confirmation is None else rules.confirmed(policy.wait_for_confirmation)

@@ -80,6 +80,7 @@ def kick_all(
     *,
     delay_ms: int = 0,
     per_second: float | None = None,
+    pace: KickPace | None = None,
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
@@ -88,6 +89,7 @@ def kick_all(
     Args:
         delay_ms: delay from now.
         per_second: how many of them fall due in a second; None = all at once.
+        pace: the pace in place of these two, at which the caller continues an earlier call.
         replace: replace live plain jobs of the same ids.
 
     Returns:
@@ -97,7 +99,7 @@ def kick_all(
         InvalidJob: a pace that is not above 0.
     """
     shards = shard_snapshots(queue)
-    pace = KickPace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
+    pace = pace or KickPace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
     return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
 
 
@@ -176,7 +178,7 @@ def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str,
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job (*Purge* in the admin); reserved ones, and content gated behind them, are left alone.
+    """Cancel every waiting job in Redis; reserved ones, and content gated behind them, are left alone.
 
     Jobs that arrive meanwhile are cancelled too if they are due before the last job that waited at the start of the
     call.

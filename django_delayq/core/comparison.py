@@ -2,7 +2,8 @@
 
 The order of the reads makes a comparison safe beside a working application. First the outbox is read, then all places
 of the queue. Only then the table is read, restricted to rows older than a grace period. A job that ends between the
-reads is therefore in the first snapshot, and a row created meanwhile is too young. Missing jobs are scheduled without
+reads is therefore in the first snapshot, and a row created meanwhile is too young. Without Spark the ids of the rows
+are looked up instead, and the rows without a job are read again behind that look. Missing jobs are scheduled without
 replacing live ones, so a job that exists after all is not changed. The handler must still tolerate a second execution,
 as with every job that may run twice.
 """

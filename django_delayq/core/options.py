@@ -39,7 +39,7 @@ MAX_PAYLOADS: Final = 1_000_000
 DEFAULT_MAX_PAYLOADS: Final = 10_000
 
 #: options that belong to one task and cannot be defaults
-OWN: Final = ("merge", "every", "cron", "aliases", "id", "score")
+OWN: Final = ("merge", "every", "cron", "aliases", "id", "at", "score")
 #: options of merged tasks only, and their values for other tasks
 _NEUTRAL: Final = {"batch_size": 1, "payloads": "all", "max_payloads": None, "score_policy": "min", "score": None}
 #: defaults that a merged task ignores; the last three concern ids and queues of plain tasks
@@ -71,6 +71,9 @@ class TaskOptions:
     #: id of a job whose call gives none: a function or a template ("order-{order_id}") of the call's arguments, for
     #: merged tasks of the payload; None = a random one
     id: str | Callable[..., object] | None = None
+    #: due time of a job whose call gives neither at= nor delay=: a function of the call's arguments (merged: of the
+    #: payload) that returns what at= takes; None, also as its result, = now
+    at: Callable[..., object] | None = None
     #: merged: score of a payload whose call gives none: a function of the payload; None = the time of its arrival
     score: Callable[[Any], object] | None = None
     #: 0 (first) … 7 (last)
@@ -147,7 +150,7 @@ class TaskOptions:
                 check_flag(name, getattr(self, name))
         check_flag("api", self.api)
         check_flag("retry_on_false", self.retry_on_false)
-        check_derivations(self.id, self.score)
+        check_derivations(self.id, self.at, self.score)
         self._set("concurrency", check_concurrency("concurrency", self.concurrency))
         self._set("retry_in", backoff_of("retry_in", self.retry_in))
         self._set("aliases", _aliases(self.aliases))
@@ -184,6 +187,8 @@ class TaskOptions:
 
     def _check_recurrence(self) -> None:
         check_choice("missed", self.missed, MISSED)
+        if self.at is not None and (self.every is not None or self.cron is not None):
+            raise InvalidJob("at is for tasks that are scheduled; every and cron say when a recurring task runs")
         if self.every is not None:
             every = seconds_of("every", self.every)
             if not _MIN_EVERY <= every <= _MAX_EVERY:

@@ -54,7 +54,7 @@ def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], 
         limit: name of the limit.
         total: number of permits that exist.
         holdings: holders with their permits.
-        place: shard whose jobs wait; it is remembered if fewer permits are granted than wanted.
+        place: shard whose jobs wait; it is remembered if none is granted beyond those to keep, though one is wanted.
     """
     words = [str(word) for one in holdings for word in (one.holder, one.keep, one.wanted, one.ms)]
     waiting = "" if place is None else f"{place[1]}:{place[0]}"
@@ -67,17 +67,6 @@ def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], 
 def _place_of(word: bytes) -> Place:
     number, _, queue = word.decode().partition(":")
     return queue, int(number)
-
-
-def wake(broker: Broker, places: Sequence[Place]) -> None:
-    """Wake consumers of shards that can be reserved from now."""
-    with clear_errors():
-        for queue, number in places:
-            key = broker.wake_key(queue)
-            if broker.connection.cluster:
-                broker.client.publish(key, number)
-            else:
-                broker.client.rpush(key, number)
 
 
 def read(broker: Broker, limit: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from .errors import Misconfigured
+from .errors import JobTimeout, Misconfigured
 from .inputs import suggest
 
 Policy = Callable[[int], float]
@@ -144,9 +144,9 @@ def safe_delay(policy: Policy, n: int) -> float:
     not cost a job.
     """
     try:
-        # SystemExit too: a policy is user code and must not end the worker that calls it.
+        # SystemExit too: a policy is user code and must not end the worker that calls it. JobTimeout: it hung.
         answer: object = policy(n)
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, JobTimeout):
         logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
         return clamp(default_backoff(n))
     if isinstance(answer, timedelta):

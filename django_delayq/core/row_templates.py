@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from .errors import InvalidJob, Misconfigured
@@ -16,6 +16,14 @@ from .moments import ms_of, parse_moment
 from .times import span_ms_of
 
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+#: kind of a column whose values have one text form (:func:`id_of`), and a regular expression for that
+Kind = Literal["integer", "uuid", "date", "boolean"]
+_FORMS: Final[Mapping[Kind, str]] = {
+    "integer": "(?:-?(?:0|[1-9][0-9]*))",
+    "uuid": "(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
+    "date": "(?:[0-9]{4}-[0-9]{2}-[0-9]{2})",
+    "boolean": "(?:true|false)",
+}
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -60,10 +68,19 @@ def check_names_in(template: str) -> None:
         )
 
 
-def pattern_of(template: str) -> str:
-    """Return a regular expression for the ids that the template makes, without anchors, for Python and for Java."""
-    pattern = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name in id_parts(template))
+def pattern_of(template: str, kinds: Mapping[str, Kind]) -> str:
+    """Return a regular expression for the ids that the template makes, without anchors, for Python and for Java.
+
+    Args:
+        kinds: kinds of the columns by name; a column without one may have any text.
+    """
+    parts = id_parts(template)
+    pattern = "".join(re.escape(text) + ("" if name is None else _form(kinds.get(name))) for text, name in parts)
     return f"(?s:{pattern})"
+
+
+def _form(kind: Kind | None) -> str:
+    return "(?:.+)" if kind is None else _FORMS[kind]
 
 
 def id_of(template: str, row: Mapping[str, Any]) -> str | None:

@@ -27,6 +27,8 @@ class ScheduleOutcome(StrEnum):
     #: refused now
     FULL = "full"
     PAUSED = "paused"
+    #: not stored because another job was refused, and all jobs or none were to be stored
+    WITHHELD = "withheld"
     #: not stored here: the shard is closed, or the call came after its deadline
     CLOSED = "closed"
     LATE = "late"
@@ -67,7 +69,7 @@ class ScheduleOutcome(StrEnum):
 
 _STORED: Final = frozenset(map(ScheduleOutcome, ("created", "merged", "replaced", "gated", "known")))
 _NEVER: Final = (ScheduleOutcome.TAKEN, ScheduleOutcome.EXISTS)
-_LATER: Final = (ScheduleOutcome.FULL, ScheduleOutcome.PAUSED)
+_LATER: Final = (ScheduleOutcome.FULL, ScheduleOutcome.PAUSED, ScheduleOutcome.WITHHELD)
 REFUSALS: Final = (*_NEVER, *_LATER)
 
 #: by the letter in the reply of ``schedule.lua`` and ``bulk.lua``
@@ -82,6 +84,7 @@ OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
     "f": ScheduleOutcome.FULL,
     "h": ScheduleOutcome.FULL,
     "p": ScheduleOutcome.PAUSED,
+    "x": ScheduleOutcome.WITHHELD,
     "v": ScheduleOutcome.CLOSED,
     "d": ScheduleOutcome.FIRED,
     "k": ScheduleOutcome.KNOWN,
@@ -96,7 +99,7 @@ FULL_LETTER: Final = "f"
 #: of a merged job that has all the payloads that it may have
 ID_FULL_LETTER: Final = "h"
 #: replies after which nothing of the job needs a confirmation
-UNCHANGED_LETTERS: Final = frozenset("etfhpvl")
+UNCHANGED_LETTERS: Final = frozenset("etfhpvlx")
 CLOSED_REPLY: Final = b"v"
 
 

@@ -235,9 +235,9 @@ class Shards(ShardSet):
         left_out = [name.encode() for name in except_workers]
         return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
-    def held_by(self, worker: str) -> Iterator[Job]:
-        """Yield all jobs that a worker holds, over all shards. Meant for a dead worker that reserves no more."""
-        for number in self.numbers:
+    def held_by(self, worker: str, *numbers: int) -> Iterator[Job]:
+        """Yield all jobs that a worker holds, in these shards or in all. Meant for a dead worker."""
+        for number in numbers or self.numbers:
             yield from [job for job in self.leases(number) if job.worker == worker]
 
     def leases(self, number: int) -> list[Job]:

@@ -55,8 +55,8 @@ class Tally:
         self._fresh = False
 
     def __bool__(self) -> bool:
-        """Return True if there are counters that Redis does not have yet."""
-        return self._fresh or self._doubtful is not None
+        """Return True if there are counters that Redis does not have yet, or if they are being sent."""
+        return self._fresh or self._sending.locked() or self._doubtful is not None
 
     def subscribe(self, ring: Callable[[], None]) -> None:
         """Call ``ring()`` at the first counter after a flush; it must return quickly."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
 from .inputs import check_task_name, short
+from .option_functions import check_template
 from .options import TaskOptions
 
 __all__ = ["Registry", "Task", "TaskOptions", "check_is_no_generator", "registry"]
@@ -65,6 +66,8 @@ class Task:
             raise Misconfigured(
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
+        if not self.options.merge:
+            check_template(self.options.id, self.func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)

@@ -9,18 +9,40 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from redis import exceptions as redis_errors
 
 from .records.keys import wake_key
 from .redis.connection import Connection
 from .redis.link import end_of
 from .redis.scripts import clear_errors
 
+if TYPE_CHECKING:
+    from .broker import Broker
+
 Hints = list[tuple[str, int]]
 
 #: one wait for messages, and that for the confirmation of a subscription
 _LISTEN_SECONDS: Final = 0.5
 _SUBSCRIBE_SECONDS: Final = 5.0
+#: silence of a node after which it gets a PING, and the time for its reply
+_SILENT_SECONDS: Final = 5.0
+_PING_SECONDS: Final = 1.0
+
+
+def wake(broker: Broker, places: Sequence[tuple[str, int]]) -> None:
+    """Wake consumers of these shards, as the scripts do: a list has at most one token of a shard."""
+    with clear_errors():
+        for queue, number in places:
+            key = broker.wake_key(queue)
+            if broker.connection.cluster:
+                broker.client.publish(key, number)
+            else:
+                pipeline = broker.client.pipeline()
+                pipeline.lrem(key, 0, str(number))
+                pipeline.rpush(key, number)
+                pipeline.execute()
 
 
 class Waker:
@@ -34,9 +56,17 @@ class Waker:
         self._ends_at = end_of(connection.max_age)
         self._closed = threading.Event()
 
-    def wait(self, timeout: float) -> Hints:
-        """Block up to ``timeout`` seconds and return the (queue, shard) pairs to check; none at the timeout."""
+    def wait(self, timeout: float, names: frozenset[str] | None = None) -> Hints:
+        """Block up to ``timeout`` seconds and return the (queue, shard) pairs to check; none at the timeout.
+
+        Args:
+            timeout: seconds.
+            names: take tokens of these queues only; None = of all. Channels deliver those of all in any case.
+        """
         raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Make the current call of :meth:`wait` return soon; one that is about to begin may miss it."""
 
     def is_old(self) -> bool:
         """Return True if its connection has reached ``max_connection_age``: replace the waker between two waits."""
@@ -48,7 +78,11 @@ class Waker:
 
 
 class ListWaker(Waker):
-    """Waker that uses BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel)."""
+    """Waker that uses BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel).
+
+    BLPOP prefers the first list. The list that had a token comes last in the next call, so that no queue with many
+    tokens hides those of another one.
+    """
 
     forgetful = False
 
@@ -59,24 +93,30 @@ class ListWaker(Waker):
         self._blocking: Any = connection.blocking().client()
         self._client_id: int | None = None
 
-    def wait(self, timeout: float) -> Hints:
+    def wait(self, timeout: float, names: frozenset[str] | None = None) -> Hints:
         """Wait for a wake-up; see :meth:`Waker.wait`."""
-        if self._closed.is_set():
+        keys = [key for key, name in self._queues.items() if names is None or name in names]
+        if self._closed.is_set() or not keys:
             return []
         with clear_errors():
             self._client_id = self._blocking.client_id()
             if self._closed.is_set():
                 return []
-            popped = self._blocking.blpop(list(self._queues), timeout)
+            popped = self._blocking.blpop(keys, timeout)
         self._client_id = None
         if not popped:
             return []
         key, token = popped
-        return [(self._queues[key], int(token))]
+        self._queues[key] = name = self._queues.pop(key)
+        return [(name, int(token))]
 
     def close(self) -> None:
         """End the waits, the current one too; see :meth:`Waker.close`."""
         super().close()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the current wait; see :meth:`Waker.interrupt`."""
         client_id = self._client_id
         if client_id is not None:
             with clear_errors():
@@ -94,15 +134,37 @@ class ChannelWaker(Waker):
         with clear_errors():
             self._pubsub.subscribe(*self._queues)
             for _ in self._queues:  # until Redis confirms the subscription, tokens may be missed
-                self._pubsub.get_message(timeout=_SUBSCRIBE_SECONDS)
+                if self._pubsub.get_message(timeout=_SUBSCRIBE_SECONDS) is None:
+                    raise redis_errors.TimeoutError("the node does not confirm a subscription")
+        self._heard_at = time.monotonic()
+        self._pinged_at: float | None = None
 
-    def wait(self, timeout: float) -> Hints:
-        """Wait for a wake-up; see :meth:`Waker.wait`."""
+    def wait(self, timeout: float, names: frozenset[str] | None = None) -> Hints:
+        """Wait for a wake-up; see :meth:`Waker.wait`. Returns all that have arrived, because nobody else keeps them."""
         until = time.monotonic() + timeout
+        hints: dict[tuple[str, int], None] = {}
         with clear_errors():
             while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
                 # A local wait on the socket; no command is sent.
-                message = self._pubsub.get_message(timeout=min(left, _LISTEN_SECONDS))
+                message = self._pubsub.get_message(timeout=0.0 if hints else min(left, _LISTEN_SECONDS))
+                self._check_node(heard=message is not None)
                 if message and message["type"] == "message":
-                    return [(self._queues[message["channel"]], int(message["data"]))]
-        return []
+                    hints[self._queues[message["channel"]], int(message["data"])] = None
+                elif hints and not message:
+                    break
+        return list(hints)
+
+    def _check_node(self, *, heard: bool) -> None:
+        """Raise an error if the node has been silent, a PING included.
+
+        A node that was cut off or stopped leaves its connections open. Its subscribers would miss the tokens of all
+        other nodes until TCP gives up.
+        """
+        now = time.monotonic()
+        if heard:
+            self._heard_at, self._pinged_at = now, None
+        elif self._pinged_at is not None and now - self._pinged_at > _PING_SECONDS:
+            raise redis_errors.TimeoutError("the node of the wake-ups does not answer")
+        elif self._pinged_at is None and now - self._heard_at > _SILENT_SECONDS:
+            self._pubsub.ping()
+            self._pinged_at = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from .. import connections
+from .. import connections, logs
 from ..core.codec import decode, decode_args
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.inputs import check_queue_name
@@ -143,6 +144,28 @@ class DelayQCommand(BaseCommand):
             self.stdout.write(count_text(counts))
 
 
+class LoggingCommand(DelayQCommand):
+    """Command that runs until it is stopped. With ``--log-format json`` everything that it writes is logged."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add ``--log-format``."""
+        parser.add_argument(
+            "--log-format",
+            choices=("plain", "json"),
+            default="plain",
+            help="format of log lines, if LOGGING has no handler for 'django_delayq'; json: of every line, those "
+            "of tasks too (default: plain)",
+        )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Set up the logging before the system checks run."""
+        logs.configure(options["log_format"], options["verbosity"])
+        if options["log_format"] == "json":
+            self.stdout, self.stderr = logs.LogOutput(logging.INFO), logs.LogOutput(logging.WARNING)  # type: ignore[assignment]
+            options.update(no_color=True, force_color=False, stdout=None, stderr=None)
+        return super().execute(*args, **options)
+
+
 def count_text(counts: Mapping[str, int]) -> str:
     """Return counts by outcome as one line, without those that are 0."""
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()) if count) or "nothing to do"
@@ -200,16 +223,6 @@ def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser])
                     own = one._add_action(copy(action))
                     own.help = SUPPRESS if action.option_strings[-1] in _SHARED else action.help
                 own.default = SUPPRESS
-
-
-def add_log_format(parser: ArgumentParser) -> None:
-    """Add ``--log-format``."""
-    parser.add_argument(
-        "--log-format",
-        choices=("plain", "json"),
-        default="plain",
-        help="format of log lines, if LOGGING has no handler for 'django_delayq' (default: plain)",
-    )
 
 
 def add_show_secrets(parser: ArgumentParser) -> None:

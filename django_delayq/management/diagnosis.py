@@ -12,13 +12,16 @@ from redis.exceptions import RedisError
 
 from ..connections import other_shards
 from ..core.broker import Broker
-from ..core.errors import DelayQError
+from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.composition import script_names
+from ..core.redis.faults import Fault, classify
+from ..core.redis.scripts import raise_clear
 from ..core.redis.server_info import OLDEST_SERVER, server_version
 from ..core.rules import queue_policy
 from ..core.task import registry
-from ..status import LOST_AFTER
+from ..status import LOST_AFTER, take
 from ..status.formatting import printable
+from ..status.idle import idle_beside_due
 from .databases import databases
 from .findings import Check, Finding, Level
 from .pauses import pauses
@@ -101,6 +104,8 @@ def scripts(broker: Broker) -> Iterator[Finding]:
         try:
             broker.client.script_load(source)
         except RedisError as error:
+            if classify(error) is Fault.TRANSIENT:
+                raise_clear(error)
             yield Finding("ERROR", "scripts", f"{name}: {error}")
             return
     yield Finding("OK", "scripts", f"{len(script_names())} scripts load")
@@ -124,7 +129,7 @@ def tasks(broker: Broker) -> Iterator[Finding]:
         if queue.kind != "python":
             continue
         for place in ("waiting", "morgue"):
-            for view in broker.inspector.page(queue.name, place, limit=SAMPLE).jobs:
+            for view in broker.inspector.page(queue.name, place, limit=SAMPLE, partial=True).jobs:
                 if view.job.task and view.job.task not in registry:
                     unknown.setdefault(view.job.task, queue.name)
     for name, queue_name in sorted(unknown.items()):
@@ -154,7 +159,7 @@ def workers(broker: Broker) -> Iterator[Finding]:
     """Report overdue jobs, and leases that no dispatcher would take back."""
     now_ms = broker.now_ms()
     alive = [worker for worker in broker.workers() if abs(now_ms - worker["seen_ms"]) < SILENCE * 1000]
-    queues = broker.inspector.all_counts()
+    queues = broker.inspector.all_counts(partial=True)
     reserved = sum(counts.reserved for counts in queues)
     if reserved and not any(worker.get("dispatcher") for worker in alive):
         yield Finding(
@@ -178,10 +183,25 @@ def workers(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "workers", f"{len(alive)} worker processes sent a heartbeat in the last {SILENCE:.0f} s")
 
 
+def idle(broker: Broker) -> Iterator[Finding]:
+    """Report due jobs that wait although a process that serves their queue has free slots."""
+    found = idle_beside_due(take(broker, outbox=False))
+    for queue, worker in found.items():
+        text = (
+            f"queue {printable(queue)} has due jobs, and worker {printable(worker.name)}, which serves it, has had free"
+        )
+        text += (
+            f" slots for {worker.idle_seconds:.0f} s: see its log; if that gives no reason, restart it and report it"
+        )
+        yield Finding("WARN", "idle", text)
+    if not found:
+        yield Finding("OK", "idle", "no due job waits beside a free slot")
+
+
 def morgue(broker: Broker) -> Iterator[Finding]:
     """Check that no morgue grows without a limit."""
     is_unlimited = False
-    for counts in broker.inspector.all_counts():
+    for counts in broker.inspector.all_counts(partial=True):
         queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
         if queue is not None and not queue_policy(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
             is_unlimited = True
@@ -214,6 +234,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     shards,
     morgue,
     workers,
+    idle,
     pauses,
 )
 
@@ -231,10 +252,19 @@ def findings(
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "connection", str(error))
         return
-    yield Finding("OK", "connection", "Redis answers")
+    silent = opened.connection.silent_masters()
+    for part in silent:
+        yield Finding("ERROR", "connection", f"{part}: no answer; start that node, or fail over to its replica")
+    if not silent:
+        yield Finding("OK", "connection", "Redis answers")
     for check in CHECKS:
         try:
             yield from check(opened)
+        except QueueUnavailable as error:
+            if not silent:
+                yield Finding("ERROR", check.__name__, str(error))
+            else:  # that error stands above already
+                yield Finding("WARN", check.__name__, "not checked in full while a part of Redis does not answer")
         except (DelayQError, RedisError) as error:
             yield Finding("ERROR", check.__name__, str(error))
 

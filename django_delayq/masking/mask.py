@@ -67,7 +67,7 @@ class Mask:
                 lines.append(self._texts.hide_in_source(line))
                 source = None
             else:
-                lines.append(self._texts.hide(line))
+                lines.append(self._texts.hide_in_frame(line))
                 source = f"{frame['indent']}  "
         if prose:
             lines.append(self._texts.hide("\n".join(prose)))

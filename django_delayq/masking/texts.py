@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator
+from functools import lru_cache
 from typing import Final, TypeAlias
+
+#: lines of tracebacks that are remembered with the result, and their longest
+_KNOWN_LINES: Final = 2048
+_KNOWN_CHARS: Final = 300
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 
@@ -92,6 +97,9 @@ class Texts:
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
+        # Tracebacks consist of the same lines again and again.
+        self._known_source = lru_cache(_KNOWN_LINES)(self._hide_in_source)
+        self._known_frames = lru_cache(_KNOWN_LINES)(self.hide)
 
     def hide(self, text: str) -> str:
         """Return the text without its secrets."""
@@ -102,6 +110,13 @@ class Texts:
 
     def hide_in_source(self, line: str) -> str:
         """Return a line of Python source without secrets: a literal after ``token=`` is hidden, a variable is not."""
+        return self._known_source(line) if len(line) <= _KNOWN_CHARS else self._hide_in_source(line)
+
+    def hide_in_frame(self, line: str) -> str:
+        """Return the line of a traceback that names file, line and function, without secrets."""
+        return self._known_frames(line) if len(line) <= _KNOWN_CHARS else self.hide(line)
+
+    def _hide_in_source(self, line: str) -> str:
         return _cut_out(line, [*_shapes(line), *self._assigned(line, only_literals=True)])
 
     def _assigned(self, text: str, *, only_literals: bool = False) -> Spans:

@@ -89,7 +89,8 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
     yield names.PRODUCERS_PAUSED, (), float(snapshot.producers_paused_ms is not None)
     for queue in snapshot.queues:
         yield from _of_queue(queue)
-    yield from _of_workers(snapshot)
+    if snapshot.has_registry:
+        yield from _of_workers(snapshot)
     yield from _of_redis(snapshot.redis)
     yield from _of_figures(snapshot.figures)
     kept = snapshot.outbox
@@ -103,6 +104,9 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
 
 def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
     name, counts = queue.name, queue.counts
+    yield names.UNREACHABLE, (name,), len(counts.unreachable)
+    if counts.unreachable:
+        return  # a part of the counters would look like their reset
     for state in _STATES:
         yield names.JOBS, (name, state), getattr(counts, state)
     yield names.FAILED, (name,), counts.failed

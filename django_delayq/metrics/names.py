@@ -96,6 +96,13 @@ PRIORITY_LAG: Final = gauge(
     "priority",
 )
 SHARDS: Final = gauge("delayq_queue_shards", "delayq.queue.shards", "{shard}", "Shards of the queue.", "queue")
+UNREACHABLE: Final = gauge(
+    "delayq_queue_unreachable_shards",
+    "delayq.queue.unreachable_shards",
+    "{shard}",
+    "Shards on nodes of a cluster that do not answer. Above 0 the queue has no other values.",
+    "queue",
+)
 PAUSED: Final = gauge(
     "delayq_queue_paused",
     "delayq.queue.paused",
@@ -224,7 +231,7 @@ OUTBOX: Final = gauge(
     "delayq_outbox_rows",
     "delayq.outbox.rows",
     "{row}",
-    "Durable jobs in the database: waiting (to be sent), sent, buried, refused (repair them in the admin).",
+    "Durable jobs in the database: waiting (to be sent), sent, buried, refused (see delayq_reconcile --refused).",
     "state",
 )
 OUTBOX_AGE: Final = gauge(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
 from django.db.models import Count
 
 from ..settings.conf import Conf
+from ..worker.parts import Parts
+from .age import set_age
 from .index_mirror import DELETE_CHUNK, IndexMirror, cursors_of, table
 from .review import SURE_LEVELS, review
 from .rows import FAILED, MORGUE, PLACES
@@ -27,6 +31,8 @@ FULL_CHECK_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 30.0
 #: seconds between two turns while jobs fail continuously
 _BUSY_SECONDS: Final = 0.25
+#: minimum seconds between two records of the age
+_AGE_SECONDS: Final = 10.0
 #: seconds of work in one turn
 _TURN_SECONDS: Final = 0.5
 
@@ -57,7 +63,10 @@ class Mirror:
         #: mirrors to review, and how many levels to compare even if the counts agree
         self._to_review: dict[Name, int] = {}
         self._work: dict[Name, Iterator[object]] = {}
-        self._next_turn = self._next_full = 0.0
+        self._next_turn = self._next_full = self._next_age = 0.0
+        # An error of one row's values concerns its shard, any other error of the database all of them.
+        shared = (OperationalError, InterfaceError, ProgrammingError, InternalError)
+        self._parts = Parts("mirror", broker, shared=shared)
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Subscribe ``ring``, which wakes the loop of this duty, to changes that the worker notices."""
@@ -73,10 +82,14 @@ class Mirror:
         if now >= self._next_full:
             self._check_all()
             self._next_full = now + FULL_CHECK_SECONDS
+        began_at = now
         self._work_until(now + _TURN_SECONDS)
         now = time.monotonic()
         if self._work:
             return 0.0
+        if now >= self._next_age and not self._to_copy:
+            self._next_age = now + _AGE_SECONDS
+            self._parts.attempt("age", lambda: set_age(self._broker, time.monotonic() - began_at))
         self._next_turn = now + _BUSY_SECONDS
         counts_at = [self._mirrors[name].count_at for name in self._to_review]
         return max(_BUSY_SECONDS, min((*counts_at, self._next_full, now + _IDLE_SECONDS)) - now)
@@ -126,12 +139,15 @@ class Mirror:
             rows = table(place).order_by().values_list("queue", "shard").annotate(n=Count("pk"))
             counted |= {(queue, shard, place.name): n for queue, shard, n in rows}
         for queue, number in dict.fromkeys(name[:2] for name in self._mirrors):
-            (answer,) = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
-            for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
-                name = (queue, number, place.name)
-                if entries or name in counted:
-                    self._mark_changed(name, SURE_LEVELS)
+            self._parts.attempt((queue, number), partial(self._check_shard, queue, number, counted))
         self._delete_orphan_rows(counted)
+
+    def _check_shard(self, queue: str, number: int, counted: dict[Name, int]) -> None:
+        (answer,) = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
+        for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
+            name = (queue, number, place.name)
+            if entries or name in counted:
+                self._mark_changed(name, SURE_LEVELS)
 
     def _delete_orphan_rows(self, counted: dict[Name, int]) -> None:
         cursors = {
@@ -151,15 +167,19 @@ class Mirror:
         """Do one step of each mirror in turn, so that a shard with a million records does not block the others."""
         now = time.monotonic()
         for name in {*self._to_copy, *self._to_review} - self._work.keys():
-            if name in self._to_copy or self._mirrors[name].count_at <= now:
+            if (name in self._to_copy or self._mirrors[name].count_at <= now) and self._parts.retry_at(name) <= now:
                 self._work[name] = self._steps(name)
         while self._work:
             for name in list(self._work):
-                steps = self._work.pop(name)  # a step that fails starts again from the beginning
-                if next(steps, _END) is not _END:
-                    self._work[name] = steps
+                if not self._parts.attempt(name, partial(self._step, name)) and self._work.pop(name, None) is not None:
+                    self._mark_changed(name, SURE_LEVELS)  # it rests: its node has failed for another shard
             if time.monotonic() >= until:
                 return
+
+    def _step(self, name: Name) -> None:
+        steps = self._work.pop(name)  # a step that fails starts again from the beginning
+        if next(steps, _END) is not _END:
+            self._work[name] = steps
 
     def _steps(self, name: Name) -> Iterator[object]:
         mirror = self._mirrors[name]

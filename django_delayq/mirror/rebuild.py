@@ -15,7 +15,9 @@ from .rows import FAILED, MORGUE
 
 
 def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = None) -> dict[str, int]:
-    """Delete cursors and rows, and copy everything that Redis has. Dispatchers may keep running.
+    """Delete cursors and rows, and copy everything that Redis has, unless mirrors are switched off (``MIRROR``).
+
+    Dispatchers may keep running.
 
     Args:
         queues: names of queues; None = all, including removed ones.
@@ -39,7 +41,7 @@ def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = Non
         for name, number in sorted(names):
             if selected is None or name in selected:
                 delete_rows((name, number, place.name))
-        for name in live if selected is None else selected & live.keys():
+        for name in _copied(live, selected):
             for number in live[name].numbers:
                 mirror = IndexMirror(conf().mirror, live[name], number, place)
                 for _ in (*mirror.copy(), *review(mirror)):
@@ -48,3 +50,9 @@ def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = Non
                 if progress:
                     progress(counts.total(), max(total, counts.total()))
     return dict(counts)
+
+
+def _copied(live: Iterable[str], selected: set[str] | None) -> Iterable[str]:
+    if not conf().is_mirrored:
+        return ()
+    return live if selected is None else selected & set(live)

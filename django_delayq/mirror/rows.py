@@ -1,7 +1,13 @@
-"""Conversion of jobs in Redis to rows. Any job becomes a row that every database accepts."""
+"""Conversion of jobs in Redis to rows, without their secrets. Any job becomes a row that every database accepts.
+
+Arguments, options and errors are masked as on all pages (:mod:`..masking`), because a table is read, copied and backed
+up by more people than Redis. What cannot be searched for secrets is not stored: bytes that are no JSON, and positional
+arguments of a task that this process does not know, whose names might be sensitive.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +19,14 @@ from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from ..core.job import MAX_ID_BYTES
+from ..core.codecs import as_json
+from ..core.decoding import decode_args
+from ..core.job import MAX_ID_BYTES, Job
 from ..core.operations.views import JobView
+from ..core.task import registry
+from ..masking import MOST_CHARACTERS
 from ..models import NAME_LENGTH, FailedJob, MorgueJob
+from ..settings.conf import mask
 
 Model: TypeAlias = type[FailedJob] | type[MorgueJob]
 Row: TypeAlias = FailedJob | MorgueJob
@@ -23,6 +34,8 @@ Row: TypeAlias = FailedJob | MorgueJob
 #: larger arguments are not copied
 MOST_ARGS: Final = 64 * 1024
 MOST_TEXT: Final = 64 * 1024
+#: characters of an error that are searched for secrets; the mask reads one more to see that a text is longer
+_MOST_ERROR: Final = 4 * MOST_CHARACTERS
 KEY_BYTES: Final = 16
 #: above this value a double is no longer an exact integer, so no script has written such a score
 LAST_SCORE: Final = 1 << 53
@@ -109,15 +122,55 @@ def row_of(place: Place, view: JobView, score: int) -> Row:
         "crashes": job.crashes,
         "due_at": moment(job.due_ms),
         "error_class": text(view.error_class or error.get("class", ""), NAME_LENGTH),
-        "error_message": text(error.get("message", "")),
-        "error_traceback": text(error.get("traceback", "")),
-        "args": job.args if len(job.args) <= MOST_ARGS else None,
-        "options": job.options_json,
+        "error_message": _masked_text(error.get("message", "")),
+        "error_traceback": text(mask().traceback(text(error.get("traceback", ""), _MOST_ERROR))),
+        "args": _masked_args(job),
+        "options": _masked_options(job.options_json),
         "payload_count": view.payload_count,
     }
     if place is MORGUE:
-        fields |= {"reason": text(view.reason, NAME_LENGTH), "outcome": text(view.outcome, NAME_LENGTH)}
+        fields |= {
+            "reason": _masked_text(view.reason)[:NAME_LENGTH],
+            "outcome": _masked_text(view.outcome)[:NAME_LENGTH],
+        }
     return _build_row(place, job.queue, job.shard, text(job.id, NAME_LENGTH), score, fields)
+
+
+def _masked_text(value: object) -> str:
+    return text(mask().text(text(value, _MOST_ERROR)))
+
+
+def _masked_args(job: Job) -> bytes | None:
+    """Return the arguments without secrets, as JSON; None if they are too large or cannot be searched for them."""
+    if not job.args:
+        return b""
+    if len(job.args) > MOST_ARGS:
+        return None
+    try:
+        value = json.loads(as_json(job.args))
+        try:
+            args, kwargs = decode_args(job.args, lambda stored: value)
+        except ValueError:
+            return _json(mask().value(value))  # of a pull queue
+        task = registry.get(job.task)
+        if args and task is None and job.task:
+            return None
+        args, kwargs = mask().arguments(args, kwargs, () if task is None else list(task.argument_names))
+        return _json({"a": args, "k": kwargs} if kwargs else args)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _masked_options(stored: bytes) -> bytes:
+    """Return a job's own options without secrets; of what is no JSON the masked text."""
+    try:
+        return _json(mask().value(json.loads(stored))) if stored else b""
+    except (ValueError, RecursionError):
+        return _masked_text(stored).encode()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 
 def _error_of(view: JobView) -> dict[str, Any]:
@@ -137,7 +190,7 @@ def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> 
         "crashes": 0,
         "due_at": moment(0),
         "error_class": "Undecodable",
-        "error_message": text(why),
+        "error_message": _masked_text(why),
     }
     return _build_row(place, queue, shard, ident, entry.score, fields)
 

@@ -68,6 +68,9 @@ class OutboxJob(JobName):
 
     #: states of rows that wait to be sent to Redis
     WAITING: ClassVar = (State.UNSENT, State.MOVED, State.CANCELLED)
+    #: states of rows whose jobs wait or run; and with those that run only if an operator sends them again
+    LIVE: ClassVar = (State.UNSENT, State.SENT, State.MOVED)
+    CANCELLABLE: ClassVar = (*LIVE, State.REFUSED)
 
     #: key of the generation; for a merged job the key of the payload
     key = models.UUIDField(_("key"), unique=True, editable=False)

@@ -7,6 +7,7 @@
     fast_path    fast path after the commit: claims the rows of a call, sends them, writes the results
     row_verbs    cancel, reschedule and run_now, which change the rows first, then Redis
     batch_verbs  the same for many jobs by their ids
+    queue_verbs  cancel and run_now of all waiting jobs of a queue
     breaker      circuit breaker that keeps a process from calling an unavailable Redis again and again
     claims       division of the rows among several dispatchers
     sender       sending of the claimed rows of several jobs, in the order of each job's rows

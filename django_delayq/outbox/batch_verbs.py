@@ -12,7 +12,7 @@ that there were none, before Redis is called.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,16 +20,12 @@ from ..core.job import Generation
 from ..core.queue import Queue
 from ..core.schedule_outcome import ScheduleOutcome
 from ..models import InboxEntry
-from ..settings.conf import conf
 from ..signals import emit, job_cancelled
 from . import durability, row_verbs, rows
 from .due import NOW, DueTime
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
     from ..connections import DjangoBroker
-    from ..models import OutboxJob
 
 GONE: Final = "gone"
 MOVED: Final = "moved"
@@ -114,16 +110,6 @@ def run_now(queue: Queue, idents: Sequence[str], requests: Requests) -> list[str
     return _move(queue, idents, "run_now", NOW, requests, move)
 
 
-def cancel_unsent(queue: Queue) -> int:
-    """Cancel the jobs whose rows were not sent to Redis yet; return their number."""
-    return _change_unsent(queue, rows.mark_cancelled)
-
-
-def run_unsent_now(queue: Queue) -> int:
-    """Make the jobs whose rows were not sent to Redis yet due now; return their number."""
-    return _change_unsent(queue, lambda unsent: rows.move(unsent, NOW, uuid.uuid4()))
-
-
 def _move(
     queue: Queue,
     idents: Sequence[str],
@@ -163,20 +149,12 @@ def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> row_v
     return row_verbs.Target(queue.name, ident, None, "", home, durable=True, request=request)
 
 
-def _outboxes(queue: Queue) -> Iterable[str]:
-    if queue.kind != "pull":
-        for alias in conf().outbox.databases:
-            if durability.in_use(alias, queue.name, None):
-                yield alias
-
-
 def _databases_of(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
     """Return the database of each id that has rows whose jobs have not ended."""
     databases: dict[str, str] = {}
-    for alias in _outboxes(queue):
+    for alias in durability.outboxes(queue.kind):
         table = rows.table(alias)
-        states = table.model.State
-        unfinished = table.filter(queue=queue.name, state__in=[states.UNSENT, states.SENT, states.MOVED])
+        unfinished = table.filter(queue=queue.name, state__in=table.model.CANCELLABLE)
         for chunk in rows.chunks(idents):
             stored = unfinished.filter(job_id__in=chunk).values_list("job_id", flat=True)
             databases.update(dict.fromkeys(stored, alias))
@@ -187,7 +165,7 @@ def _find_rows(queue: Queue, idents: Sequence[str], requests: Requests) -> _Rows
     """Find the rows of these ids and the earlier executions of these requests; record the ids without rows."""
     job_rows = _Rows(_databases_of(queue, idents))
     keyed = {uuid.UUID(bytes=request): ident for ident, request in zip(idents, requests, strict=True) if request}
-    aliases = list(_outboxes(queue)) if keyed else []
+    aliases = list(durability.outboxes(queue.kind)) if keyed else []
     for alias in aliases:
         for chunk in rows.chunks(keyed):
             for key, task in InboxEntry.objects.using(alias).filter(pk__in=chunk).values_list("pk", "task"):
@@ -201,13 +179,3 @@ def _find_rows(queue: Queue, idents: Sequence[str], requests: Requests) -> _Rows
     if aliases and fresh:
         InboxEntry.objects.using(aliases[0]).bulk_create(fresh, batch_size=rows.CHUNK, ignore_conflicts=True)
     return job_rows
-
-
-def _change_unsent(queue: Queue, change: Callable[[QuerySet[OutboxJob]], None]) -> int:
-    number = 0
-    for alias in _outboxes(queue):
-        table = rows.table(alias)
-        unsent = table.filter(queue=queue.name, state=table.model.State.UNSENT)
-        number += unsent.count()
-        change(unsent)
-    return number

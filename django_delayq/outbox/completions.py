@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.db.models.functions import Now
+from django.db.utils import Error as DatabaseError
 
 from ..core.marks import MOST_MARKS, CompletionMark
 from ..models import OutboxJob
+from ..worker.parts import Parts
 from .claims import Outbox
 from .rows import chunks, free
 
@@ -53,6 +56,8 @@ class Marks:
         #: last pause before the next read of a shard
         self._pauses: dict[tuple[str, int], float] = {}
         self._next = 0.0
+        self._shards = Parts("marks", broker, shared=(DatabaseError,))
+        self._databases = Parts("marks", shared=(DatabaseError,) if len(outboxes) == 1 else ())
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Subscribe ``ring``, which wakes this duty's loop."""
@@ -67,16 +72,19 @@ class Marks:
             self._places[place] = now
         for place, at in list(self._places.items()):
             if at <= now:
-                self._places[place] = time.monotonic() + AGAIN  # in case the next line raises
-                if self.take_down(*place)[1]:
-                    pause = self._pauses[place] = min(AGAIN, 2 * self._pauses.get(place, GATHER / 2))
-                    self._places[place] = time.monotonic() + pause
-                else:
-                    del self._places[place]
-                    self._pauses.pop(place, None)
+                self._places[place] = time.monotonic() + AGAIN  # in case the next line fails
+                self._shards.attempt(place, partial(self._take_down_or_postpone, place))
         now = time.monotonic()
         self._next = now + GATHER
         return max(GATHER, min(self._places.values(), default=now + _FOR_EVER) - now)
+
+    def _take_down_or_postpone(self, place: tuple[str, int]) -> None:
+        if self.take_down(*place)[1]:
+            pause = self._pauses[place] = min(AGAIN, 2 * self._pauses.get(place, GATHER / 2))
+            self._places[place] = time.monotonic() + pause
+        else:
+            del self._places[place]
+            self._pauses.pop(place, None)
 
     def take_down(self, queue: str, shard: int) -> tuple[int, int]:
         """Store the marks of a shard. Return how many were stored, and how many have to wait for now."""
@@ -95,11 +103,17 @@ class Marks:
                 return count, len(waiting)
 
     def apply(self, marks: Sequence[CompletionMark]) -> set[bytes]:
-        """Change the rows of some marks. Return the keys of those whose rows could not be changed now."""
+        """Change the rows of some marks. Return the keys of those whose rows could not be changed now.
+
+        A mark does not name its database, so it waits while one of several databases cannot be reached. The rows in the
+        others are changed nevertheless.
+        """
         waiting: set[bytes] = set()
         for chunk in chunks(marks, MOST_MARKS):
             for outbox in self._outboxes:
-                waiting |= _apply(outbox, chunk)
+                changed: list[set[bytes]] = []
+                self._databases.attempt(outbox.alias, lambda: changed.append(_apply(outbox, chunk)))  # noqa: B023
+                waiting |= changed[0] if changed else {mark.key for mark in chunk}
         return waiting
 
 

@@ -88,12 +88,22 @@ def has_table(alias: str) -> bool:
     return True
 
 
+def outboxes(kind: str) -> list[str]:
+    """Return the databases with rows of a queue of this kind, whichever process wrote them. Jobs to pull have none."""
+    return [] if kind == "pull" else [alias for alias in conf().outbox.databases if has_table(alias)]
+
+
 def advice_without_table(alias: str) -> str:
     """Return what to do if the database does not have the outbox's table."""
     model, advice = rows.table(alias).model, f"run manage.py migrate --database {alias}"
     if router.allow_migrate_model(alias, model):
         return advice
     return f"let allow_migrate() of DATABASE_ROUTERS allow the app {model._meta.app_label!r} there, then {advice}"
+
+
+def is_announced() -> bool:
+    """Return True if the settings name the outbox, as they should if only calls say that their jobs are durable."""
+    return conf().outbox.enabled and "OUTBOX" in getattr(django_settings, SETTING, ())
 
 
 def declared(settings: Conf) -> list[str]:
@@ -140,10 +150,7 @@ def is_expected(alias: str, queue: str, task: Task | None) -> bool:
     if not settings.outbox.enabled or alias not in settings.outbox.databases:
         return False
     return (
-        "OUTBOX" in getattr(django_settings, SETTING, ())
-        or settings.queue(queue).durable
-        or _queues_seen.get(queue) is settings
-        or _declared(queue, task)
+        is_announced() or settings.queue(queue).durable or _queues_seen.get(queue) is settings or _declared(queue, task)
     )
 
 

@@ -32,7 +32,7 @@ def live_among(broker: DjangoBroker, rows: Iterable[Named]) -> list[int]:
     for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
         mine = list(some)
         opened = broker.existing(queue)
-        ids = _in_use(opened, [row.job_id for row in mine]) if opened is not None else set()
+        ids = live_ids_among(opened, [row.job_id for row in mine]) if opened is not None else set()
         for ident in ids:
             live += _live(broker, queue, ident, [row for row in mine if row.job_id == ident])
     return live
@@ -61,7 +61,7 @@ def _keys(broker: DjangoBroker, queue: str, ident: str) -> set[bytes]:
     return keys
 
 
-def _in_use(queue: Queue, idents: Sequence[str]) -> set[str]:
+def live_ids_among(queue: Queue, idents: Iterable[str]) -> set[str]:
     """Return those ids that have live content."""
     places: dict[int, set[bytes]] = {}
     for ident in idents:

@@ -19,7 +19,9 @@ from ..models import OutboxJob
 from ..settings.conf import Conf
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
+from ..worker.changes import Changes
 from .claims import ClaimedBatch, Outbox
+from .durability import declared, is_announced
 from .protocol import FREE, GONE, RowOutcome, RowResult
 from .sender import OutboxSender
 
@@ -32,7 +34,7 @@ State = OutboxJob.State
 #: seconds between two checks while the outbox is in use, and while it is not
 BUSY: Final = 1.0
 IDLE: Final = 10.0
-#: seconds after its last row for which an outbox counts as in use
+#: seconds after its last row, or the last end of a durable job, for which an outbox counts as in use
 MEMORY: Final = 600.0
 #: seconds before each retry of rows that are locked: other relays hold locks for a moment only. Rows of a longer
 #: transaction are sent again when the claim is over
@@ -40,15 +42,20 @@ _TRIES: Final = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 
 class Relay:
-    """Duty that sends the rows of the outbox which their writer could not send."""
+    """Duty that sends the rows of the outbox which their writer could not send.
 
-    def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker) -> None:
+    Args:
+        changes: reports completion marks of durable jobs, which tell that the outbox is in use.
+    """
+
+    def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker, changes: Changes | None = None) -> None:
+        self._settings = settings
         self._batch = settings.outbox.batch
         self._outbox = outbox
         self._broker = broker
         self._sender = OutboxSender(settings, broker)
+        self._changes = changes or Changes()
         self._seen_at = -MEMORY
-        self._always = any(entry.durable for entry in settings.queues.values())
         self._wake_loop: Callable[[], None] = lambda: None
 
     def attach(self, wake_loop: Callable[[], None]) -> None:
@@ -68,10 +75,10 @@ class Relay:
         return BUSY if self._in_use() else IDLE
 
     def _in_use(self) -> bool:
-        if self._always or any(task.options.durable for task in registry):
+        if is_announced() or declared(self._settings):
             return True
         now = time.monotonic()
-        if now - self._seen_at >= MEMORY and self._outbox.rows.exists():
+        if self._changes.take("marks") or (now - self._seen_at >= MEMORY and self._outbox.rows.exists()):
             self._seen_at = now
         return now - self._seen_at < MEMORY
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -25,6 +25,7 @@ from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_
 from . import durability, rows
 from .due import DueTime
 from .producer import brief_claim, call_briefly, call_patiently
+from .records import digest_of
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -42,6 +43,10 @@ logger: Final = logging.getLogger("django_delayq.outbox")
 
 class TooLate(DelayQError):
     """Raised if the claim on the rows ended before Redis was updated."""
+
+
+class NotInRedis(DelayQError):
+    """Raised if Redis has lost the job of a row."""
 
 
 @dataclass(slots=True)
@@ -90,18 +95,23 @@ class Target:
         """True if a row was changed before it was sent."""
         return any(self.row_keys.values())
 
-    def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
-        """Change the rows of the job; return True if it has any."""
+    @property
+    def rows(self) -> QuerySet[OutboxJob]:
+        """Rows of the job, in every state."""
+        return rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
+
+    def change(self, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> bool:
+        """Change the rows of the job that are in one of ``states``; return True if it has any."""
         if self.durable or durability.in_use(self.alias, self.queue, self.task):
             if self.request is None:
-                self._change(change)
+                self._change(states, change)
             else:
-                self._change_once(uuid.UUID(bytes=self.request), change)
+                self._change_once(uuid.UUID(bytes=self.request), states, change)
         return bool(self.row_keys)
 
-    def _change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> str:
+    def _change(self, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> str:
         """Change the rows. Return their task if there is a request id; "" without one, or if there are no rows."""
-        job_rows = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
+        job_rows = self.rows.filter(state__in=states)
         self.row_keys = rows.unsent_by_key(job_rows)
         if not self.row_keys:
             return ""
@@ -110,12 +120,12 @@ class Target:
         change(mine)
         return task
 
-    def _change_once(self, key: uuid.UUID, change: Callable[[QuerySet[OutboxJob]], None]) -> None:
+    def _change_once(self, key: uuid.UUID, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> None:
         from ..models import InboxEntry  # the models are not loaded yet when task modules are imported
 
         try:
             with transaction.atomic(using=self.alias):
-                task = self._change(change)
+                task = self._change(states, change)
                 entry = InboxEntry(key=key, queue=self.queue, job_id=self.id, task=task)
                 entry.save(using=self.alias, force_insert=True)
         except IntegrityError:
@@ -131,6 +141,7 @@ class Change(Generic[A, R]):
     Attributes:
         target: the job.
         verb: name of the operation for the log.
+        states: states of the rows that it applies to.
         rows: changes the rows of the job.
         call: calls Redis and returns its reply.
         result_of: converts Redis's reply into the caller's result.
@@ -139,7 +150,8 @@ class Change(Generic[A, R]):
 
     target: Target
     verb: str
-    rows: Callable[[QuerySet[OutboxJob]], None]
+    states: Sequence[str]
+    rows: Callable[[QuerySet[OutboxJob]], int]
     call: Callable[[DjangoBroker], A]
     result_of: Callable[[A], R]
     update_rows: Callable[[A | None], None]
@@ -147,6 +159,7 @@ class Change(Generic[A, R]):
 
 def cancellation(target: Target) -> Change[str, Cancelled]:
     """Return the change of :func:`django_delayq.cancel`."""
+    from ..models import OutboxJob  # the models are not loaded yet when task modules are imported
 
     token: uuid.UUID | None = None
 
@@ -180,7 +193,7 @@ def cancellation(target: Target) -> Change[str, Cancelled]:
     def update_rows(reply: str | None) -> None:
         rows.delete_cancelled(target.alias, token, list(target.row_keys))
 
-    return Change(target, "cancel", rows.mark_cancelled, call, result_of, update_rows)
+    return Change(target, "cancel", OutboxJob.CANCELLABLE, rows.mark_cancelled, call, result_of, update_rows)
 
 
 def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker], bool]) -> Change[bool, bool]:
@@ -191,19 +204,36 @@ def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBro
         when: the new due time of the rows; a delay counts from this call on.
         call: moves the job in Redis; returns False if it does not wait there.
     """
+    from ..models import OutboxJob
+
     moved_by = uuid.uuid4()
 
-    def move_rows(job_rows: QuerySet[OutboxJob]) -> None:
-        rows.move(job_rows, when, moved_by)
+    def call_redis(broker: DjangoBroker) -> bool:
+        reply = call(broker)
+        if not (reply or _has_sent(target, broker)):
+            raise NotInRedis(f"Redis has lost {target.id}")
+        return reply
+
+    def move_rows(job_rows: QuerySet[OutboxJob]) -> int:
+        return rows.move(job_rows, when, moved_by)
 
     def result_of(reply: bool) -> bool:
         return reply or target.unsent
 
     def update_rows(reply: bool | None) -> None:
-        if reply is not False:  # otherwise Redis may have lost the job: left to the relay
-            rows.mark_moved_sent(target.alias, list(target.row_keys), moved_by)
+        # A relay must not move a running job later, when it waits for its next attempt.
+        rows.mark_moved_sent(target.alias, list(target.row_keys), moved_by, moved=reply is not False)
 
-    return Change(target, verb, move_rows, call, result_of, update_rows)
+    return Change(target, verb, OutboxJob.LIVE, move_rows, call_redis, result_of, update_rows)
+
+
+def _has_sent(target: Target, broker: DjangoBroker) -> bool:
+    """Return True if Redis knows all jobs whose rows say so: a job that was not moved runs, or has ended."""
+    sent = [key for key, unsent in target.row_keys.items() if not unsent]
+    live = broker.existing(target.queue) if sent else None
+    records = target.rows.filter(key__in=sent).values_list("key", "record") if sent else ()
+    known = [(target.id, key.bytes, digest_of(record)) for key, record in records]
+    return not known or (live is not None and all(live.knows(known)))
 
 
 async def apply_on_loop(change: Change[A, R]) -> R:
@@ -216,7 +246,7 @@ def apply(change: Change[A, R]) -> R | OnCommit | Left:
     """Change the rows, send the change to Redis, now or after the commit, and record in the rows that it was sent."""
     target, verb, call = change.target, change.verb, change.call
     waits = in_transaction(target.using)
-    target.change(change.rows)
+    target.change(change.states, change.rows)
     patiently = not (target.row_keys or waits)
 
     def send() -> R | Left:
@@ -225,7 +255,7 @@ def apply(change: Change[A, R]) -> R | OnCommit | Left:
         except IdTaken:
             _update_rows(target, lambda: change.update_rows(None))  # the live job of this id is of another task
             raise
-        except (QueueUnavailable, DatabaseError, TooLate) as error:
+        except (QueueUnavailable, DatabaseError, TooLate, NotInRedis) as error:
             if not target.row_keys:
                 raise
             logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)

@@ -139,7 +139,7 @@ def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
     """
     states = table(alias).model.State
     mine = table(alias).filter(queue=queue, task=news[0].task)
-    mine.filter(state=states.SENT, job_id__in=[new.id for new in news]).delete()
+    mine.filter(state__in=[states.SENT, states.REFUSED], job_id__in=[new.id for new in news]).delete()
     # A job that keeps its predecessor's due time or failures needs the predecessor in Redis.
     whole = [new.id for new in news if new.due_policy == "replace" and new.reset_retries]
     if whole:
@@ -194,15 +194,13 @@ def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
 
 
 def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generation | None = None) -> QuerySet[OutboxJob]:
-    """Return the rows of an id whose jobs have not ended.
+    """Return the rows of an id, in every state.
 
     Args:
         task: only rows of this task; "" = any task.
         generation: only rows of this job; None = all jobs.
     """
-    rows = table(alias)
-    states = rows.model.State
-    mine = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
+    mine = table(alias).filter(queue=queue, job_id=job_id)
     mine = mine.filter(task=task) if task else mine
     if generation is None:
         return mine
@@ -211,16 +209,16 @@ def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generatio
 
 def unsent_by_key(mine: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
     """Return the keys of rows, with True for rows that are not known to have been sent."""
-    return {key: state == "unsent" for key, state in mine.values_list("key", "state")}
+    return {key: state in ("unsent", "refused") for key, state in mine.values_list("key", "state")}
 
 
-def mark_cancelled(mine: QuerySet[OutboxJob]) -> None:
-    """Mark rows as cancelled in every state."""
-    mine.update(state=mine.model.State.CANCELLED)
+def mark_cancelled(mine: QuerySet[OutboxJob]) -> int:
+    """Mark rows as cancelled in every state. Return their number."""
+    return mine.update(state=mine.model.State.CANCELLED)
 
 
-def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
-    """Set another due time for rows. A row that is being sent may arrive with the old time, so it is sent again.
+def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> int:
+    """Set another due time for rows; return their number. A row that is being sent is sent again, as it may be late.
 
     Args:
         when: the new due time; a delay counts from now on, by the database's clock.
@@ -229,7 +227,7 @@ def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
     states = mine.model.State
     state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
     due: dict[str, Any] = {"due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
-    mine.update(state=state, moved_by=moved_by, **due)
+    return mine.update(state=state, moved_by=moved_by, **due)
 
 
 def cancelled(alias: str, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
@@ -244,11 +242,17 @@ def delete_cancelled(alias: str, token: uuid.UUID | None, keys: Sequence[uuid.UU
         cancelled(alias, chunk).filter(free() | Q(claim=token)).delete()
 
 
-def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
-    """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay."""
+def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID, *, moved: bool = True) -> None:
+    """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay.
+
+    Args:
+        moved: False = the jobs do not wait (any more), so that Redis did not move them. If Redis loses one of them, it
+            is due at once.
+    """
+    due: dict[str, Any] = {} if moved else {"due_ms": None, "delay_ms": 0, "delay_from": Now()}
     for chunk in chunks(keys):
         rows = table(alias)
         states = rows.model.State
         rows.filter(free(), key__in=chunk, state=states.MOVED, moved_by=moved_by).update(
-            state=states.SENT, sent_at=Now(), checked_at=Now()
+            state=states.SENT, sent_at=Now(), checked_at=Now(), **due
         )

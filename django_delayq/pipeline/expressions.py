@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
-from ..core.row_templates import check_names_in, due_ms_of, id_parts, unsure, wrong_due
+from ..core.row_templates import Kind, check_names_in, due_ms_of, id_parts, unsure, wrong_due
 from .column_names import column_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from .bulk_options import BulkOptions
 
 #: types with exactly one text form per value
-_SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
+_SURE: Final[Mapping[str, Kind | None]] = {
+    "string": None,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "integer"),
+    "boolean": "boolean",
+    "date": "date",
+}
 
 
 def column(frame: DataFrame, name: str, what: str) -> Column:
@@ -61,6 +67,13 @@ def id_column(frame: DataFrame, template: str) -> Column:
     return F.concat(*parts)
 
 
+def kinds_of(frame: DataFrame, names: Iterable[str]) -> dict[str, Kind]:
+    """Return the kinds of those columns whose values have one form."""
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    kinds = {name: _SURE.get(types[column_of(frame, name) or name]) for name in names}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
     """Return the column of due times, named as the format expects it; None = due at once.
 
@@ -83,7 +96,9 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     if kind in ("bigint", "int"):
         return F.col(quoted(due)).cast("long").alias("due_ms")
     if kind == "string":
-        return F.expr(f"try_cast({quoted(due)} AS timestamp)").alias("due")
+        # A cast would read a text without a zone in that of the session, which may be the user's.
+        text = F.to_json(F.struct(F.col(quoted(due)).alias("due")))
+        return F.from_json(text, "due timestamp", {"timeZone": "UTC"})["due"].alias("due")
     raise wrong_due(due, kind)
 
 

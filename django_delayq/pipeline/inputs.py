@@ -64,7 +64,8 @@ class Files:
         from pyspark.errors import PySparkException
 
         # By default a malformed line is read as a row of nulls, which would become an unwanted job.
-        settings = {"mode": "FAILFAST"} if self.format in ("csv", "json") else {}
+        # The session may be the user's, in another zone.
+        settings = {"mode": "FAILFAST", "timeZone": "UTC"} if self.format in ("csv", "json") else {}
         if self.format == "csv":
             settings |= {"header": str(self.header).lower(), "escape": '"'}  # other programs double quotes
         reader = spark.read.options(**{**settings, **dict(self.options)})

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 Source = Callable[["SparkSession"], "DataFrame"]
 CHECKPOINTS: Final = "_checkpoints"
 _POLL_S: Final = 0.2
+_SOURCE_NAME: Final = re.compile(r"^\w+:")
 _ERROR: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
 
 
@@ -181,8 +182,8 @@ def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
     text = store.read(f"{home}/offsets/{max(done)}") if done else None
     if text is None:
         return {}
-    # a version, Spark's metadata, then a line for each source; here there is one
-    offsets = json.loads(text.splitlines()[2])
+    # A version, Spark's metadata, then a line for each source; here there is one. In version 2 its name comes first.
+    offsets = json.loads(_SOURCE_NAME.sub("", text.splitlines()[2]))
     return offsets if isinstance(offsets, dict) else {"": offsets}
 
 

@@ -25,12 +25,12 @@ from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
-from ..core.row_templates import pattern_of
+from ..core.row_templates import names_in, pattern_of
 from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from .bulk import Watch, bulk
 from .errors import PipelineError
-from .expressions import due_column, id_column
+from .expressions import due_column, id_column, kinds_of
 from .quarantine import reasons, temporary_folder
 from .reconcile_options import ComparisonResult, ReconcileOptions
 from .redis_options import open_broker
@@ -164,9 +164,8 @@ class Reconciliation:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), LIVE)
-        ours = fixed(
-            seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(rf"\A{pattern_of(jobs.id)}\z"))
-        )
+        pattern = pattern_of(jobs.id, kinds_of(self._rows(None, self._options.written), names_in(jobs.id)))
+        ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(rf"\A{pattern}\z")))
         return chosen(fixed(self._without_row(ours)))
 
     def _without_row(self, seen: DataFrame) -> DataFrame:

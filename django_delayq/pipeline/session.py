@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 #: the oldest pyspark whose streaming readers accept a limit for each read
 OLDEST: Final = (4, 2)
 HOW_TO: Final = "pip install 'django-delayq[spark]'"
-#: settings required for correct and fast results; also applied to a session started elsewhere
+#: settings required for correct and fast results
 NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's default, INT96, has no filter bounds
 }
 #: default settings of a session
@@ -32,12 +31,17 @@ DEFAULTS: Final[Mapping[str, str]] = {
     **NEEDED,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 #: defaults where everything runs on this machine. The executors of a cluster have to reach the driver remotely.
-LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+}
+#: marks the sessions of a Spark that was started here
+_OURS: Final = "spark.delayq.session"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_FILE: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -68,6 +72,7 @@ def settings(options: SessionOptions) -> dict[str, str]:
         **DEFAULTS,
         **(LOCAL if options.on_this_machine else {}),
         **options.conf,
+        _OURS: "true",
     }
     ordered = merged.get(_JAVA_OPTIONS, "")
     if "log4j" not in ordered:
@@ -108,10 +113,10 @@ def running() -> SparkSession | None:
 
 
 def build(options: SessionOptions) -> SparkSession:
-    """Start Spark, or return the running session of this process.
+    """Start Spark, or return a session of the Spark that runs in this process.
 
-    A running session keeps its master and its start-up settings; the settings in :data:`NEEDED` and ``conf`` are
-    applied.
+    A running Spark keeps its master and its start-up settings; the settings in :data:`NEEDED` and ``conf`` are applied.
+    If it was not started here, they are applied to a new session of it, so that those of its owner stay as they were.
 
     Raises:
         SparkMissing: pyspark or Java is missing.
@@ -122,6 +127,8 @@ def build(options: SessionOptions) -> SparkSession:
     if spark is None:
         spark = _start(options)
     else:
+        if spark.conf.get(_OURS, "") != "true":
+            spark = spark.newSession()
         for key, value in {**NEEDED, **options.conf}.items():
             if spark.conf.isModifiable(key):
                 spark.conf.set(key, value)

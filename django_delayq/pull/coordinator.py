@@ -236,6 +236,10 @@ class PullCoordinator:
         """Return the queues that have waiters now. See :class:`~..worker.wake_listener.Audience`."""
         return frozenset[str]().union(*(waiter.names for waiter in self._waiters))
 
+    def serves(self, name: str) -> bool:
+        """Return True if the queue has waiters. See :class:`~..worker.wake_listener.Audience`."""
+        return self._is_awaited(name)
+
     def tokens(self, hints: Hints) -> Hints:
         """Wake a waiter for each token. See :class:`~..worker.wake_listener.Audience`."""
         with self._lock:

@@ -77,8 +77,8 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
         if group.place is MORGUE:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
         counts = _on_failed(queue, group, actions.kill_failed())
-        # One page only; the dispatcher copies the rest.
-        next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
+        if conf().is_mirrored:  # one page only; the dispatcher copies the rest
+            next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
         return counts
 
     return _each(rows, act)

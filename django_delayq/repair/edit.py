@@ -157,7 +157,9 @@ def _new_job(
 ) -> NewJob:
     job = view.job
     conflict = "merge" if job.merged else "replace"
-    new = builder.build(args, kwargs, {"id": job.id, "priority": job.priority, "on_conflict": conflict, **options})
+    new = builder.build(
+        args, kwargs, {"id": job.id, "priority": job.priority, "on_conflict": conflict, "delay": 0, **options}
+    )
     new.task, new.delay_ms, new.options = job.task, delay_ms, kept  # the task's name may be an alias
     if new.payload is None:
         new.key = new_key(durable=is_durable(job.key))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,14 +18,16 @@ from ..core.comparison import DEAD, FIRST, LIVE, RowCounts
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.moments import datetime_of
 from ..core.operations.actions import cancel_selected
-from ..core.operations.columns import INDEXED, PLACES, Part, read_columns, read_entries
+from ..core.operations.columns import Part, read_columns, read_entries
 from ..core.queue import Queue
 from ..core.records.schedule_frames import CHUNK
-from ..core.row_templates import id_of, names_in, pattern_of
+from ..core.row_templates import id_of, names_in
 from ..models import OutboxJob
+from ..outbox import durability
+from ..outbox.live_lookup import live_ids_among
+from ..outbox.rows import chunks
 from ..scheduling.plans import plan_of
 from ..scheduling.verbs import schedule_many
-from ..settings.conf import conf
 from .row_jobs import RowJobs, database_now_ms
 
 #: most rows that are compared; the pipeline compares any number
@@ -44,15 +46,6 @@ class Orphan:
     key: str
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Ids in the queue and in the outbox."""
-
-    live: set[str] = field(default_factory=set)
-    buried: set[str] = field(default_factory=set)
-    known: int = 0
-
-
 class RowComparison:
     """Comparison of a model's rows with a queue. Call :meth:`look` first, then any of the other methods.
 
@@ -64,7 +57,7 @@ class RowComparison:
     def __init__(self, jobs: RowJobs, progress: Progress = lambda done, total: None) -> None:
         self._jobs = jobs
         self._progress = progress
-        self._is_ours = re.compile(pattern_of(jobs.id)).fullmatch
+        self._is_ours = re.compile(jobs.id_pattern).fullmatch
         self._builder = plan_of(jobs.task, {"queue": jobs.queue}, many=True).builder
         self._missing: list[dict[str, Any]] = []
 
@@ -75,13 +68,14 @@ class RowComparison:
         return min(connections.broker().now_ms(), database_now_ms(jobs.model, jobs.using))
 
     def look(self) -> RowCounts:
-        """Read the queue, then the table, and compare them.
+        """Compare the table with the queue. Only the rows without a live job are kept in memory.
+
+        They are read once more after the look for their jobs: a job that ended meanwhile has changed its row.
 
         Raises:
             Misconfigured: the table has too many rows, or an option does not fit it.
             QueueUnavailable: Redis cannot be reached.
         """
-        seen = self._seen()
         rows = self._jobs.rows(datetime_of(self.began_ms - self._jobs.grace_ms))
         total, counts = rows.count(), Counter[str]()
         if total > MOST_ROWS:
@@ -89,15 +83,21 @@ class RowComparison:
                 f"{total:,} rows are more than the {MOST_ROWS:,} that are compared in one process; narrow --filter, or "
                 "use delayq_pipeline reconcile, which takes the same options"
             )
+        idents: dict[Any, str | None] = {}
+        for page in chunks(rows.values(*{"pk", *names_in(self._jobs.id)}).iterator(_PAGE), _PAGE):
+            counts["rows"] += len(page)
+            idents |= self._without_live_job({row["pk"]: id_of(self._jobs.id, row) for row in page})
+            self._progress(counts["rows"], total)
+        buried = self._buried({ident for ident in idents.values() if ident is not None})
         bad: list[tuple[str | None, str]] = []
         self._missing.clear()
-        for done, row in enumerate(rows.iterator(_PAGE), 1):
-            self._compare(row, seen, counts, bad)
-            if done % _PAGE == 0 or done == total:
-                self._progress(done, total)
+        taken: set[str | None] = set()
+        for pks in chunks(idents):
+            for row in rows.filter(pk__in=pks):
+                self._compare(row, buried, taken, counts, bad)
         return RowCounts(
             rows=counts["rows"],
-            known=seen.known,
+            known=self._count_known(),
             missing=len(self._missing),
             buried=counts["buried"],
             bad=len(bad),
@@ -122,17 +122,16 @@ class RowComparison:
         return {word: count for word, count in outcomes.items() if count}
 
     def orphans(self) -> list[Orphan]:
-        """Return live jobs of the task, with ids that match the template, that no row needs; young rows count, too."""
-        orphans = [
-            Orphan(number, ident, key)
-            for queue, number, place in self._parts(LIVE)
-            for columns in read_columns(queue.broker, Part(queue.name, number, place, args=False))
-            for ident, task, key in zip(
-                columns.column("id"), columns.column("task"), columns.column("key"), strict=True
-            )
-            if task == self._jobs.task.name and key and self._is_ours(ident)
-        ]
-        return self._without_row(orphans)
+        """Return live jobs of the task, with ids that match the template, that no row needs; young rows count, too.
+
+        At most :data:`MOST_ROWS`: another call finds the others when these are cancelled.
+        """
+        orphans: list[Orphan] = []
+        for chunk in chunks(self._live_jobs(), MOST_ROWS):
+            orphans += self._without_row(chunk)
+            if len(orphans) >= MOST_ROWS:
+                break
+        return orphans[:MOST_ROWS]
 
     def cancel_orphans(self, orphans: list[Orphan], progress: Progress = lambda done, total: None) -> dict[str, int]:
         """Cancel orphans, each only if it is unchanged since it was read and still has no row.
@@ -156,20 +155,45 @@ class RowComparison:
 
     # -- the queue and the outbox ------------------------------------------------------------------------------------
 
-    def _seen(self) -> _Seen:
-        _ = self.began_ms
-        seen = _Seen()
-        for alias in conf().outbox.databases:
-            rows = OutboxJob.objects.using(alias).filter(queue=self._jobs.queue)
-            for ident, state in rows.values_list("job_id", "state").iterator(_PAGE):
-                seen.known += 1
-                (seen.buried if state in DEAD else seen.live).add(ident)
-        for queue, number, place in self._parts(PLACES):
-            into = seen.buried if place == "morgue" else seen.live
-            for idents in _idents(queue, Part(queue.name, number, place, args=False)):
-                seen.known += len(idents)
-                into.update(ident for ident in idents if self._is_ours(ident))
-        return seen
+    def _without_live_job(self, idents: Mapping[Any, str | None]) -> dict[Any, str | None]:
+        """Return those keys of rows, with their ids, whose jobs are neither live nor in the outbox."""
+        wanted = [ident for ident in idents.values() if ident is not None]
+        known = {ident for ident, state in self._outbox_states(wanted) if state not in DEAD}
+        queue = connections.broker().known_queue(self._jobs.queue)
+        if queue is not None:
+            known |= live_ids_among(queue, set(wanted) - known)
+        return {pk: ident for pk, ident in idents.items() if ident not in known}
+
+    def _buried(self, idents: set[str]) -> set[str]:
+        """Return those ids whose jobs are in the morgue, or are refused or buried in the outbox."""
+        buried = {ident for ident, state in self._outbox_states(idents) if state in DEAD}
+        for queue, number, place in self._parts(("morgue",) if idents else ()):
+            for entries in read_entries(queue.broker, Part(queue.name, number, place)):
+                buried |= idents.intersection(entries.idents())
+        return buried
+
+    def _outbox_states(self, idents: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield id and state of the rows of the outbox for some ids."""
+        for alias in durability.outboxes("python"):
+            for chunk in chunks(idents):
+                mine = OutboxJob.objects.using(alias).filter(queue=self._jobs.queue, job_id__in=chunk)
+                yield from mine.values_list("job_id", "state")
+
+    def _count_known(self) -> int:
+        """Return the number of jobs in the queue and of rows in the outbox."""
+        counts = connections.broker().inspector.counts(self._jobs.queue)
+        outboxes = durability.outboxes("python")
+        stored = (OutboxJob.objects.using(alias).filter(queue=self._jobs.queue).count() for alias in outboxes)
+        return counts.delayed + counts.ready + counts.reserved + counts.gated + counts.morgue + sum(stored)
+
+    def _live_jobs(self) -> Iterator[Orphan]:
+        """Yield the live jobs of the task whose ids match the template."""
+        for queue, number, place in self._parts(LIVE):
+            for page in read_columns(queue.broker, Part(queue.name, number, place, args=False)):
+                named = zip(page.column("id"), page.column("task"), page.column("key"), strict=True)
+                for ident, task, key in named:
+                    if task == self._jobs.task.name and key and self._is_ours(ident):
+                        yield Orphan(number, ident, key)
 
     def _parts(self, places: Sequence[str]) -> Iterator[tuple[Queue, int, str]]:
         queue = connections.broker().known_queue(self._jobs.queue)
@@ -177,11 +201,16 @@ class RowComparison:
             yield from ((queue, number, place) for number in queue.numbers for place in places)
 
     def _compare(
-        self, row: Mapping[str, Any], seen: _Seen, counts: Counter[str], bad: list[tuple[str | None, str]]
+        self,
+        row: Mapping[str, Any],
+        buried: set[str],
+        taken: set[str | None],
+        counts: Counter[str],
+        bad: list[tuple[str | None, str]],
     ) -> None:
-        counts["rows"] += 1
+        """Add a row without a live job to the missing or to the bad ones; ``taken`` holds ids that are missing."""
         ident = id_of(self._jobs.id, row)
-        if ident in seen.live:
+        if ident in taken:
             return
         try:
             entry = self._jobs.entry(ident, row, round(self.began_ms))
@@ -190,25 +219,18 @@ class RowComparison:
         except (InvalidJob, TypeError) as error:
             bad.append((ident, str(error)))
             return
-        buried = ident in seen.buried
-        counts["buried"] += buried
-        if buried and not self._jobs.include_morgue:
+        counts["buried"] += ident in buried
+        if ident in buried and not self._jobs.include_morgue:
             return
         self._missing.append(entry)
         if not self._jobs.task.options.merge:
-            seen.live.add(str(ident))  # rows that share a plain job count once
+            taken.add(ident)  # rows that share a plain job count once
 
     def _without_row(self, orphans: list[Orphan]) -> list[Orphan]:
         # Read from the database that is written to, because a replica lags behind.
         jobs = self._jobs
         rows = self._jobs.rows(None, jobs.using or router.db_for_write(jobs.model)).values(*names_in(jobs.id))
-        needed = {id_of(jobs.id, row) for row in rows.iterator(_PAGE)} if orphans else set()
+        idents = {orphan.id for orphan in orphans}
+        made = (id_of(jobs.id, row) for row in rows.iterator(_PAGE)) if orphans else ()
+        needed = {ident for ident in made if ident in idents}
         return [orphan for orphan in orphans if orphan.id not in needed]
-
-
-def _idents(queue: Queue, part: Part) -> Iterator[list[str]]:
-    """Yield the ids of a part, from its index if it has one."""
-    if INDEXED[part.place]:
-        yield from (entries.idents() for entries in read_entries(queue.broker, part))
-    else:
-        yield from (columns.column("id") for columns in read_columns(queue.broker, part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import FieldError, ValidationError
 from django.db import connections as databases
@@ -15,8 +15,15 @@ from django.db.models.functions import Now
 from ..core.comparison import GRACE_MS, day_before
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.moments import datetime_of, parse_moment
-from ..core.row_templates import check_names_in, due_ms_of, names_in, wrong_due
+from ..core.row_templates import Kind, check_names_in, due_ms_of, names_in, pattern_of, wrong_due
 from ..core.task import Task
+
+_KINDS: Final[Mapping[Kind, type[models.Field[Any, Any]]]] = {
+    "integer": models.IntegerField,
+    "uuid": models.UUIDField,
+    "date": models.DateField,
+    "boolean": models.BooleanField,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +69,16 @@ class RowJobs:
     @property
     def created_field(self) -> Any:
         """Field that tells since when a row needs its job."""
-        (column,) = self.model._base_manager.values(self.created).query.select
+        return self._field(self.created)
+
+    @property
+    def id_pattern(self) -> str:
+        """Regular expression for the ids that rows of the model can have: a whole number matches digits only."""
+        kinds = {name: _kind_of(self._field(name)) for name in names_in(self.id)}
+        return pattern_of(self.id, {name: kind for name, kind in kinds.items() if kind is not None})
+
+    def _field(self, name: str) -> Any:
+        (column,) = self.model._base_manager.values(name).query.select
         return getattr(column, "target", None)
 
     def rows(self, before: datetime | None, using: str | None = None) -> Any:
@@ -108,6 +124,15 @@ class RowJobs:
         if not isinstance(value, datetime):
             raise wrong_due(due, type(value).__name__)
         return value
+
+
+def _kind_of(field: Any) -> Kind | None:
+    """Return the kind of a field's values; None = they may have any text."""
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    if hasattr(field, "from_db_value") or isinstance(field, models.DateTimeField):
+        return None
+    return next((kind for kind, known in _KINDS.items() if isinstance(field, known)), None)
 
 
 def database_now_ms(model: Any, using: str | None) -> float:

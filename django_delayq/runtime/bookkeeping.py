@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
@@ -25,6 +26,7 @@ from ..outbox.reconciler import Reconciler
 from ..outbox.relay import Relay
 from ..outbox.retention import Retention
 from ..settings.conf import Conf, conf
+from ..worker.parts import Parts
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -36,6 +38,10 @@ logger: Final = logging.getLogger("django_delayq.bookkeeping")
 
 #: seconds until the next check for missing tables
 UNMIGRATED: Final = 60.0
+#: seconds of rest of a duty that a change wakes
+UNTIL_WOKEN: Final = 60.0
+#: seconds until limits that could not be written are tried again
+_AGAIN: Final = 5.0
 #: seconds of rest from which closing the connection pays off
 LONG_REST: Final = 5.0
 #: missing tables that were logged: once, not by each duty
@@ -45,7 +51,7 @@ _logged: Final[set[str]] = set()
 def duties(
     settings: Conf, broker: DjangoBroker, changes: Changes, queues: Callable[[], Sequence[Queue]]
 ) -> dict[str, Duty]:
-    """Return the database duties of a dispatcher by name.
+    """Return the duties of a dispatcher that need the database or the settings, by name.
 
     Args:
         settings: the project's settings.
@@ -56,7 +62,7 @@ def duties(
     by_name: dict[str, Duty] = {}
     for alias in _databases(settings):
         outbox = Outbox(alias)
-        relay = Relay(settings, outbox, broker)
+        relay = Relay(settings, outbox, broker, changes.branch("marks"))
         reconciler = Reconciler(settings, outbox, broker, changes.branch("lost"), relay.wake)
         named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
@@ -64,7 +70,8 @@ def duties(
     for alias in sorted(set(filter(_is_usable, remembering())) - set(_databases(settings))):
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         by_name[f"retention{suffix}"] = WithDatabase("retention", Retention(settings, alias), [alias])
-    if _is_usable(DEFAULT_DB_ALIAS):
+    by_name["limits"] = ConfiguredLimits(broker, changes.branch("lost"))
+    if settings.is_mirrored and _is_usable(DEFAULT_DB_ALIAS):
         mirror = Mirror(settings, broker, changes.branch("failed", "morgue", "lost"), queues)
         by_name["mirror"] = WithDatabase("mirror", mirror, [DEFAULT_DB_ALIAS])
     return by_name
@@ -86,6 +93,32 @@ def _databases(settings: Conf) -> list[str]:
 def _is_usable(alias: str) -> bool:
     """Return True if the project has such a database."""
     return alias in connections and connections[alias].vendor != "unknown"
+
+
+class ConfiguredLimits:
+    """Duty that writes the limits of the settings to Redis again, after it went back to an older copy of its data."""
+
+    def __init__(self, broker: DjangoBroker, changes: Changes) -> None:
+        self._broker = broker
+        self._changes = changes
+        self._pending: set[str] = set()
+        self._parts = Parts("limits", broker)
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        """Let a loss of data end the rest of the loop."""
+        self._changes.subscribe(ring)
+
+    def run(self) -> float:
+        """Write the limits of the queues that lost data since the last turn."""
+        self._pending |= {name for name, _ in self._changes.take("lost")}
+        for name in sorted(self._pending):
+            if self._parts.attempt(name, partial(self._write, name)):
+                self._pending.discard(name)
+        return _AGAIN if self._pending else UNTIL_WOKEN
+
+    def _write(self, name: str) -> None:
+        if self._broker.known_queue(name) is not None:
+            self._broker.limit_as_configured(name)
 
 
 class WithDatabase:

@@ -82,9 +82,11 @@ def can_use_loop() -> bool:
     return broker is not None and broker.connection.can_use_loops and has_loop_of_its_own()
 
 
-async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
+async def aschedule_many(
+    task: Task | str, jobs: Iterable[Mapping[str, Any]], /, *, all_or_none: bool = False, **options: Any
+) -> dict[str, int]:
     """Schedule many jobs. See :func:`django_delayq.schedule_many`; ``jobs`` is read in the other thread."""
-    return await sync_to_async(verbs.schedule_many)(task, jobs, **options)
+    return await sync_to_async(verbs.schedule_many)(task, jobs, all_or_none=all_or_none, **options)
 
 
 async def acancel(

@@ -21,6 +21,7 @@ from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
 from ..core.replay import run_verb
 from ..core.schedule_outcome import ScheduleOutcome
+from ..core.sending.chunks import check_together
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result
@@ -79,15 +80,17 @@ async def send_on_loop(job: Prepared) -> None:
         await sync_to_async(_notify)(handle)
 
 
-def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
+def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none: bool = False) -> None:
     """Send jobs in order, with one round trip for consecutive ones of a queue, and store the outcomes in the handles.
 
     An open transaction is not waited for.
 
     Args:
         broker: receives the jobs that are not durable.
+        all_or_none: see :meth:`.Sender.schedule_many`; the jobs are of one queue, and not durable.
 
     Raises:
+        InvalidJob: these jobs cannot be stored all or none.
         QueueFull, QueueUnavailable: Redis accepted no more; earlier jobs may be stored.
     """
     for (queue, durable, _), members in groupby(jobs, key=_group_key):
@@ -98,7 +101,8 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
                 _settle(job, result)
             continue
         opened = broker.queue(queue)
-        for (new, handle), outcome in zip(group, opened.schedule_many(news), strict=True):
+        outcomes = opened.schedule_many(news, all_or_none=all_or_none)
+        for (new, handle), outcome in zip(group, outcomes, strict=True):
             handle.outcome, handle.generation = outcome, generation_of(new)
             if outcome.is_refusal:
                 handle.error = opened.refusal(outcome, new)
@@ -107,10 +111,14 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker) -> None:
             _notify(job.handle)
 
 
-def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None) -> dict[str, int]:
+def send_many(
+    task: Task, queue: str, news: Iterator[NewJob], using: str | None, *, all_or_none: bool = False
+) -> dict[str, int]:
     """Send jobs without rows and return counts by outcome."""
+    if all_or_none:
+        news = iter(check_together(news))
     if not in_transaction(using):
-        return connections.queue(queue).count_many(news)
+        return connections.queue(queue).count_many(news, all_or_none=all_or_none)
     description = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     while chunk := [OutgoingJob(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
@@ -118,8 +126,12 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
+
+            def send_ready(broker: DjangoBroker) -> dict[str, int]:
+                return broker.queue(queue).count_many(ready, all_or_none=all_or_none)
+
             try:
-                log_refused(description, call_briefly(lambda broker: broker.queue(queue).count_many(ready)))
+                log_refused(description, call_briefly(send_ready))
             except NotConfirmed as error:
                 log_refused(description, error.counts)
                 raise

@@ -16,6 +16,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job_options import OPTIONS, check_option_names
 from ..core.schedule_outcome import ScheduleOutcome
+from ..core.sending.chunks import check_together
 from ..core.task import Task
 from ..outbox import durability, row_verbs
 from ..outbox.row_verbs import A, Change, R
@@ -138,7 +139,9 @@ def prepare(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], optio
     return Prepared(new, handle)
 
 
-def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
+def schedule_many(
+    task: Task | str, jobs: Iterable[Mapping[str, Any]], /, *, all_or_none: bool = False, **options: Any
+) -> dict[str, int]:
     """Schedule many jobs of one task: ``schedule_many(cancel_order, [{"args": [pk], "id": f"order-{pk}"}, …])``.
 
     Args:
@@ -146,14 +149,17 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
             on_conflict, due_policy, reset_retries, max_attempts, retry_in, timeout, ttr, expires, context,
             wait_for_room: the longest wait without progress; wait_for_confirmation). For a merged task: ``{"id": 1,
             "payload": {…}, "score": 3}`` and the options. Read in chunks; it may be endless.
+        all_or_none: if a job is refused, store none of the jobs of its shard. For up to 250 jobs, none of them durable.
+            In a queue with one shard that is all of them; in others each shard decides for its own jobs.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:
         Counts by outcome: created, merged, replaced, ignored, gated. For jobs that were not stored: taken (the id
         belongs to another task), exists (``on_conflict="error"`` found a live job), full (the queue has reached its
-        ``max_length``, or the id its ``max_payloads``), paused (the queue accepts no new jobs now), skipped (a schedule
-        middleware did not pass it on). In a transaction: on_commit; jobs that are not stored after the commit are
-        logged. For durable jobs: outbox, if they are not in Redis yet.
+        ``max_length``, or the id its ``max_payloads``), paused (the queue accepts no new jobs now), withheld (by
+        ``all_or_none``: another job of the shard was refused), skipped (a schedule middleware did not pass it on). In a
+        transaction: on_commit; jobs that are not stored after the commit are logged. For durable jobs: outbox, if they
+        are not in Redis yet.
 
     Raises:
         TypeError, InvalidJob: an entry is wrong; the message has its index. Earlier chunks are already stored.
@@ -173,10 +179,13 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     plan = plan_of(task, options, many=True)
     reader = EntryReader(plan, options)
     using = options.get("using_db")
-    if not plan.durable:
+    if plan.durable:
+        if all_or_none:
+            check_together((), durable=True)
+        counts = send_many_durable(task, plan.queue, reader.read(jobs), using)
+    else:
         warn_of_other_transaction("schedule_many", using)
-    send_all = send_many_durable if plan.durable else send_many
-    counts = send_all(task, plan.queue, reader.read(jobs), using)
+        counts = send_many(task, plan.queue, reader.read(jobs), using, all_or_none=all_or_none)
     return counts | {ScheduleOutcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
@@ -222,8 +231,8 @@ def reschedule(
     """Set a new due time for a waiting job. The job is identified as for :func:`cancel`.
 
     Returns:
-        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
-        relay will move the durable job.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable, or has
+        lost the durable job, and the relay will move it.
     """
     warn_of_loop("reschedule")
     return _apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
@@ -241,8 +250,8 @@ def run_now(
     """Make a waiting job due now. The job is identified as for :func:`cancel`.
 
     Returns:
-        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
-        relay will move the durable job.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable, or has
+        lost the durable job, and the relay will move it.
     """
     warn_of_loop("run_now")
     return _apply(changes.running_now(find_job(target, id, task, queue, using_db)))

@@ -178,6 +178,12 @@ class Conf(Section):
         """True if the Redis is the embedded one."""
         return self.redis is None or self.redis == EMBEDDED
 
+    @property
+    def is_mirrored(self) -> bool:
+        """True if failed jobs and the morgue are copied into tables."""
+        enabled = self.mirror.enabled
+        return apps.is_installed("django.contrib.admin") if enabled is None else enabled
+
     def queue(self, name: str) -> QueueConf:
         """Return the settings of one queue."""
         return self.queues.get(name) or QueueConf()

@@ -158,8 +158,10 @@ class EventsConf(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorConf(Section):
-    """``DELAYQ["MIRROR"]``: retention in the tables of failed jobs and of the morgue."""
+    """``DELAYQ["MIRROR"]``: the tables of failed jobs and of the morgue, whose secrets are masked (see masking)."""
 
+    #: copy failed jobs and the morgue into the tables; None = if ``django.contrib.admin`` is installed
+    enabled: bool | None = key(None, check_flag)
     #: days after which a row is removed, counted from the failure or burial; None = as long as Redis has the job
     keep_days: float | None = key(None, check_number, 0.001, unit="days")
     #: maximum rows of one queue in each of the two tables, the oldest are removed first. Divided among the shards

@@ -18,6 +18,7 @@ from .snapshot import (
     RunningJob,
     Snapshot,
     Totals,
+    UnreachablePart,
     WorkerStatus,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "RunningJob",
     "Snapshot",
     "Totals",
+    "UnreachablePart",
     "WorkerStatus",
     "compare",
     "take",

@@ -74,6 +74,9 @@ def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
 
 
 def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram, run: Histogram) -> Rates:
+    if now.counts.unreachable or (then is not None and then.counts.unreachable):
+        return Rates(lateness=lateness, run=run)  # a difference would be that of other shards
+
     def rate(was: int, is_: int) -> float:
         return round(max(0, is_ - was) / seconds, 3) if seconds else 0.0
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
+from ..core.task import registry
+from ..settings.conf import conf
 from .formatting import duration, printable, table
+from .idle import idle_beside_due
 from .json_form import human_bytes
 from .snapshot import PLACES, QueueStatus, RecurringStatus, Snapshot, WorkerStatus
 
@@ -24,7 +27,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 def report(snapshot: Snapshot) -> list[str]:
     """Return the lines of the status report that is printed once."""
-    lines = [server_line(snapshot), ""]
+    lines = [server_line(snapshot), *unreachable_lines(snapshot), ""]
     rules = [rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
     last = ("done", "rules") if any(rules) else ("done",)
     rows = [
@@ -36,14 +39,29 @@ def report(snapshot: Snapshot) -> list[str]:
         )
         for place, queue in enumerate(snapshot.queues)
     ]
-    lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
+    lines += table(("queue", *PLACES, "lag", *last), rows) if rows else no_queue(snapshot)
     lines += ["", PRODUCERS_PAUSED] if snapshot.producers_paused_ms is not None else []
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
     for line in waiting_lines(snapshot):
         lines += ["", line]
-    lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
+    lines += ["", *(_workers(snapshot.workers) if snapshot.workers else no_worker(snapshot))]
     return [*lines, "", *recurring_table(snapshot.recurring)] if snapshot.recurring else lines
+
+
+def unreachable_lines(snapshot: Snapshot) -> list[str]:
+    """Return a line for each part of a cluster that does not answer."""
+    return [f"INCOMPLETE: {printable(str(part), 1000)}" for part in snapshot.unreachable]
+
+
+def no_queue(snapshot: Snapshot) -> list[str]:
+    """Return the line in place of the queues, unless they are only unknown."""
+    return [NO_QUEUE] if snapshot.has_registry else []
+
+
+def no_worker(snapshot: Snapshot) -> list[str]:
+    """Return the line in place of the workers, unless they are only unknown."""
+    return [NO_WORKER] if snapshot.has_registry else []
 
 
 def server_line(snapshot: Snapshot) -> str:
@@ -70,7 +88,18 @@ def rules_of(queue: QueueStatus, now_ms: float) -> str:
     left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
     words += f" (ends: {', '.join(left)})" if left else ""
     limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
-    return ", ".join(filter(None, (words, *limits)))
+    return ", ".join(filter(None, (words, *limits, *_concurrency_of(queue.name))))
+
+
+def _concurrency_of(queue: str) -> Iterator[str]:
+    """Yield the limits of concurrency of a queue and of its tasks, as this project's code has them."""
+    limits = [("", conf().queue(queue).concurrency)]
+    limits += [(f" of {task.name}", task.options.concurrency) for task in registry if task.options.queue == queue]  # type: ignore[misc]
+    for whose, limit in limits:
+        if limit is not None:
+            numbers = [] if limit.total is None else [str(limit.total)]
+            numbers += [] if limit.local is None else [f"{limit.local} a process"]
+            yield f"concurrency{whose} {' and '.join(numbers)}"
 
 
 def outbox_line(stock: Stock) -> str:
@@ -85,7 +114,8 @@ def outbox_line(stock: Stock) -> str:
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
     """Return a line for each reason, other than its due time, for which jobs wait."""
-    return list(filter(None, (quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot))))
+    lines = quarantine_line(snapshot), parked_line(snapshot), starving_line(snapshot), idle_line(snapshot)
+    return list(filter(None, lines))
 
 
 def quarantine_line(snapshot: Snapshot) -> str:
@@ -113,6 +143,14 @@ def starving_line(snapshot: Snapshot) -> str:
     ]
     advice = "behind more urgent jobs: add workers, or set starve_after"
     return f"starving: {', '.join(waiting)}, {advice}" if waiting else ""
+
+
+def idle_line(snapshot: Snapshot) -> str:
+    """Return which queues have due jobs beside a process with free slots, in one line; empty if there are none."""
+    found = [
+        f"{printable(queue)} beside {printable(worker.name)}" for queue, worker in idle_beside_due(snapshot).items()
+    ]
+    return f"idle: due jobs of {', '.join(found)}, which has free slots: delayq_check says what to do" if found else ""
 
 
 def seen(worker: WorkerStatus) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.moments import iso_of
 from ..core.timings import Histogram
 from .change import NOTHING, Change, Rates, by_queue, united
+from .idle import idle_beside_due
 from .snapshot import PLACES, QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
 
 
@@ -25,18 +26,22 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
     totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
-    attempts = by_queue(snapshot.figures.run)
+    attempts, idle = by_queue(snapshot.figures.run), idle_beside_due(snapshot)
     values: dict[str, Any] = {
         "now": iso_of(snapshot.now_ms),
         "totals": totals,
         "queues": [
-            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING))
+            {
+                **_queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING)),
+                "idle_worker": idle[queue.name].name if queue.name in idle else None,
+            }
             for queue in snapshot.queues
         ],
         "workers": [_worker(worker) for worker in snapshot.workers],
         "recurring": [recurring_as_json(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
         "producers_paused": iso_of(snapshot.producers_paused_ms),
+        "unreachable": [asdict(part) for part in snapshot.unreachable],
     }
     if snapshot.outbox is not None:
         values["outbox"] = snapshot.outbox
@@ -69,6 +74,7 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
         "scheduled": queue.scheduled,
         "done": queue.done,
         "failing": queue.failing,
+        "unreachable_shards": len(counts.unreachable),
         "marks": counts.marks,
         "hold_seconds": round(counts.hold_ms / 1000, 3),
         "lateness_so_far": lengths(lateness),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core import permits
+from ..core.errors import QueueUnavailable
+from ..core.redis.connection import PARTIAL_SECONDS
 from ..core.rules import queue_policy
-from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, WorkerStatus
+from ..core.timings import Figures
+from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, UnreachablePart, WorkerStatus
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -23,7 +29,11 @@ def take(
     """Return a snapshot of a deployment.
 
     This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
-    cluster: each of its nodes) and the recurring tasks. The outbox is read from the database.
+    cluster: each of its nodes), each queue with a limit of concurrency, and the recurring tasks. The outbox is read
+    from the database.
+
+    On a cluster of which a part does not answer, the rest is returned, and :attr:`Snapshot.unreachable` names that
+    part. If it has the registry, the queues are those that this process knows.
 
     Args:
         horizon: growing offsets from now in ms, between which :attr:`Counts.backlog` divides waiting jobs.
@@ -35,23 +45,79 @@ def take(
         QueueUnavailable, Misconfigured: Redis cannot be queried.
         InvalidJob: the horizon is invalid.
     """
-    queues = broker.queues()
-    workers, figures, servers = broker.workers(), broker.figures(), broker.inspector.servers()
-    counts = broker.inspector.all_counts(horizon=horizon, by_shard=by_shard, queues=queues)
+    registry = _read_registry(broker)
+    queues, servers = registry.queues, broker.inspector.servers()
+    counts = broker.inspector.all_counts(horizon=horizon, by_shard=by_shard, queues=queues, partial=True)
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
     return Snapshot(
         now_ms=now_ms,
-        queues=tuple(queue_status(queue, one) for queue, one in zip(queues, counts, strict=True)),
-        workers=tuple(worker_status(payload, now_ms) for payload in workers),
+        queues=tuple(
+            queue_status(queue, one, _permits_of(broker, queue.name)) for queue, one in zip(queues, counts, strict=True)
+        ),
+        workers=tuple(worker_status(payload, now_ms) for payload in registry.workers),
         redis=redis_status(servers, now_ms),
         outbox=_outbox() if outbox else None,
-        figures=figures,
-        producers_paused_ms=broker.producers_paused_since() if broker.producers_paused else None,
+        figures=registry.figures,
+        producers_paused_ms=registry.producers_paused_ms,
         recurring=_recurring(broker, queues, now_ms) if recurring else (),
+        unreachable=tuple(unreachable_parts(broker, counts, registry=not registry.answers)),
     )
 
 
-def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    """Contents of the registry's slot; without an answer the queues that this process knows."""
+
+    queues: Sequence[Queue]
+    workers: Sequence[Mapping[str, Any]] = ()
+    figures: Figures = field(default_factory=Figures)
+    producers_paused_ms: int | None = None
+    answers: bool = True
+
+
+def _read_registry(broker: Broker) -> _Registry:
+    try:
+        with broker.connection.limited(PARTIAL_SECONDS):
+            queues = broker.queues()
+            paused_ms = broker.producers_paused_since() if broker.producers_paused else None
+            return _Registry(queues, broker.workers(), broker.figures(), paused_ms)
+    except QueueUnavailable:
+        if not broker.connection.cluster:
+            raise
+        return _Registry(broker.opened_queues(), answers=False)
+
+
+def unreachable_parts(broker: Broker, counts: Sequence[Counts], *, registry: bool = False) -> list[UnreachablePart]:
+    """Return the nodes of a cluster that do not answer.
+
+    Args:
+        counts: of all queues, read with ``partial=True``.
+        registry: the registry does not answer either.
+    """
+    slots_of = broker.connection.slots_of
+    registry_slots = slots_of(broker.queues_key.encode()) if registry else ""
+    shards: dict[str, Counter[str]] = {registry_slots: Counter()} if registry else {}
+    for one in counts:
+        for number in one.unreachable:
+            shards.setdefault(slots_of(broker.shard(one.queue, number).keys[0]), Counter())[one.queue] += 1
+    return [UnreachablePart(slots, slots == registry_slots, dict(missing)) for slots, missing in sorted(shards.items())]
+
+
+def _permits_of(broker: Broker, queue: str) -> int | None:
+    """Return the permits of a queue's limit that are taken: all of them, if that cannot be read."""
+    from ..settings.conf import conf
+
+    limit = conf().queue(queue).concurrency
+    if limit is None or limit.total is None:
+        return None
+    try:
+        with broker.connection.limited(PARTIAL_SECONDS):
+            return sum(permits.read(broker, f"queue:{queue}").values())
+    except QueueUnavailable:
+        return limit.total
+
+
+def queue_status(queue: Queue, counts: Counts, permits: int | None = None) -> QueueStatus:
     """Return the status of one queue from its registry entry and its counts."""
     orders = queue_policy(queue.layout, counts.now_ms or None)
     return QueueStatus(
@@ -64,6 +130,7 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
         paused=orders["paused"],
         paused_until=orders["until"],
         limits=orders["limits"],
+        permits=permits,
     )
 
 
@@ -83,6 +150,7 @@ def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
         ignored=tuple(map(str, ignored)) if isinstance(ignored, list) else (),
         threads=_whole(payload.get("threads")) or 0,
         running=_whole(payload.get("running")) or 0,
+        idle_seconds=(_whole(payload.get("idle_ms")) or 0) / 1000,
         dispatcher=bool(payload.get("dispatcher")),
         stopping=bool(payload.get("stopping")),
         quarantine=bool(payload.get("quarantine")),
@@ -165,4 +233,10 @@ def _outbox() -> Any:
 def _recurring(broker: Broker, queues: Sequence[Queue], now_ms: float) -> Any:
     from .recurring import recurring_of
 
-    return recurring_of(broker, queues, now_ms)
+    try:
+        with broker.connection.limited(PARTIAL_SECONDS):
+            return recurring_of(broker, queues, now_ms)
+    except QueueUnavailable:
+        if not broker.connection.cluster:
+            raise
+        return ()

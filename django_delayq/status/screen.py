@@ -12,13 +12,14 @@ from ..core.timings import Histogram
 from .change import Change, Rates
 from .drawing import (
     NO_QUEUE,
-    NO_WORKER,
     PRODUCERS_PAUSED,
+    no_worker,
     outbox_line,
     rules_of,
     seen,
     server_line,
     spark,
+    unreachable_lines,
     waiting_lines,
 )
 from .formatting import duration, printable, table
@@ -93,8 +94,8 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
         f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  {server_line(snapshot)}",
         totals(snapshot, change),
         [_row(queue, change.queues.get(queue.name, Rates()), trail) for queue in snapshot.queues],
-        [*rules, *backlog, *outbox, *waiting_lines(snapshot)],
-        workers(snapshot) if snapshot.workers else [NO_WORKER],
+        [*unreachable_lines(snapshot), *rules, *backlog, *outbox, *waiting_lines(snapshot)],
+        workers(snapshot) if snapshot.workers else no_worker(snapshot),
     )
 
 

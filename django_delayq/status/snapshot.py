@@ -39,6 +39,8 @@ class QueueStatus:
     paused_until: Mapping[str, int] = field(default_factory=dict)
     #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted, starve_after_ms
     limits: Mapping[str, Any] = field(default_factory=dict)
+    #: permits of its limit of concurrency that are taken; None: no such limit
+    permits: int | None = None
 
     @property
     def lag_seconds(self) -> float:
@@ -101,6 +103,8 @@ class WorkerStatus:
     ignored: tuple[str, ...] = ()
     threads: int = 0
     running: int = 0
+    #: time for which it had free slots and began nothing, at that heartbeat
+    idle_seconds: float = 0.0
     dispatcher: bool = False
     stopping: bool = False
     #: it runs only jobs that wait for quarantine
@@ -110,6 +114,10 @@ class WorkerStatus:
     jobs: tuple[RunningJob, ...] = ()
     #: the complete heartbeat payload, for printing
     payload: Mapping[str, Any] = field(default_factory=dict)
+
+    def serves(self, queue: str) -> bool:
+        """Return True if it runs the jobs of a queue."""
+        return queue in self.queues or (bool(self.payload.get("all_queues")) and queue not in self.ignored)
 
     @property
     def lost(self) -> bool:
@@ -171,6 +179,23 @@ class RecurringStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreachablePart:
+    """Node of a cluster that does not answer, so that its part is missing in a snapshot."""
+
+    #: slots and address, for people
+    slots: str
+    #: it holds the registry of queues and workers
+    registry: bool = False
+    #: queue → number of its shards there
+    shards: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        missing = ["the registry of queues and workers"] if self.registry else []
+        missing += [f"{number} shard{'' if number == 1 else 's'} of {name}" for name, number in self.shards.items()]
+        return f"{self.slots}: no answer; missing here: {', '.join(missing)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of all queues.
 
@@ -208,6 +233,13 @@ class Snapshot:
     #: since when the producers of all queues are paused, Unix ms; None = they are not
     producers_paused_ms: int | None = None
     recurring: tuple[RecurringStatus, ...] = ()
+    #: parts of a cluster that do not answer
+    unreachable: tuple[UnreachablePart, ...] = ()
+
+    @property
+    def has_registry(self) -> bool:
+        """True unless the registry did not answer: then workers and counters of attempts are missing here."""
+        return not any(part.registry for part in self.unreachable)
 
     @property
     def totals(self) -> Totals:

@@ -31,19 +31,23 @@ class MemoryQueue(Queue):
         self._run_at_once({new.id} if outcome in _WAITING else {})
         return outcome
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[ScheduleOutcome]:
+    def schedule_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> list[ScheduleOutcome]:
         """See :meth:`Queue.schedule_many`."""
         jobs = list(self._timed(news))
-        outcomes = super().schedule_many(jobs, not_after_ms=not_after_ms)
+        outcomes = super().schedule_many(jobs, not_after_ms=not_after_ms, all_or_none=all_or_none)
         pairs = zip(jobs, outcomes, strict=True)
         self._run_at_once(dict.fromkeys(new.id for new, outcome in pairs if outcome in _WAITING))
         return outcomes
 
-    def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
+    def count_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> dict[str, int]:
         """See :meth:`Queue.count_many`."""
         if self.broker.on_scheduled is None:
-            return super().count_many(self._timed(news), not_after_ms=not_after_ms)
-        return dict(Counter(self.schedule_many(news, not_after_ms=not_after_ms)))
+            return super().count_many(self._timed(news), not_after_ms=not_after_ms, all_or_none=all_or_none)
+        return dict(Counter(self.schedule_many(news, not_after_ms=not_after_ms, all_or_none=all_or_none)))
 
     def _timed(self, news: Iterable[NewJob]) -> Iterator[NewJob]:
         for new in news:

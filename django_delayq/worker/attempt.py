@@ -11,6 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ..core.job import Job
     from ..core.queue import Queue
     from ..core.settlement import Settlement
@@ -42,6 +44,7 @@ class Attempt:
         "deadline",
         "ended",
         "error",
+        "frames",
         "job",
         "kwargs",
         "limit_at",
@@ -54,6 +57,7 @@ class Attempt:
         "should_stop",
         "slot",
         "source",
+        "stack",
         "started",
         "task",
         "thread_id",
@@ -93,6 +97,10 @@ class Attempt:
         self.limited_by = 0.0
         self.thread_id = 0
         self.cancel: Callable[[], None] | None = None
+        #: returns the frames of a coroutine that runs for the attempt
+        self.frames: Callable[[], list[FrameType]] | None = None
+        #: what ran when the time limit was enforced, as a stored traceback
+        self.stack = ""
         self.view: Any = None
 
     @property

@@ -14,6 +14,7 @@ from ..core.inputs import one_line
 from .record import cause_of, printed_traceback
 
 if TYPE_CHECKING:
+    from ..core.job import Job
     from ..core.settlement import Settlement
     from .attempt import Attempt
 
@@ -41,9 +42,9 @@ class AttemptLog:
             job, seconds = attempt.job, attempt.ended - attempt.started
             logger.debug("%s: attempt %d of task %s succeeded in %.3f s", job.id, job.failures + 1, job.task, seconds)
 
-    def failed(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
-        """Log an attempt that raised: ``ERROR`` if the job is given up, ``WARNING`` if it is tried again."""
-        job = attempt.job
+    def failed(self, settlement: Settlement, error: BaseException) -> None:
+        """Log an attempt that did not succeed: ``ERROR`` if the job is given up, ``WARNING`` if it is tried again."""
+        job = settlement.job
         if settlement.verb == "bury":
             text = "%s: task %s went to the morgue (%s) after attempt %d: %s"
             values: tuple[object, ...] = (job.id, job.task, self._plain(settlement.reason), job.failures + 1)
@@ -57,7 +58,15 @@ class AttemptLog:
             values = (job.id, job.failures + 1, job.task, _failed(settlement), delay)
             self._log(logging.WARNING, text, values, settlement, error)
         else:
-            logger.info("%s: task %s gave the job back: %s", job.id, job.task, self._plain(settlement.reason) or "-")
+            level = logging.WARNING if settlement.outcome == AttemptOutcome.LOST else logging.INFO
+            values = (job.id, job.task, self._plain(settlement.reason) or "-")
+            self._handle(level, "%s: task %s: the job went back uncounted: %s", values, job)
+
+    def hangs(self, attempt: Attempt, what: str) -> None:
+        """Log an attempt that ignores its time limit, with what it ran at that moment."""
+        job = attempt.job
+        trace = self._traceback(attempt.stack, "JobTimeout") if self.tracebacks != "never" else None
+        self._handle(logging.ERROR, "%s: task %s ignores its time limit; %s", (job.id, job.task, what), job, trace)
 
     def _log(
         self, level: int, text: str, values: tuple[object, ...], settlement: Settlement, error: BaseException
@@ -67,13 +76,23 @@ class AttemptLog:
             return
         stored = _stored(settlement.error)
         kind, message = settlement.error_class or "-", self._plain(str(stored.get("message") or ""))
-        summary = f"{kind}: {message}" if message else kind
-        line = (logger.name, level, __file__, 0, text, (*values, summary), None)
-        record = logger.makeRecord(*line, extra={"error": kind})
+        summary, trace = f"{kind}: {message}" if message else kind, None
         if self._wants_traceback(level, error):
+            trace = self._traceback(str(stored.get("traceback") or ""), summary)
+        self._handle(level, text, (*values, summary), settlement.job, trace, error=kind)
+
+    def _handle(
+        self, level: int, text: str, values: tuple[object, ...], job: Job, trace: str | None = None, **more: str
+    ) -> None:
+        """Handle a record with the fields that :class:`~..logs.JobFilter` adds to those of a running job."""
+        if logger.isEnabledFor(level):
+            record = logger.makeRecord(logger.name, level, __file__, 0, text, values, None, extra=more)
+            fields = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.failures + 1}
+            for name, value in fields.items():
+                vars(record).setdefault(name, value)
             # `exc_text` instead of `exc_info`: handlers would format the exception itself, with all secrets.
-            record.exc_text = self._traceback(str(stored.get("traceback") or ""), summary)
-        logger.handle(record)
+            record.exc_text = trace
+            logger.handle(record)
 
     def _wants_traceback(self, level: int, error: BaseException) -> bool:
         if self.tracebacks == "never" or (isinstance(error, Verdict) and cause_of(error) is None):

@@ -31,6 +31,8 @@ EXIT_STUCK: Final = 82
 EXIT_DRY: Final = 83
 #: one of the process's own threads died by an error
 EXIT_FATAL: Final = 84
+#: Redis was unavailable for longer than the process was to wait for it
+EXIT_NO_REDIS: Final = 85
 
 _PR_SET_PDEATHSIG: Final = 1
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from ..core import permits
 from ..core.concurrency import Concurrency
-from ..core.errors import DelayQError
+from ..core.errors import DelayQError, QueueUnavailable
 from ..core.permits import Holding, Permits, Place
 from ..core.records.limit_frames import Allowance
+from ..core.wake import wake
 from .attempt import NEVER, Attempt
 from .process import Process
 from .shard_selector import ShardSelector, Source
+from .unreachable import CALL_SECONDS
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30
 #: seconds after which a shard that waits for a permit is tried again, if no holder of one is known
 _RETRY_SECONDS: Final = 5.0
+#: seconds between two tokens for jobs that only other processes may run
+_REMINDER_SECONDS: Final = 1.0
 
 
 class Limit:
@@ -45,8 +49,9 @@ class Limit:
         self.local = concurrency.local
         #: jobs that are held here, and permits
         self.held = self.permits = 0
-        #: shards with due jobs that wait for this limit, in the order in which they were tried
-        self.waiting: dict[Source, None] = {}
+        #: shards with due jobs that wait for this limit, in the order in which they were tried; True: tried with the
+        #: permits that this process has now, which it did not use
+        self.waiting: dict[Source, bool] = {}
 
     @property
     def local_room(self) -> int:
@@ -76,13 +81,24 @@ class ConcurrencyLimits:
         self._tasks: tuple[Limit, ...] = ()
         #: limits of which this process may have more permits than it needs
         self._surplus: dict[Limit, None] = {}
+        #: shards of the process when :meth:`trim` was last called
+        self._sources = selector.sources
+        #: when :meth:`reminders` has something to return next
+        self.remind_at = NEVER
         self._broker: Broker | None = None
         self._lock = threading.Lock()
+        #: moment (monotonic) until which permits are not asked for, because their node was unreachable
+        self._unreachable_until = 0.0
 
     @property
     def exist(self) -> bool:
         """True if a task or a queue has a limit of concurrency."""
         return bool(self._registry.limited or self._of_queues)
+
+    @property
+    def full_queues(self) -> frozenset[str]:
+        """Queues of which this process may hold no more jobs, whatever other processes hold."""
+        return frozenset([name for name, limit in self._of_queues.items() if not limit.local_room])
 
     # --- before a reserve
 
@@ -95,8 +111,9 @@ class ConcurrencyLimits:
         if limit is None or wanted <= 0:
             return wanted
         if not limit.room:
-            limit.waiting[source] = None
-            self._selector.postpone(source, NEVER)  # before the call, so that a token that follows it counts
+            limit.waiting.setdefault(source, False)
+            # Before the call, so that a token that follows it counts.
+            self._selector.postpone(source, NEVER, pass_on=not limit.local_room)
             try:
                 if limit.local_room:
                     self._take(limit, source, min(wanted, limit.local_room), now)
@@ -147,12 +164,26 @@ class ConcurrencyLimits:
             self._note(limit, source, parked, free, now)
 
     def _note(self, limit: Limit, source: Source, waiting: int, free: int, now: float) -> None:
-        limit.waiting.pop(source, None)
+        was_tried = limit.waiting.pop(source, False)
         if waiting:
-            limit.waiting[source] = None
-            if not limit.room and limit.local_room:
+            limit.waiting[source] = was_tried and limit.room > 0
+            if not limit.local_room:
+                self.remind_at = min(self.remind_at, now + _REMINDER_SECONDS)
+            elif not limit.room:
                 self._take(limit, source, min(waiting, limit.local_room, max(free, 1)), now)
         self._offer(limit, now)
+
+    def reminders(self, now: float) -> list[Place]:
+        """Return the shards with jobs that other processes may run and this one may not, from time to time.
+
+        A token may reach a process that cannot run these jobs either, so one is not enough. Those of limited queues
+        need none: this process does not listen to them.
+        """
+        if now < self.remind_at:
+            return []
+        sources = {source for limit in self._tasks if not limit.local_room for source in limit.waiting}
+        self.remind_at = now + _REMINDER_SECONDS if sources else NEVER
+        return [(source.queue.name, source.shard) for source in sources]
 
     # --- after the end of attempts
 
@@ -171,24 +202,48 @@ class ConcurrencyLimits:
     def _offer(self, limit: Limit, now: float) -> None:
         """Try as many waiting shards as there is room, in turn. Without any, the permits are superfluous."""
         for source in list(limit.waiting)[: limit.room]:
-            limit.waiting[source] = limit.waiting.pop(source)
-            self._selector.expect(source, now)
+            self._try(limit, source, now)
         if limit.permits > limit.held:
             self._surplus[limit] = None
 
-    def trim(self, *, rests: bool = False) -> None:
+    def _try(self, limit: Limit, source: Source, now: float) -> None:
+        """Reserve from a waiting shard next, and from the others before it is its turn again."""
+        del limit.waiting[source]
+        limit.waiting[source] = True
+        self._selector.expect(source, now)
+
+    def trim(self, *, rests: bool = False, has_room: bool = False) -> None:
         """Return permits that no job here needs.
 
         Args:
             rests: the process reserves nothing at present, not even waiting jobs.
+            has_room: it could. Those shards that have permits may be held up by something else, so it tries the others.
         """
+        if self._sources is not self._selector.sources:
+            self._drop_removed()
         for limit in list(self._surplus) if self._surplus else ():
-            if limit.permits > limit.held and (rests or not limit.waiting):
+            untried = [source for source, tried in limit.waiting.items() if not tried] if rests and has_room else []
+            if untried and limit.room:
+                self._try(limit, untried[0], time.monotonic())
+            elif limit.permits > limit.held and (rests or not limit.waiting):
                 self._change(limit, limit.held)
+                limit.waiting = dict.fromkeys(limit.waiting, False)
             if limit.permits <= limit.held:
                 del self._surplus[limit]
 
+    def _drop_removed(self) -> None:
+        """Drop shards that the process does not serve any more. Others may have waited behind them."""
+        self._sources = self._selector.sources
+        served, now = set(self._sources), time.monotonic()
+        for limit in self._all:
+            limit.waiting = {source: tried for source, tried in limit.waiting.items() if source in served}
+            self._offer(limit, now)
+
     # --- permits
+
+    @property
+    def _all(self) -> set[Limit]:
+        return {*self._of_tasks.values(), *self._of_queues.values()}
 
     def _take(self, limit: Limit, source: Source, n: int, now: float) -> None:
         """Take permits for ``n`` more jobs, as far as there are any; without one, the shard waits."""
@@ -206,23 +261,36 @@ class ConcurrencyLimits:
         with self._lock:
             keep, wanted = (limit.permits, limit.permits) if wanted is None else (limit.held, wanted)
             holding = Holding(self._holder, keep, wanted, permits.lasting_ms(broker))
-            reply = permits.change(broker, limit.name, limit.total, [holding], place)
+            reply = self._ask(broker, limit, holding, place)
             (limit.permits,) = reply.granted
-        if reply.places:
-            self._selector.wake(reply.places)
-            permits.wake(broker, reply.places)  # this process may have no free slot
+        wake(broker, reply.places)  # also if this process waits there: it may have no free slot
         return reply
+
+    def _ask(self, broker: Broker, limit: Limit, holding: Holding, place: Place | None) -> Permits:
+        """Change permits in Redis. If their node of a cluster is gone, they stay as they are for a while."""
+        assert limit.total is not None  # noqa: S101 - the caller has checked it
+        if not broker.connection.cluster:
+            return permits.change(broker, limit.name, limit.total, [holding], place)
+        now = time.monotonic()
+        if now >= self._unreachable_until:
+            try:
+                with broker.connection.limited(CALL_SECONDS):
+                    return permits.change(broker, limit.name, limit.total, [holding], place)
+            except QueueUnavailable as error:
+                self._unreachable_until = now + _RETRY_SECONDS
+                logger.warning("permits of %s cannot be changed now; jobs without a limit go on: %s", limit.name, error)
+        return Permits((limit.permits,), None, ())
 
     def renew(self) -> None:
         """Renew all permits. Called by the heartbeat, before it renews the leases."""
-        for limit in {*self._of_tasks.values(), *self._of_queues.values()}:
+        for limit in self._all:
             if limit.permits:
                 self._change(limit, None)
 
     def close(self) -> None:
         """Return the permits of jobs that do not run any more; they would run out otherwise."""
         try:
-            for limit in {*self._of_tasks.values(), *self._of_queues.values()}:
+            for limit in self._all:
                 if limit.permits > limit.held:
                     self._change(limit, limit.held)
         except DelayQError as error:

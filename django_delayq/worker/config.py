@@ -61,6 +61,8 @@ class WorkerConfig:
     index: int = 0
     #: end when no job is ready any more
     burst: bool = False
+    #: end when Redis has been unavailable for so long; None = wait for it
+    redis_patience: float | None = None
     #: order of the shards: "default" (each process starts at a different shard), "rendezvous" (by hash of worker and
     #: shard, stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
     splitter: str | Splitter = "default"
@@ -83,7 +85,8 @@ class WorkerConfig:
             _int(name, getattr(self, name), low, 1 << 30)
         if self.max_jobs is not None:
             _int("max_jobs", self.max_jobs, 1, 1 << 60)
-        for name, least in (("grace", 0.0), ("prefetch_ms", 0.0), ("heartbeat", 0.01), ("max_rss", 1.0)):
+        least_of = {"grace": 0.0, "prefetch_ms": 0.0, "heartbeat": 0.01, "max_rss": 1.0, "redis_patience": 0.0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None:
                 _number(name, value, least)

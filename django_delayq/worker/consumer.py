@@ -19,7 +19,7 @@ from .concurrency import ConcurrencyLimits
 from .orphaned_leases import OrphanedLeases
 from .process import Process
 from .readiness import ReadinessGate
-from .rest import SafetyCheck, call_waker
+from .rest import WakeUps
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
 from .slots import Slots
@@ -62,7 +62,6 @@ class Consumer:
         self._process = process
         self._selector = selector
         self._slots = slots
-        self._waker = waker
         self._readiness = readiness
         tally = process.broker.tally
         self._settler = Settler(selector, process.health, process.lease, process.changes, tally.ended)
@@ -71,7 +70,7 @@ class Consumer:
         self._orphaned = OrphanedLeases(process.name, self._settler, selector, process.registry)
         self._workload = Workload(process, slots, self._settler, self.limits, readiness)
         selector.on_new_source(self._workload.set_batch_size)
-        self._safety_check = SafetyCheck(selector)
+        self._wake_ups = WakeUps(selector, waker, self.limits)
         self._stopping = False
         self._giving_back = False
         self._halted = False
@@ -88,6 +87,15 @@ class Consumer:
     def settled(self) -> int:
         """Number of attempts that were settled."""
         return self._settler.settled
+
+    @property
+    def idle_seconds(self) -> float:
+        """Time for which slots have been free and no job began or ended; 0 if no slot is free."""
+        return time.monotonic() - self._workload.busy_at if self._slots.free else 0.0
+
+    def unreachable_for(self) -> float:
+        """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
+        return self._settler.unreachable.lasting()
 
     @property
     def tasks(self) -> list[str]:
@@ -115,7 +123,7 @@ class Consumer:
 
     def overran(self, attempt: Attempt) -> None:
         """Record that this attempt cannot be ended, so that the loop does not wait for it."""
-        self._workload.stuck.add(attempt)
+        self._workload.add_stuck(attempt)
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
@@ -137,16 +145,18 @@ class Consumer:
                 time.sleep(pause.next(self._process.health.failed("fetch loop", error)))
         self._orphaned.give_back()
         self.limits.close()
+        self._wake_ups.close()
         self.finished.set()
 
     def _is_over(self) -> bool:
+        self._workload.pass_decided()
         if self._giving_back:
             self._workload.give_back("the worker stops")
         if self._halted:
             self._workload.collect()
             self._settler.settle_all()
             return True
-        if not self._stopping or self._slots.done or self._slots.inbox or self._settler:
+        if not self._stopping or self._slots.done or self._slots.inbox or self._settler.keeps_ends:
             return False
         return self._workload.holds_only_stuck
 
@@ -159,9 +169,15 @@ class Consumer:
             self._settler.settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
         room, source = 0, self._selector.due(now, self._has_room)
+        if source is not None and self._settler.unreachable.rest(source):
+            return
         if source is not None and not self._stopping and self._readiness.until <= now:
-            room = self.limits.room(source, self._workload.room(source), now)
+            free = self._workload.room(source)
+            room = self.limits.room(source, free, now)
+            if free > 0 >= room:
+                return  # this shard waits for its limit; the process rests only when no other one is due
         if source is not None and room > 0:
+            self._wake_ups.refresh_busy(now)
             self._fetch(source, room)
             if now - self._settler.since > _SETTLE_AFTER_SECONDS:
                 self._settler.settle_all()
@@ -192,7 +208,7 @@ class Consumer:
                 return queue.settle_reserve(shard, settlements_of(acks), limit, **options)
             return [], queue.reserve(shard, limit, **options)
 
-        answer = self._settler.call_with_retries(call, acks)
+        answer = self._settler.call_with_retries(call, acks, source)
         now = time.monotonic()
         if answer is None or now - sent_at > self._process.lease:
             # Given up, or retried so late that an earlier reply may have been a different one.
@@ -220,6 +236,8 @@ class Consumer:
 
     def _end_burst(self, now: float) -> None:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
+        if self._settler.unreachable:
+            return
         asked = [source.sent_at > self._settler.settled_at for source in self._selector.sources]
         if not all(asked):
             self._selector.check_all()
@@ -231,7 +249,7 @@ class Consumer:
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self._slots
-        self.limits.trim(rests=True)
+        self.limits.trim(rests=True, has_room=not self._stopping and slots.free > len(slots.inbox))
         if self._process.config.burst and self._workload.is_empty and not slots.done:
             self._end_burst(time.monotonic())
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
@@ -246,14 +264,15 @@ class Consumer:
             until = min(until, self._readiness.until)
         has_room = not self._stopping and slots.free > len(slots.inbox)
         has_room = has_room and self._readiness.until <= now
-        if has_room:
-            until = min(until, self._safety_check.next(now), selector.next_due_at())
-        if slots.done or self._settler or (self._stopping and self._workload.holds_only_stuck):
+        is_over = self._stopping and self._workload.holds_only_stuck and not self._settler.keeps_ends
+        if slots.done or self._settler or is_over:
             selector.resting = False
             return
-        if self._waker is not None:
-            until = min(until, call_waker(selector, self._waker, has_room and until > now, now))
-        selector.rest(until)
+        if self._stopping:
+            self._wake_ups.close()
+        else:
+            until = min(until, self._wake_ups.refresh(now, has_room=has_room))
+        selector.rest(min(until, selector.next_due_at()) if has_room else until)
 
     def _check_call(self, now: float) -> float:
         """Take the supervisor's call, and return when an idle quarantine process checks for one again.

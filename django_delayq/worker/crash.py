@@ -16,9 +16,14 @@ from .record import record_of
 _LONGEST_CRASH_DELAY: Final = 3600.0
 
 
-def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlement:
-    """Return the settlement of an attempt that ignored its time limit until its process was ended."""
-    record = record_of("JobTimeout", f"the attempt did not end although its limit of {policy.timeout} s had passed")
+def overran(job: Job, policy: Policy, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
+    """Return the settlement of an attempt that ignored its time limit until its process was ended.
+
+    Args:
+        stack: what it ran when the limit was enforced, in the form of a stored traceback.
+    """
+    message = f"the attempt did not end although its limit of {policy.timeout} s had passed"
+    record = record_of("JobTimeout", message, stack)
     rule = rule_of(policy, JobTimeout)
     return failed(job, policy, started_ms, run_ms, JobTimeout, "JobTimeout", record, rule)
 
@@ -45,7 +50,7 @@ def lost(job: Job, policy: Policy) -> Settlement:
     ``crash_limit``. The lease of a holder without a heartbeat was for that job alone, so it counts.
     """
     if not job.flags & STARTED:
-        reason = "lease ran out before a known start"
+        reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
         given_back = release(job, unclear=True, outcome=AttemptOutcome.LOST, reason=reason, guard="expired", event=True)
         return with_merge_rules(given_back, policy)
     own = bool(job.flags & UNRENEWED)

@@ -64,8 +64,31 @@ def raised(
     kind = JobTimeout if timed_out else type(error)
     rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
     if own_delay is None and retry_delay is not None and rule is policy.retry_in:
-        own_delay = retry_delay(error, job.failures)
+        own_delay = _demanded(retry_delay, job, error)
     return failed(job, policy, started_ms, run_ms, kind, class_of(error), record(error), rule, own_delay)
+
+
+def _demanded(
+    retry_delay: Callable[[BaseException, int], float | None], job: Job, error: BaseException
+) -> float | None:
+    """Return the delay that an error itself demands; None, with a log message, if that cannot be told."""
+    try:
+        delay = retry_delay(error, job.failures)
+    except Exception:
+        logger.exception("%s: the pause after %s cannot be told; the back-off is used", job.id, class_of(error))
+        return None
+    return None if delay is None else _delay_of(job, delay)
+
+
+def broken(job: Job, policy: Policy, error: BaseException, started_ms: int, run_ms: int, *, acked: bool) -> Settlement:
+    """Return the settlement of an attempt whose end could not be decided. It counts: else it might repeat for ever.
+
+    Nothing that may be the cause is called again: the default back-off follows, and the record of the error is plain.
+    """
+    if acked:
+        return recorded(job, error, started_ms, run_ms)
+    kind, policy = type(error), Policy(max_attempts=policy.max_attempts)
+    return failed(job, policy, started_ms, run_ms, kind, class_of(error), error_record(error), policy.retry_in)
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:

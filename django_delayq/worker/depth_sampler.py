@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core import depths
 from ..core.depths import TOTAL, DepthSample
 from ..core.timings import Histogram
+from .parts import Parts
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.counts import Counts
+    from ..core.queue import Queue
 
 #: seconds between two samples
 PERIOD: Final = 60.0
@@ -27,6 +30,7 @@ class DepthSampler:
         self._broker = broker
         self._own = own
         self._has_begun = False
+        self._parts = Parts("depth-sampler", broker)
         #: lateness so far by queue, as of the last sample that this process took
         self._lateness: Mapping[str, Histogram] | None = None
 
@@ -38,7 +42,7 @@ class DepthSampler:
         return PERIOD
 
     def _sample(self) -> None:
-        counts = self._broker.inspector.all_counts()
+        counts = self._counts()
         if not counts:
             return
         before, self._lateness = self._lateness, self._broker.figures().lateness
@@ -47,6 +51,21 @@ class DepthSampler:
         samples = {one.queue: sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = sample_of(counts, sum(late.values(), Histogram()))
         depths.record(self._broker, samples, max(one.now_ms for one in counts))
+
+    def _counts(self) -> list[Counts]:
+        """Return the counts of each queue that can be read: of all together, and if that fails one by one."""
+        counts: list[Counts] = []
+        queues = self._broker.queues()
+
+        def count(some: list[Queue]) -> None:
+            counts.extend(self._broker.inspector.all_counts(queues=some, partial=True))
+
+        try:
+            count(queues)
+        except Exception:
+            for queue in queues:
+                self._parts.attempt(queue.name, partial(count, [queue]))
+        return [one for one in counts if not one.unreachable]
 
 
 def sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> DepthSample:

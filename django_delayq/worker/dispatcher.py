@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
@@ -19,6 +20,7 @@ from .attempt import NEVER
 from .changes import Changes, What
 from .depth_sampler import DepthSampler
 from .orphans import Orphans
+from .parts import Part, Parts
 from .reaper import SILENT_MS, LeaseReaper
 from .recurring import RecurringTicker
 from .redis_health import RedisHealth
@@ -44,6 +46,8 @@ _JUMP: Final = 2.0
 _SLOW: Final = 10.0
 #: maximum time between two checks of a shard, as a fraction of a lease
 _OF_A_LEASE: Final = 0.95
+#: on a Cluster, seconds that the check of one shard may take: those on other nodes wait
+_POLL_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
 #: seconds between two checks for old epochs
@@ -66,6 +70,11 @@ class Beat:
     #: result of the last check
     tick: Tick | None = None
 
+    @property
+    def part(self) -> Part:
+        """Name of the shard."""
+        return self.queue.name, self.shard
+
 
 class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline.
@@ -73,6 +82,7 @@ class ShardPoller:
     Args:
         pace: seconds between two routine checks, as long as there are few shards.
         reaper: reaps expired leases; without one they are left to other processes.
+        parts: guard by which a shard that fails delays no other.
     """
 
     def __init__(
@@ -86,8 +96,10 @@ class ShardPoller:
         reaper: LeaseReaper | None = None,
         pace: float = CHECK_SECONDS,
         changes: Changes | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self._queues = queues
+        self._parts = parts or Parts("shard-poller")
         self._reaper = reaper
         self._lease = lease
         self._heartbeat = heartbeat
@@ -115,7 +127,7 @@ class ShardPoller:
             self._hold_all()
         for beat in self._beats:
             if self._is_due(beat, time.monotonic()):
-                self._check(beat)
+                self._parts.attempt(beat.part, partial(self._check, beat))
         now = time.monotonic()
         return max(0.0, min((self._next_check(beat) for beat in self._beats), default=now + CHECK_SECONDS) - now)
 
@@ -140,10 +152,10 @@ class ShardPoller:
         return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
 
     def _next_check(self, beat: Beat) -> float:
-        if beat.hold:
-            return 0.0
-        at = min(beat.check_at, beat.deadline_at, beat.due_at + OWN_CONSUMER)
-        return max(at, beat.checked_at + _SOON_SECONDS)
+        at = 0.0
+        if not beat.hold:
+            at = max(min(beat.check_at, beat.deadline_at, beat.due_at + OWN_CONSUMER), beat.checked_at + _SOON_SECONDS)
+        return max(at, self._parts.retry_at(beat.part))
 
     def _is_due(self, beat: Beat, now: float) -> bool:
         if self._next_check(beat) > now:
@@ -156,6 +168,10 @@ class ShardPoller:
         return False
 
     def _check(self, beat: Beat) -> None:
+        if self._parts.outage(beat.part) > self._heartbeat:
+            # The first call that comes through: holders could not renew their leases in any shard of that node.
+            for one in self._beats:
+                one.hold = one.hold or self._parts.same_node(one.part, beat.part)
         sent_at = time.monotonic()
         tick = beat.queue.tick(beat.shard, hold=beat.hold)
         now = time.monotonic()
@@ -225,6 +241,7 @@ class WorkerPruning:
     def __init__(self, broker: Broker, own: str) -> None:
         self._broker = broker
         self._own = own
+        self._parts = Parts("worker-pruning", broker)
 
     def run(self) -> float:
         """Remove them. Once a minute is enough for a list that only people read."""
@@ -232,7 +249,7 @@ class WorkerPruning:
         now_ms = self._broker.now_ms() if others else 0.0
         for worker in others:
             if not is_alive(worker, now_ms, least_ms=SILENT_MS):
-                self._broker.forget(worker["name"])
+                self._parts.attempt(worker["name"], partial(self._broker.forget, worker["name"]))
         return 60.0
 
 
@@ -242,15 +259,19 @@ class EpochCleanup:
     def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]]) -> None:
         self._broker = broker
         self._queues = queues
+        self._parts = Parts("epoch-cleanup", broker)
 
     def run(self) -> float:
         """Complete interrupted changes, and remove old epochs that hold no jobs any more."""
         for queue in list(self._queues()):
-            if layouts.is_pending(queue.layout):
-                self._broker.epochs.finish(queue.name)
-            if len(queue.epochs) > 1:
-                self._broker.epochs.retire(queue.name)
+            self._parts.attempt(queue.name, partial(self._clean, queue))
         return CARE
+
+    def _clean(self, queue: Queue) -> None:
+        if layouts.is_pending(queue.layout):
+            self._broker.epochs.finish(queue.name)
+        if len(queue.epochs) > 1:
+            self._broker.epochs.retire(queue.name)
 
 
 def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
@@ -259,7 +280,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
     ``selector`` is that of the consumer in this process, if there is one.
     """
     broker, name = process.broker, process.name
-    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name))
+    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name), broker)
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(
             lambda: scope.queues,
@@ -269,6 +290,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
             selector,
             reaper=reaper,
             changes=process.changes,
+            parts=Parts("shard-poller", broker, seconds=_POLL_SECONDS),
         ),
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),

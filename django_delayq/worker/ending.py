@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .attempt import Attempt
-from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan
+from .child import EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan
 from .process import Process
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .timeout_monitor import resident_mib
@@ -44,6 +44,8 @@ class Ending:
         self._config = process.config
         self._child_spec = child_spec
         self._board = process.board
+        self._log = process.hooks.log
+        self._health = process.health
         self._stop = stop
         self._signalled = False
         self._warning: threading.Timer | None = None
@@ -156,6 +158,9 @@ class Ending:
             self.drain()
         else:
             self.begin(self._config.grace)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
         if self.signals is None:
             threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
         else:
@@ -171,11 +176,7 @@ class Ending:
 
     def overran(self, attempt: Attempt) -> None:
         """End the process because this attempt cannot be ended."""
-        logger.error(
-            "%s: task %s ignores its time limit; this process finishes its other jobs and ends",
-            attempt.job.id,
-            attempt.job.task,
-        )
+        self._log.hangs(attempt, "this process finishes its other jobs and ends")
         self.exit_code = EXIT_STUCK
         if self.consumer is not None:
             self.consumer.overran(attempt)
@@ -183,8 +184,8 @@ class Ending:
         self._poke()
 
     def check(self) -> None:
-        """Check the memory use and the supervisor every second, without network I/O."""
-        most = self._config.max_rss
+        """Check the memory use, the supervisor and the patience with Redis every second, without network I/O."""
+        most, patience = self._config.max_rss, self._config.redis_patience
         if self.stop_by is not None:
             return
         if most is not None and self.exit_code == EXIT_OK and resident_mib() > most:
@@ -195,3 +196,11 @@ class Ending:
             logger.warning("worker %s lost its supervisor", self._name)
             self.begin(self._config.grace)
             self._poke()
+        part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
+        whole = self._health.lasting()
+        if patience is not None and (away := max(whole, part)) > patience:
+            what = "Redis" if whole >= part else "a part of Redis"
+            logger.error("worker %s ends: %s has been away for %.0f s", self._name, what, away)
+            self.exit_code = EXIT_NO_REDIS
+            self.begin(self._config.grace)
+            self._end_soon()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from types import FrameType
 from typing import Any
 
 from .attempt import Attempt
+from .task_frames import frames_of_thread
 
 
 class EventLoop:
@@ -37,7 +39,7 @@ class EventLoop:
 
         def finish(task: asyncio.Task[Any]) -> None:
             if task.cancelled():
-                answer.set_exception(CancelledError())
+                answer.set_exception(CancelledError().with_traceback(_trace_of_cancelled(task)))
             elif (error := task.exception()) is not None:
                 answer.set_exception(error)
             else:
@@ -46,9 +48,17 @@ class EventLoop:
         def cancel() -> None:
             loop.call_soon_threadsafe(lambda: tasks[0].cancel() if tasks else None)
 
-        attempt.cancel = cancel
+        attempt.cancel, attempt.frames = cancel, lambda: self._frames(coroutine)
         loop.call_soon_threadsafe(begin)
         return answer.result()
+
+    def _frames(self, coroutine: Any) -> list[FrameType]:
+        """Return the frames in which a coroutine waits now, the innermost last."""
+        frames = list(_awaited_frames(coroutine))
+        thread = self._thread
+        if getattr(coroutine, "cr_running", False) and thread is not None and thread.ident is not None:
+            return frames_of_thread(thread.ident)  # it does not wait, it blocks the event loop
+        return frames
 
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -83,3 +93,21 @@ class EventLoop:
         if not thread.is_alive() and not asyncio.all_tasks(loop):
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+def _awaited_frames(awaited: Any) -> Iterator[FrameType]:
+    """Yield the frame of a coroutine, and those of the coroutines and generators that it awaits."""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+
+
+def _trace_of_cancelled(task: asyncio.Task[Any]) -> Any:
+    try:
+        task.exception()
+    except asyncio.CancelledError as error:
+        return error.__traceback__
+    return None

@@ -40,8 +40,6 @@ logger: Final = logging.getLogger(__name__)
 
 #: returns the stored form of an error
 Recorder: TypeAlias = Callable[[BaseException], bytes]
-#: delay of a job whose execution failed by a bug of this program
-_BUG_DELAY_MS: Final = 5000
 
 
 class Execution:
@@ -65,7 +63,7 @@ class Execution:
         self._registry = registry
         self._hooks = hooks
         self._loop = loop or EventLoop()
-        self.notifier = Notifier(hooks, self._loop)
+        self.notifier = Notifier(hooks, self._loop, self._limited)
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
         self._call = compose(middlewares, self._call_handler)
@@ -80,14 +78,15 @@ class Execution:
             copy_context().run(self._pipeline, attempt)
         except BaseException as error:  # the outermost handler: a slot must survive everything
             logger.exception("%s: the execution itself failed", attempt.job.id)
-            attempt.error = error
+            attempt.error = attempt.error or error  # that of the handler says more
         attempt.ended = attempt.ended or monotonic()
         if attempt.settlement is None:
-            self._close(attempt)
+            copy_context().run(self._close, attempt)
         attempt.view = None
 
     def _pipeline(self, attempt: Attempt) -> None:
         """Pass the attempt through all steps. A step that returns False has set the settlements of all its jobs."""
+        running.set(attempt)
         for part in attempt.parts:
             _ = self._check_lease(part, attempt.started) and self._resolve(part) and self._decode(part)
         if self._combine(attempt) and self._prepare(attempt) and self._ack_early(attempt):
@@ -150,14 +149,15 @@ class Execution:
         return True
 
     def _prepare(self, attempt: Attempt) -> bool:
-        """Make the job current, and run the framework's preparations, such as those of database connections."""
-        running.set(attempt)
-        if self._hooks.before_job is None:
+        """Run the framework's preparations, such as those of database connections."""
+        prepare = self._hooks.before_job
+        if prepare is None:
             return True
         try:
-            self._hooks.before_job(attempt.job)
+            self._limited(attempt, partial(prepare, attempt.job))
         except BaseException as error:
-            logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error))
+            hung = isinstance(error, JobTimeout)
+            logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
             self.readiness.unfit()
             for part in attempt.live:
                 part.settlement = unbegun.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
@@ -173,7 +173,7 @@ class Execution:
         """Call the handler through the middlewares, and the hooks around it. The error is kept in the attempt."""
         self._mark_started(attempt)
         try:
-            self._call_limited(attempt)
+            self._limited(attempt, partial(self._call, attempt))
         except BaseException as error:
             # Not error.with_traceback: a class of exceptions may define anything.
             attempt.error = BaseException.with_traceback(error, task_part(error.__traceback__, "_call_handler"))
@@ -196,8 +196,9 @@ class Execution:
         if attempt.error is not None:
             failures = decision.failures_of(attempt.error, [part.job.id for part in attempt.live])
         record = _remembering(self._record) if failures else self._record
+        limited_by = attempt.limited_by  # of the handler; the listeners of each job have a limit, too
         for part in attempt.live:
-            part.ended, part.limited_by, part.error = attempt.ended, attempt.limited_by, failures.get(part.job.id)
+            part.ended, part.limited_by, part.error = attempt.ended, limited_by, failures.get(part.job.id)
             if part.error is not None:
                 self._settle_failed(part, part.error, record)
                 continue
@@ -208,32 +209,24 @@ class Execution:
     # --- parts of these steps
 
     def _mark_started(self, attempt: Attempt) -> None:
-        """Notify of the start of each job, and note it where the supervisor sees it."""
+        """Note the start of each job where the supervisor sees it, and notify of it."""
+        members = attempt.live if attempt.members else ()
+        attempt.started = monotonic()
+        if self._board is not None:
+            self._board.mark(attempt, members)
         if self._hooks.wants("job_started", attempt.task):
             for part in attempt.live:
                 self.notifier.notify("job_started", part)
-        attempt.started = monotonic()
-        members = attempt.live if attempt.members else ()
+            attempt.started = monotonic()
         for part in members:
             part.started = attempt.started
-        if self._board is not None:
-            self._board.mark(attempt, members)
 
-    def _call_limited(self, attempt: Attempt) -> None:
-        """Call the first middleware, under the time limit of the attempt."""
-        policy, timeout_monitor = attempt.policy, self.timeout_monitor
-        if policy is None or policy.timeout is None or timeout_monitor is None:
-            self._call(attempt)
-            return
-        timeout_monitor.arm(attempt, policy.timeout)
-        try:
-            try:
-                self._call(attempt)
-            finally:
-                timeout_monitor.disarm(attempt)
-        except JobTimeout:
-            timeout_monitor.disarm(attempt)  # it may have been raised inside the disarming above
-            raise
+    def _limited(self, part: Attempt, call: Callable[[], Any]) -> Any:
+        """Run a part of an attempt that is the project's code, within the time limit of an attempt."""
+        policy, timeout_monitor = part.policy or self._policy_of(part), self.timeout_monitor
+        if policy.timeout is None or timeout_monitor is None:
+            return call()
+        return timeout_monitor.limited(running.get() or part, policy.timeout, call)  # the slot runs the whole batch
 
     def _call_handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
@@ -247,37 +240,29 @@ class Execution:
         return result
 
     def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:
-        timed_out = bool(part.limited_by) and not isinstance(error, Verdict)
-        if part.acked:
-            part.settlement = decision.recorded(
-                part.job, error, part.started_ms, part.run_ms, timed_out=timed_out, record=record
-            )
-        else:
-            part.settlement = decision.raised(
-                part.job,
-                self._policy_of(part),
-                error,
-                part.started_ms,
-                part.run_ms,
-                timed_out=timed_out,
-                record=record,
-                retry_delay=self._hooks.retry_delay,
-            )
+        job, times = part.job, (part.started_ms, part.run_ms)
+        decide = partial(decision.recorded, job, error, *times)
+        if not part.acked:
+            policy = self._policy_of(part)
+            decide = partial(decision.raised, job, policy, error, *times, retry_delay=self._hooks.retry_delay)
+        decide = partial(decide, timed_out=bool(part.limited_by) and not isinstance(error, Verdict), record=record)
+        part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)
 
     def _close(self, attempt: Attempt) -> None:
-        """Give every job a settlement that has none yet: the execution itself failed."""
+        """Give every job a settlement that has none yet: the execution itself failed.
+
+        It counts as a failure, after which the default back-off follows: an error here must not repeat a job for ever.
+        """
+        running.set(attempt)
         for part in attempt.parts:
             part.ended, part.view = attempt.ended, None
-            if part.settlement is not None:
-                continue
-            if part.acked:
-                part.settlement = decision.recorded(part.job, attempt.error, part.started_ms, part.run_ms)
-                self.notifier.ended(part, part.settlement, attempt.error)
-            else:
-                part.settlement = unbegun.give_back(
-                    part.job, self._policy_of(part), delay_ms=_BUG_DELAY_MS, reason="the execution itself failed"
-                )
+            if part.settlement is None:
+                error = part.error or attempt.error or RuntimeError("the execution itself failed")
+                part.started = part.started or attempt.started
+                policy, times = part.policy or Policy(), (part.started_ms, part.run_ms)
+                part.settlement = decision.broken(part.job, policy, error, *times, acked=part.acked)
+                self.notifier.failed(part, part.settlement, error)
 
     def _policy_of(self, part: Attempt) -> Policy:
         """Return the policy of an attempt, also of one that was never resolved.

@@ -5,23 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.redis.faults import Fault, classify
 from .attempt import Attempt, trusted
+from .parts import Part, Parts
 
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .commands import WorkerCommands
     from .consumer import Consumer
     from .process import Process
-    from .shard_selector import Source
     from .slots import Slots
 
 logger = logging.getLogger(__name__)
 
 #: seconds between two announcements that include the task names; Redis may have lost them
 TASKS_SECONDS: Final = 60.0
+
+#: on a Cluster, seconds that the renewal of one shard and the announcement may take: the leases on other nodes wait
+PART_SECONDS: Final = 1.0
 
 
 class Heartbeat:
@@ -32,9 +35,6 @@ class Heartbeat:
         announced: called with the reply to each announcement; it also shows whether the registry of queues changed.
         commands: carries out commands that were sent to this worker.
     """
-
-    #: each turn announces the process (see Loop)
-    calls_redis = True
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Heartbeat:
     ) -> None:
         self._broker = process.broker
         self._name = process.name
+        self._health = process.health
         self._rest = process.config.heartbeat
         self._describe = describe
         self._consumer = consumer
@@ -55,44 +56,45 @@ class Heartbeat:
         self._commands = commands
         self._tasks_at = 0.0
         self._trust = trusted(process.lease)
+        self._parts = Parts("heartbeat", process.broker, longest=self._rest / 2, seconds=PART_SECONDS)
 
     def run(self) -> float:
-        """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""
+        """Renew the leases, then announce the process. No part of it that fails stops the rest.
+
+        A registry that cannot be written must not cost leases, nor a broken shard the announcement: other processes
+        take a worker that is not announced for dead.
+        """
         began = time.monotonic()
         if self._consumer is not None:
             try:
-                self._consumer.limits.renew()  # first, so that permits outlive the leases
+                self._parts.attempt("permits", self._consumer.limits.renew)  # first, so that they outlive the leases
             finally:
                 self._renew(list(self._consumer.held))
+        self._parts.attempt("announcement", partial(self._announce, began))
+        # Measured from the start of this turn: a Redis that stalls must not delay two turns.
+        return max(0.0, began + self._rest - time.monotonic())
+
+    def _announce(self, began: float) -> None:
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
         announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
+        self._health.recovered()
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
         self._announced(announcement)
         self._commands.carry_out(announcement)
-        # Measured from the start of this turn: a Redis that stalls must not delay two turns.
-        return max(0.0, began + self._rest - time.monotonic())
 
     def _renew(self, attempts: list[Attempt]) -> None:
         now = time.monotonic()
-        by_shard: dict[Source, list[Attempt]] = {}
+        by_shard: dict[Part, list[Attempt]] = {}
         for attempt in attempts:
             if attempt.acked:
                 continue
             if now >= attempt.deadline:
                 attempt.should_stop = True  # this process may have lost the lease
             if not attempt.lost and not self._is_live_locked(attempt, now):
-                by_shard.setdefault(attempt.source, []).append(attempt)
-        failure: Exception | None = None
-        for mine in by_shard.values():
-            try:
-                self._touch(mine)
-            except Exception as error:
-                if classify(error) is not Fault.BUG:
-                    raise  # a failure of Redis concerns all shards
-                failure = error
-        if failure is not None:
-            raise failure
+                by_shard.setdefault((attempt.queue.name, attempt.job.shard), []).append(attempt)
+        for shard, mine in by_shard.items():
+            self._parts.attempt(shard, partial(self._touch, mine))
 
     def _touch(self, attempts: list[Attempt]) -> None:
         """Renew the leases of attempts from one shard."""

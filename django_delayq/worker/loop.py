@@ -51,8 +51,6 @@ class Loop:
         self.name = name
         self._duty = duty
         self._health = health
-        #: a duty with a true ``calls_redis`` does so in each turn, so a successful turn proves that Redis works
-        self._calls_redis = bool(getattr(duty, "calls_redis", False))
         self._bell = threading.Condition()
         self._rung = False
         self._closing = False
@@ -79,8 +77,6 @@ class Loop:
         while not self._closing:
             try:
                 rest = self._duty.run()
-                if self._calls_redis:
-                    self._health.recovered()
                 pause.reset()
             except Exception as error:
                 rest = pause.next(self._health.failed(self.name, error))

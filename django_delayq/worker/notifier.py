@@ -11,9 +11,10 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextvars import copy_context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
+#: calls a listener for an attempt
+Caller: TypeAlias = Callable[[Attempt, Callable[[], Any]], Any]
+
+
+def _call_now(attempt: Attempt, listener: Callable[[], Any]) -> Any:
+    return listener()
+
 
 class Notifier:
     """Notifier that calls the listeners of a job's start and end. Their exceptions are logged.
@@ -41,11 +49,13 @@ class Notifier:
     Args:
         hooks: the hooks of the framework.
         loop: runs ``on_exhausted`` if that is a coroutine function.
+        call: calls one listener, in a worker within the time limit of the attempt.
     """
 
-    def __init__(self, hooks: Hooks, loop: EventLoop | None = None) -> None:
+    def __init__(self, hooks: Hooks, loop: EventLoop | None = None, call: Caller = _call_now) -> None:
         self._hooks = hooks
         self._loop = loop or EventLoop()
+        self._call_limited = call
 
     def has_listeners(self, settlement: Settlement, task: Task | None) -> bool:
         """Return True if a listener is called for this end."""
@@ -56,10 +66,7 @@ class Notifier:
 
     def notify(self, event: str, attempt: Attempt, **details: Any) -> None:
         """Notify the hooks of one job."""
-        try:
-            self._hooks.notify(event, job=attempt.job, task=attempt.task, **details)
-        except Exception:
-            logger.exception("%s: a listener of %s failed", attempt.job.id, event)
+        self._call(event, attempt, lambda: self._hooks.notify(event, job=attempt.job, task=attempt.task, **details))
 
     def ended(self, attempt: Attempt, settlement: Settlement, error: BaseException | None) -> None:
         """Notify all listeners of the end of a job that did not simply succeed."""
@@ -67,7 +74,8 @@ class Notifier:
             self._exhausted(attempt, error)
         event = event_of(settlement)
         if event is not None and error is not None and self._hooks.report_error is not None:
-            self._call("report_error", self._hooks.report_error, attempt, error)
+            report = self._hooks.report_error
+            self._call("report_error", attempt, lambda: report(view_of(attempt), error))
         if event is None or not self._hooks.wants(event, attempt.task):
             return
         if event == "job_buried":
@@ -102,22 +110,28 @@ class Notifier:
 
     def failed(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
         """Log that the handler raised, and notify of it."""
-        self._hooks.log.failed(attempt, settlement, error)
+        self._hooks.log.failed(settlement, error)
         self.ended(attempt, settlement, error)
 
     def _exhausted(self, attempt: Attempt, error: BaseException) -> None:
         """Call the task's own hook, while the job is still held."""
         hook = attempt.task.options.on_exhausted if attempt.task is not None else None
         if hook is not None:
-            self._call("on_exhausted", hook, attempt, error)
+            self._call("on_exhausted", attempt, lambda: hook(view_of(attempt), error))
 
-    def _call(self, name: str, hook: Callable[..., Any], attempt: Attempt, error: BaseException) -> None:
-        try:
-            result = hook(view_of(attempt), error)
+    def _call(self, name: str, attempt: Attempt, listener: Callable[[], Any]) -> None:
+        def call() -> None:
+            result = listener()
             if type(result) is CoroutineType:
-                self._loop.run(result, attempt)
-        except BaseException:
-            logger.exception("%s: %s of task %s failed", attempt.job.id, name, attempt.job.task)
+                self._loop.run(result, running.get() or attempt)
+
+        try:
+            self._call_limited(attempt, call)
+        except BaseException as error:
+            # Also what ends a thread or a process, and the time limit: the listener is given up, not the job.
+            is_late = isinstance(error, JobTimeout | CancelledError)
+            why = "did not end within the time limit of its task and is given up" if is_late else "failed"
+            logger.exception("%s: %s of task %s %s", attempt.job.id, name, attempt.job.task, why)
 
 
 def event_of(settlement: Settlement) -> str | None:

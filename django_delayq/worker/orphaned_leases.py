@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import unbegun
@@ -35,8 +36,8 @@ class OrphanedLeases:
         self._doubtful: dict[Source, None] = {}
 
     def __bool__(self) -> bool:
-        """Return True if a shard has to be checked."""
-        return bool(self._doubtful)
+        """Return True if a shard has to be checked, and can be."""
+        return any(source not in self._settler.unreachable for source in self._doubtful)
 
     def doubt(self, source: Source) -> None:
         """Add a shard: a reserve may have won jobs there without a reply."""
@@ -45,11 +46,17 @@ class OrphanedLeases:
     def give_back(self) -> None:
         """Give back the orphaned leases of the doubtful shards, uncounted.
 
-        A shard that cannot be read now is left to the reaper.
+        A shard of a cluster that cannot be reached is checked later; any other that cannot be read now is left to the
+        reaper.
         """
         doubtful, self._doubtful = self._doubtful, {}
         for source in doubtful:
-            released = self._settler.call_with_retries(lambda source=source: self._release(source), [])  # type: ignore[misc]
+            released = None
+            if source not in self._settler.unreachable:
+                call = partial(self._release, source)
+                released = self._settler.call_with_retries(call, [], source)
+            if source in self._settler.unreachable:
+                self.doubt(source)
             if released:
                 self._selector.expect(source, time.monotonic())
                 logger.warning(

@@ -3,15 +3,15 @@
 The supervisor settles for its dead children, in a thread of its own for each: it alone knows how they died, and has
 loaded the project. The reaper of a dispatcher settles what nobody else did. Both take a job over before they notify,
 so that one process alone does, and settle it after: if that process dies in between, the lease ends and a dispatcher
-begins anew. What a listener does therefore happens at least once; once, if nothing dies and it takes less than a lease.
+begins anew. What a listener does therefore happens at least once; once, if nothing dies. Listeners that take longer
+than the job's time limit, or than the lease, are given up.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.requests import new_request
 from ..core.settlement import Settlement
+from .attempt import NEVER, trusted
 from .hooks import Hooks
-from .notifier import Notifier
+from .limited_calls import HangingCall, LimitedCalls
+from .notifier import Notifier, error_of
+from .policy import policy_of
 from .record import record_of
 
 if TYPE_CHECKING:
@@ -76,20 +79,19 @@ class Orphans:
         counted.update(zip(unnotified, queue.settle([settlements[place] for place in unnotified]), strict=True))
         notified = [place for place in range(len(settlements)) if place not in counted]
         if notified:
-            with self.listening():
-                counted.update((place, self.finish(End(queue, settlements[place]))) for place in notified)
+            with self.listeners() as listeners:
+                counted.update((place, self.finish(End(queue, settlements[place]), listeners)) for place in notified)
         return [counted[place] for place in range(len(settlements))]
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Prepare this thread for :meth:`finish`."""
-        self._hooks.thread_start()
-        try:
-            yield
-        finally:
-            self._hooks.thread_end()
+    def log(self, settlement: Settlement) -> None:
+        """Log an end that is stored, as a worker does for its own jobs."""
+        self._hooks.log.failed(settlement, error_of(settlement))
 
-    def finish(self, end: End) -> bool:
+    def listeners(self) -> LimitedCalls:
+        """Return the thread in which :meth:`finish` calls listeners, a context manager."""
+        return LimitedCalls("delayq-listeners", self._hooks.thread_start, self._hooks.thread_end)
+
+    def finish(self, end: End, listeners: LimitedCalls) -> bool:
         """Notify of an end and settle the job. May be called again after an error.
 
         Returns:
@@ -105,10 +107,22 @@ class Orphans:
             end.taken_at = time.monotonic()
             end.settlement = replace(settlement, job=job, guard="token")
         if not end.notified:
-            if not copy_context().run(self._notify, end.queue, end.settlement):
+            if not self._notify_limited(end.queue, end.settlement, listeners):
                 return False
             end.notified = True
         return end.queue.settle([end.settlement], seed=end.seed)[0]
+
+    def _notify_limited(self, queue: Queue, settlement: Settlement, listeners: LimitedCalls) -> bool:
+        """Notify of an end. Listeners that hang are given up: otherwise each process that settles it would hang."""
+        job = settlement.job
+        limit = policy_of(self.registry.get(job.task), job).timeout or NEVER
+        seconds = min(limit, trusted(queue.broker.lease_ms / 1000))
+        try:
+            return listeners.call(lambda: copy_context().run(self._notify, queue, settlement), seconds)
+        except HangingCall as error:
+            text = "%s: the listeners to its end (%s) did not end within %.1f s and are given up\n%s"
+            logger.error(text, job.id, settlement.outcome, seconds, error)
+            return True
 
     def _notify(self, queue: Queue, settlement: Settlement) -> bool:
         """Notify of an end. Returns False if that is to be tried again, when the lease is over."""
@@ -129,18 +143,13 @@ class Orphans:
 
     # --- jobs that were acked before they began
 
-    def settle_begun(self, queue: Queue, worker: str, why: str) -> int:
-        """Record as crashed what a dead worker had begun after an early ack. Returns how many jobs that were."""
-        total = 0
-        for number in queue.numbers:
-            while jobs := queue.begun(number, worker):
-                settlements = [crashed_early(job, why, queue.broker.now_ms()) for job in jobs]
-                counted = sum(self.settle(queue, settlements))
-                if not counted:
-                    break
-                total += counted
-                queue.broker.tally.ended(queue.name, settlements)
-        return total
+    def settle_begun(self, queue: Queue, number: int, worker: str, why: str) -> None:
+        """Record as crashed what a dead worker had begun in a shard after an early ack."""
+        while jobs := queue.begun(number, worker):
+            settlements = [crashed_early(job, why, queue.broker.now_ms()) for job in jobs]
+            if not sum(self.settle(queue, settlements)):
+                break
+            queue.broker.tally.ended(queue.name, settlements)
 
 
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import STARTED
@@ -14,9 +15,11 @@ from ..core.workers import is_alive
 from . import crash
 from .attempt import NEVER
 from .orphans import crashed_early
+from .parts import Parts
 from .policy import policy_of
 
 if TYPE_CHECKING:
+    from ..core.broker import Broker
     from ..core.job import Job
     from ..core.queue import Queue
     from .orphans import Orphans
@@ -31,13 +34,6 @@ SILENT_MS: Final = 60_000
 EARLY_CHECK_SECONDS: Final = 30.0
 #: ends that wait for their listeners; further ones are found again at the next look
 _MOST_WAITING: Final = 1000
-#: ends for the log
-_ENDS: Final = {
-    "fail": "the attempt failed",
-    "release": "the job was released",
-    "bury": "the job was buried",
-    "record": "the end of the attempt was recorded",
-}
 
 
 class LeaseReaper:
@@ -49,10 +45,15 @@ class LeaseReaper:
     minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
 
     The shard poller has to be quick, so what somebody listens to is settled in the other thread.
+
+    Args:
+        orphans: settles the jobs, and notifies of their ends.
+        broker: that of the queues; on a Cluster, one dead node delays no other.
     """
 
-    def __init__(self, orphans: Orphans) -> None:
+    def __init__(self, orphans: Orphans, broker: Broker | None = None) -> None:
         self._orphans = orphans
+        self._parts = Parts("reaper", broker)
         self._unknown: set[str] = set()
         #: by queue, shard, id and token
         self._waiting: dict[tuple[str, int, str, int], tuple[Queue, Settlement]] = {}
@@ -127,7 +128,7 @@ class LeaseReaper:
                     self._waiting.setdefault((queue.name, one.job.shard, one.job.id, one.job.token), (queue, one))
             self._ring()
         if unnotified:
-            _log(unnotified, queue.settle(unnotified))
+            self._log(unnotified, queue.settle(unnotified))
         return bool(unnotified)
 
     # --- in the thread of the duty
@@ -141,18 +142,17 @@ class LeaseReaper:
         while self._waiting:
             with self._lock:
                 waiting, self._waiting = list(self._waiting.values()), {}
-            by_queue: dict[Queue, list[Settlement]] = {}
+            by_shard: dict[tuple[Queue, int], list[Settlement]] = {}
             for queue, settlement in waiting:
-                by_queue.setdefault(queue, []).append(settlement)
-            for queue, settlements in by_queue.items():  # what is not settled now is found again at a later look
-                _log(settlements, self._orphans.settle(queue, settlements))
+                by_shard.setdefault((queue, settlement.job.shard), []).append(settlement)
+            for (queue, shard), settlements in by_shard.items():  # what is not settled now is found at a later check
+                self._parts.attempt((queue.name, shard), partial(self._settle_notified, queue, settlements))
         return NEVER
 
+    def _settle_notified(self, queue: Queue, settlements: list[Settlement]) -> None:
+        self._log(settlements, self._orphans.settle(queue, settlements))
 
-def _log(settlements: list[Settlement], counted: list[bool]) -> None:
-    for settlement, good in zip(settlements, counted, strict=True):
-        job = settlement.job
-        if good:
-            what = "worker %s is gone" if settlement.verb == "record" else "the lease of worker %s ran out"
-            end = _ENDS.get(settlement.verb, settlement.verb)
-            logger.warning(f"%s: {what}; %s (%s)", job.id, job.worker or "?", end, settlement.outcome)
+    def _log(self, settlements: list[Settlement], counted: list[bool]) -> None:
+        for settlement, good in zip(settlements, counted, strict=True):
+            if good:
+                self._orphans.log(settlement)

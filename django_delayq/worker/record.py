@@ -6,9 +6,10 @@ import json
 import linecache
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from traceback import walk_tb
+from types import FrameType
 from typing import Any, Final, TypeAlias
 
 logger: Final = logging.getLogger(__name__)
@@ -132,6 +133,12 @@ def _text_of_frame(file: str, line: int, function: str) -> str:
     """
     source = linecache.getline(file, line).strip()
     return f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else "")
+
+
+def stack_text(frames: Sequence[FrameType]) -> str:
+    """Return the end of a stack in the form of a stored traceback."""
+    parts = [_text_of_frame(one.f_code.co_filename, one.f_lineno, one.f_code.co_name) for one in frames[-_FRAMES:]]
+    return "".join(parts)
 
 
 def _traceback_of(error: BaseException) -> str:

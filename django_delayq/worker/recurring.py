@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core import recurring_pauses
@@ -19,9 +20,9 @@ from ..core.builder import JobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.moments import datetime_of
-from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
 from .changes import Changes
+from .parts import Parts
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 #: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
 LONGEST_REST_SECONDS: Final = 60.0
-#: time until a queue that accepts no jobs (paused, full), or a task that is paused, is retried
+#: time until a queue that accepts no jobs (paused, full), or a task that is paused or whose tick failed, is retried
 _RETRY_MS: Final = 5_000.0
-#: time until a task is retried whose tick failed for a reason of its own
-_ERROR_RETRY_MS: Final = 60_000.0
 #: a recorded tick further ahead of the clock than this means that the clock was put back
 _CLOCK_BACK_MS: Final = 60_000
+#: longest time that scheduling the job of one tick takes on a cluster, in seconds
+_FIRE_SECONDS: Final = 1.0
 #: seconds added to each rest: waking a little late costs less than waking too early and once more
 _MARGIN_SECONDS: Final = 0.0005
 
@@ -165,6 +166,7 @@ class RecurringTicker:
         self._changes = changes or Changes()
         self._server_clock = ServerClock(broker)
         self._clock = clock or self._server_clock
+        self._parts = Parts("recurring-ticker", broker)
         self.works = works_of(registry, zone)
 
     def attach(self, ring: Callable[[], None]) -> None:
@@ -203,13 +205,8 @@ class RecurringTicker:
         return work.done is not None and work.done > now_ms + _CLOCK_BACK_MS
 
     def _check_or_postpone(self, work: Work, now_ms: float) -> None:
-        try:
-            self._check(work, now_ms)
-        except Exception as error:
-            if classify(error) is not Fault.BUG:
-                raise  # a failure of Redis concerns all tasks
-            logger.exception("the tick of %s failed; it is tried again in a minute", work.task.name)
-            work.check_at = now_ms + _ERROR_RETRY_MS
+        if not self._parts.attempt(work.task.name, partial(self._check, work, now_ms)):
+            work.check_at = now_ms + _RETRY_MS
 
     def _check(self, work: Work, now_ms: float) -> None:
         queue = self._broker.queue(work.task.options.queue)
@@ -238,7 +235,9 @@ class RecurringTicker:
 
     def _fire(self, queue: Queue, work: Work, tick: int) -> bool:
         """Return True if the tick is done, whichever process fired it."""
-        outcome = queue.schedule_tick(JobBuilder(work.task).build_tick(work.id, tick), tick)
+        # Other tasks wait meanwhile, perhaps on nodes that can be reached.
+        with self._broker.connection.limited(_FIRE_SECONDS):
+            outcome = queue.schedule_tick(JobBuilder(work.task).build_tick(work.id, tick), tick)
         if outcome in ("paused", "full", "closed"):
             logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
             return False

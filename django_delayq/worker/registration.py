@@ -42,6 +42,7 @@ class Registration:
             "program": self._process.program,
             "threads": config.threads if config.consumer else 0,
             "running": config.threads - jobs.slots.free if jobs else 0,
+            "idle_ms": round(jobs.consumer.idle_seconds * 1000) if jobs else 0,
             "settled": jobs.consumer.settled if jobs else 0,
             "dispatcher": config.dispatcher,
             "heartbeat_ms": round(config.heartbeat * 1000),

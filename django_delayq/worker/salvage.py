@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.job import Job
+from ..core.permits import Place
+from ..core.redis.reach import Reach
 from ..core.requests import new_request
 from ..core.settlement import Settlement
 from ..core.task import Registry
@@ -20,8 +21,7 @@ from .scoreboard import SlotRecord, place_of
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
-
-logger = logging.getLogger(__name__)
+    from .limited_calls import LimitedCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Death:
     planned: bool = False
 
 
-def decide(jobs: Sequence[Job], death: Death, registry: Registry) -> list[Settlement]:
-    """Return the settlement of each job that a dead child held, according to Redis."""
+def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float) -> list[Settlement]:
+    """Return the settlement of each job that a dead child held, according to Redis; ``now_ms`` is Redis's time."""
     running = {place: record for record in death.records for place in record.places}
     beside = _count_begun(jobs, death.records) - 1
     settlements = []
@@ -52,9 +52,9 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry) -> list[Settle
             settlements.append(_give_back(job, policy, f"not running: {death.why}"))
             continue
         run_ms = max(0, int((death.at - record.started) * 1000))
-        started_ms = int(time.time() * 1000 - (time.monotonic() - record.started) * 1000)
+        started_ms = int(now_ms - (time.monotonic() - record.started) * 1000)
         if record.timed_out or (not (death.planned or record.ended) and record.limit_at < death.at):
-            settlements.append(crash.overran(job, policy, started_ms, run_ms))
+            settlements.append(crash.overran(job, policy, started_ms, run_ms, record.stack))
         elif death.planned:
             settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
         else:
@@ -93,8 +93,8 @@ class Salvage:
         self._orphans = orphans
         self._expect = expect
         self._seed = new_request()
-        #: by queue: the settlements that nothing is called for; none any more once they are stored
-        self._unnotified: dict[str, list[Settlement]] = {}
+        #: by shard: the settlements that nothing is called for; none any more once they are stored
+        self._unnotified: dict[Place, list[Settlement]] = {}
         self._notified: deque[End] = deque()
 
     @property
@@ -105,40 +105,62 @@ class Salvage:
     def run(self, queues: Sequence[Queue]) -> None:
         """Settle the jobs for whose ends nothing is called first: what is called for the others may take its time.
 
-        Raises:
-            QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
-        """
-        for queue in queues:
-            self._settle_unnotified(queue)
-        if self._notified:
-            with self._orphans.listening():
-                while self._notified:
-                    end = self._notified[0]
-                    counted = self._orphans.finish(end)
-                    self._notified.popleft()
-                    self._account(end.queue, [end.settlement], [counted])
-        for queue in queues:
-            self._orphans.settle_begun(queue, self._death.worker, self._death.why)
+        Shards of a cluster that cannot be reached are left out; what the others had is settled.
 
-    def _settle_unnotified(self, queue: Queue) -> None:
-        if queue.name not in self._unnotified:
-            settlements = decide(list(queue.held_by(self._death.worker)), self._death, self._orphans.registry)
-            unnotified = self._unnotified[queue.name] = []
-            for one in settlements:
-                if self._orphans.has_listeners(one):
-                    self._notified.append(End(queue, one))
-                else:
-                    unnotified.append(one)
-        if unnotified := self._unnotified[queue.name]:
-            counted = queue.settle(unnotified, seed=self._seed)
-            self._unnotified[queue.name] = []
-            self._account(queue, unnotified, counted)
+        Raises:
+            QueueUnavailable: Redis is away, or a part of the cluster; may be called again. If nobody does, the leases
+                run out.
+        """
+        reach = Reach()
+        for queue in queues:
+            self._decide(queue, reach)
+            self._settle_unnotified(queue, reach)
+        if self._notified:
+            with self._orphans.listeners() as listeners:
+                for _ in range(len(self._notified)):
+                    self._finish(self._notified[0], listeners, reach)
+        for queue in queues:
+            for number in queue.numbers:
+                with reach.shard(queue, number, limited=False):
+                    self._orphans.settle_begun(queue, number, self._death.worker, self._death.why)
+        reach.raise_first()
+
+    def _decide(self, queue: Queue, reach: Reach) -> None:
+        """Decide about all jobs of a queue that are held in shards which were not read yet."""
+        held: list[Job] = []
+        for number in queue.numbers:
+            if (queue.name, number) not in self._unnotified:
+                with reach.shard(queue, number):
+                    held += queue.held_by(self._death.worker, number)
+                    self._unnotified[queue.name, number] = []
+        now_ms = queue.broker.now_ms() if held else 0.0
+        for one in decide(held, self._death, self._orphans.registry, now_ms):
+            if self._orphans.has_listeners(one):
+                self._notified.append(End(queue, one))
+            else:
+                self._unnotified[queue.name, one.job.shard].append(one)
+
+    def _settle_unnotified(self, queue: Queue, reach: Reach) -> None:
+        for place, unnotified in self._unnotified.items():
+            if unnotified and place[0] == queue.name:
+                with reach.shard(queue, place[1]):
+                    counted = queue.settle(unnotified, seed=self._seed)
+                    self._unnotified[place] = []
+                    self._account(queue, unnotified, counted)
+
+    def _finish(self, end: End, listeners: LimitedCalls, reach: Reach) -> None:
+        """Notify of an end and settle the job; one of a shard that cannot be reached is the last of the next call."""
+        with reach.shard(end.queue, end.settlement.job.shard, limited=False):
+            counted = self._orphans.finish(end, listeners)
+            self._notified.remove(end)
+            self._account(end.queue, [end.settlement], [counted])
+            return
+        self._notified.rotate(-1)
 
     def _account(self, queue: Queue, settlements: list[Settlement], ends: list[bool]) -> None:
         queue.broker.tally.ended(queue.name, settlements)
         for settlement, counted in zip(settlements, ends, strict=True):
             if counted and settlement.verb != "release":
-                job = settlement.job
-                logger.warning("%s: task %s %s: %s", job.id, job.task, settlement.outcome, self._death.why)
+                self._orphans.log(settlement)
             if counted and settlement.quarantine:
                 self._expect((settlement.delay_ms or 0) / 1000)

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ..core.errors import QueueUnavailable
 from ..core.redis.faults import Backoff
+from ..core.redis.reach import SHARD_SECONDS
 from ..core.workers import choices_of
 from .loop import join_threads
 from .salvage import Death, Salvage
@@ -16,6 +18,7 @@ from .scope import Scope
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.queue import Queue
     from .config import WorkerConfig
     from .orphans import Orphans
 
@@ -44,6 +47,7 @@ class SalvageThreads:
         self._orphans = orphans
         self._expect = expect
         self._threads: list[threading.Thread] = []
+        self._known: list[Queue] = []
 
     def start(self, death: Death) -> None:
         """Start a thread for one dead child."""
@@ -62,9 +66,7 @@ class SalvageThreads:
         while True:
             try:
                 broker = self._broker()
-                scope = Scope(broker, self._config)
-                scope.refresh(choices_of(broker, self._program))
-                salvage.run(scope.queues)
+                salvage.run(self._queues(broker))
                 broker.forget(name)
                 broker.tally.flush()
                 return
@@ -73,3 +75,15 @@ class SalvageThreads:
                     logger.warning("jobs of child %s are left to the reaper: %s", name, error)
                     return
                 time.sleep(pause.next())
+
+    def _queues(self, broker: Broker) -> list[Queue]:
+        """Return the queues of the children; those of the last time if the registry of a cluster cannot be reached."""
+        try:
+            scope = Scope(broker, self._config)
+            with broker.connection.limited(SHARD_SECONDS):
+                scope.refresh(choices_of(broker, self._program))
+            self._known = scope.queues
+        except QueueUnavailable:
+            if not (self._known and broker.connection.cluster):
+                raise
+        return self._known

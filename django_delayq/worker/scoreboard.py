@@ -5,7 +5,8 @@ slot:
 
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
 
-and at its end the digests (8 bytes each) of the other ids of a batch. A batch has one queue, one shard and one token.
+and at its end the digests (8 bytes each) of the other ids of a batch, and the stack (u16 length | text) of a run whose
+time limit was enforced. A batch has one queue, one shard and one token.
 
 The flag is cleared first and set last, so a set flag always has a complete record behind it, whenever the child dies.
 Writing a record takes a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, which all
@@ -43,7 +44,10 @@ _LIMIT_AT: Final = _TEXT_AT - 8
 _OTHERS_AT: Final = 640  # room for the flag, the numbers, a queue name and an id of up to 255 bytes each, and a reserve
 _DIGEST_BYTES: Final = 8
 _MOST_OTHERS: Final = 250
-_RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
+_STACK_AT: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
+_STACK_LENGTH: Final = Struct("<H")
+_STACK_BYTES: Final = 3000
+_RECORD_BYTES: Final = _STACK_AT + _STACK_LENGTH.size + _STACK_BYTES
 _STAMP_AT: Final = 0
 _READY_AT: Final = 8
 _LEAVING_AT: Final = 16
@@ -76,6 +80,8 @@ class SlotRecord:
     ended: bool = False
     #: digests of the other ids of a batch
     others: tuple[bytes, ...] = ()
+    #: what it ran when its time limit was enforced
+    stack: str = ""
 
     @property
     def places(self) -> Iterator[tuple[str, int, bytes]]:
@@ -150,9 +156,13 @@ class Scoreboard:
         """Record the time limit of the attempt in ``slot``."""
         _DOUBLE.pack_into(self._map, self._starts[slot] + _LIMIT_AT, limit_at)
 
-    def mark_timed_out(self, slot: int) -> None:
-        """Record that the attempt in ``slot`` still runs after its time limit was enforced."""
-        self._map[self._starts[slot]] = TIMED_OUT
+    def mark_timed_out(self, slot: int, stack: str = "") -> None:
+        """Record that the attempt in ``slot`` still runs after its time limit was enforced, when it did this."""
+        text, start = stack.encode(errors="replace")[-_STACK_BYTES:], self._starts[slot]
+        _STACK_LENGTH.pack_into(self._map, start + _STACK_AT, len(text))
+        at = start + _STACK_AT + _STACK_LENGTH.size
+        self._map[at : at + len(text)] = text
+        self._map[start] = TIMED_OUT
 
     def clear(self, slot: int) -> None:
         """Record that the attempt in ``slot`` ended. Its record stays until the next attempt begins."""
@@ -242,7 +252,14 @@ class Scoreboard:
                 self._map[at : at + _DIGEST_BYTES]
                 for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
             )
+            timed_out = flag == TIMED_OUT
+            stack = self._stack(start) if timed_out else ""
             records.append(
-                SlotRecord(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others)
+                SlotRecord(name, shard, ident, token, started, limit_at, timed_out, flag == ENDED, others, stack)
             )
         return records
+
+    def _stack(self, start: int) -> str:
+        (length,) = _STACK_LENGTH.unpack_from(self._map, start + _STACK_AT)
+        at = start + _STACK_AT + _STACK_LENGTH.size
+        return self._map[at : at + length].decode(errors="replace")

@@ -15,6 +15,7 @@ from .attempt import NEVER, Attempt
 from .changes import Changes
 from .redis_health import RedisHealth
 from .shard_selector import ShardSelector, Source
+from .unreachable import CALL_SECONDS, UnreachableShards
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,14 +63,23 @@ class Settler:
         self._changes = changes or Changes()
         self._ended = ended
         self._unsettled: dict[Source, list[Attempt]] = {}
+        #: shards of a cluster that cannot be reached; the ends of their attempts are kept
+        self.unreachable = UnreachableShards(selector)
 
     def __bool__(self) -> bool:
-        """Return True if an attempt has ended that is not settled yet."""
+        """Return True if an attempt has ended that can be settled now."""
+        if not self.unreachable:
+            return bool(self._unsettled)
+        return any(source not in self.unreachable for source in self._unsettled)
+
+    @property
+    def keeps_ends(self) -> bool:
+        """True if an attempt has ended that is not settled yet, though perhaps its shard cannot be reached."""
         return bool(self._unsettled)
 
     def add(self, source: Source, attempts: list[Attempt]) -> None:
         """Add attempts that have ended."""
-        if not self._unsettled:
+        if self.since == NEVER:
             self.since = time.monotonic()
         self._unsettled.setdefault(source, []).extend(attempts)
 
@@ -87,23 +97,33 @@ class Settler:
         return acks
 
     def settle_all(self) -> None:
-        """Settle all ended attempts."""
+        """Settle all ended attempts but those of shards that cannot be reached; they are kept, unless it halts."""
         unsettled, self._unsettled = self._unsettled, {}
         self.since = NEVER
-        by_queue: dict[str, list[Attempt]] = {}
+        together: dict[object, list[Attempt]] = {}
         for source, attempts in unsettled.items():
-            by_queue.setdefault(source.queue.name, []).extend(attempts)
-        for attempts in by_queue.values():
+            if source not in self.unreachable:
+                # The shards of a queue share a round trip, but not those of a cluster, which fail one by one.
+                key = source if source.queue.broker.connection.cluster else source.queue.name
+                together.setdefault(key, []).extend(attempts)
+            elif self.halted:
+                self._give_up(attempts, one_by_one=False)
+            else:
+                self._unsettled.setdefault(source, []).extend(attempts)
+        for attempts in together.values():
             for start in range(0, len(attempts), _BATCH):
                 self.settle(attempts[start : start + _BATCH])
 
     def settle(self, attempts: list[Attempt]) -> None:
-        """Settle these attempts, which belong to one queue."""
+        """Settle these attempts, which belong to one queue; on a cluster, to one shard."""
         queue = attempts[0].source.queue
         settlements = settlements_of(attempts)
         also = [one.also for one in settlements if one.also is not None]
         counted = self.call_with_retries(
-            lambda: queue.settle([*settlements, *also])[: len(settlements)], attempts, alone=len(attempts) == 1
+            lambda: queue.settle([*settlements, *also])[: len(settlements)],
+            attempts,
+            attempts[0].source,
+            alone=len(attempts) == 1,
         )
         if counted is None:
             return
@@ -148,26 +168,36 @@ class Settler:
         if verb == "bury":
             changes.note(job.queue, job.shard, "morgue")
 
-    def call_with_retries(self, call: Callable[[], T], attempts: list[Attempt], *, alone: bool = False) -> T | None:
-        """Call ``call()`` and retry it until it succeeds.
+    def call_with_retries(
+        self, call: Callable[[], T], attempts: list[Attempt], source: Source, *, alone: bool = False
+    ) -> T | None:
+        """Call ``call()`` and retry it until it succeeds. On a cluster it is called once, because others wait.
 
         Args:
             call: the call to Redis.
             attempts: the attempts that it settles.
+            source: the shard.
             alone: the call only settles one attempt, so nothing else can be the cause of an error.
 
         Returns:
             The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
-                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them.
+                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
+                when the shard was set aside; then the attempts are settled as soon as it can be reached.
         """
-        pause = Backoff()
+        pause, others_wait = Backoff(), source.queue.broker.connection.cluster
         while True:
             try:
-                answer = call()
+                with source.queue.broker.connection.limited(CALL_SECONDS):
+                    answer = call()
                 self._health.recovered()
                 return answer
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
+                if others_wait and fault is not Fault.BUG and not self.halted:
+                    self.unreachable.add(source, error)
+                    if attempts:
+                        self._unsettled[source] = [*attempts, *self._unsettled.get(source, ())]
+                    return None
             reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
             hopeless = max((attempt.lease_end for attempt in attempts), default=NEVER) + self._lease < reachable_until
             if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not attempts):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "stride")
+    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "shared", "stride")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -34,8 +34,10 @@ class Source(ShardState):
         self.passed = 0.0
         #: number of the last reserve
         self.reserve_number = 0
-        #: when a dispatcher of this process last checked the shard, and found no work that is not known here
+        #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
         self.checked_at = -NEVER
+        #: True if other processes can learn without this one that there is work at ``due_at``
+        self.shared = True
 
 
 class ShardSelector:
@@ -56,14 +58,15 @@ class ShardSelector:
         self.sources = list(sources)
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
-        #: True while the fetch loop has free slots and no due work
-        self.waiting = False
+        #: queues whose tokens this process can use now: it has free slots, and does not know the work already
+        self.waiting = frozenset[str]()
         #: True while the fetch loop rests; only then is a nudge worth its cost
         self.resting = False
         self.by_place = _by_place(self.sources)
         #: the queues
         self.names = _names_of(self.sources)
         self._on_unknown = on_unknown
+        self._passed_on: list[tuple[str, int]] = []
         self._welcome: Callable[[Source], None] = lambda _: None
         self._lag = scheduler == "lag"
         self._own = None if isinstance(scheduler, str) else OwnScheduler(scheduler)
@@ -125,30 +128,70 @@ class ShardSelector:
     def apply_reply(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
-            if not source.apply_reply(source.reserve_number, now, next_due_ms, got):
+            if source.apply_reply(source.reserve_number, now, next_due_ms, got):
+                # The script has left a token for due work, and removed those for later work.
+                source.shared = next_due_ms is None or next_due_ms == 0
+            else:
                 source.due_at = now  # a token came after the reserve was sent
 
     def expect(self, source: Source, at: float) -> None:
         """Record that work which this process put back falls due at ``at``."""
         with self.condition:
-            source.expect(at)
+            if at < source.due_at:
+                source.due_at, source.shared = at, False
 
-    def postpone(self, source: Source, at: float) -> None:
-        """Rest a shard until ``at``, although it may have due jobs: they wait for a limit."""
+    def postpone(self, source: Source, at: float, *, pass_on: bool = False) -> None:
+        """Rest a shard until ``at``, although it may have due jobs: they wait for a limit.
+
+        Args:
+            pass_on: other processes may have room for them.
+        """
         with self.condition:
-            source.due_at = at
+            if pass_on and not source.shared:
+                self._passed_on.append((source.queue.name, source.shard))
+            source.due_at, source.shared = at, True
+
+    # --- what other processes have to know
+
+    def take_unshared(self, until: float) -> list[tuple[str, int]]:
+        """Return the shards with work since ``until`` or before of which only this process knows. Others get it now."""
+        with self.condition:
+            places, self._passed_on = self._passed_on, []
+            for source in self.sources:
+                if not source.shared and source.due_at <= until:
+                    source.shared = True
+                    places.append((source.queue.name, source.shard))
+            return places
+
+    def next_unshared_at(self) -> float:
+        """Return from when on there is work of which only this process knows."""
+        return min((source.due_at for source in self.sources if not source.shared), default=NEVER)
+
+    def uncertain_queues(self, now: float) -> frozenset[str]:
+        """Return the queues with shards that are not known to have due work."""
+        return frozenset([source.queue.name for source in self.sources if source.due_at > now])
 
     def awaited_queues(self) -> frozenset[str]:
         """Return the queues to listen to. See :class:`~.wake_listener.Audience`."""
-        return self.names if self.waiting else frozenset()
+        return self.waiting
+
+    def serves(self, name: str) -> bool:
+        """Return True if the process has shards of this queue. See :class:`~.wake_listener.Audience`."""
+        return name in self.names
 
     def tokens(self, hints: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Handle wake tokens. See :class:`~.wake_listener.Audience`."""
-        self.waiting = False  # until the fetch loop has checked
+        awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
             self._on_unknown()
-        self.wake(hints)
-        return [hint for hint in hints if hint[0] not in self.names]
+        unused = [hint for hint in hints if hint[0] not in awaited & self.names]
+        with self.condition:
+            self.wake(hints)
+            for place in set(hints).difference(unused):
+                source = self.by_place.get(place)
+                if source is not None:
+                    source.shared = False
+        return unused
 
     def check_all(self) -> None:
         """Have every shard checked for due jobs at its next turn."""

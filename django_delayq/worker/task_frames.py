@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import reduce
 from types import FrameType, TracebackType
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 _PACKAGE: Final = __name__.partition(".")[0]
 #: where the slot waits for a coroutine
 _FUTURE: Final = "concurrent.futures._base"
+#: modules whose frames are above the worker's own in a thread
+_THREADS: Final = frozenset(("threading", "asyncio"))
 
 
 def task_part(trace: TracebackType | None, caller: str) -> TracebackType | None:
@@ -31,6 +34,21 @@ def task_part(trace: TracebackType | None, caller: str) -> TracebackType | None:
         return links[0] if links else None
     middlewares = [link for link in links[:begins_at] if not _is_own(link.tb_frame)]
     return reduce(_with_caller, reversed(middlewares), links[begins_at])
+
+
+def frames_of_thread(ident: int) -> list[FrameType]:
+    """Return what a thread runs now, the innermost frame last, without the worker's frames above the task's."""
+    frames: list[FrameType] = []
+    frame = sys._current_frames().get(ident)
+    while frame is not None:
+        frames.insert(0, frame)
+        frame = frame.f_back
+    begins_at = next((place for place, frame in enumerate(frames) if not _is_above_task(frame)), 0)
+    return frames[begins_at:]
+
+
+def _is_above_task(frame: FrameType) -> bool:
+    return _is_own(frame) or str(frame.f_globals.get("__name__", "")).partition(".")[0] in _THREADS
 
 
 def _with_caller(trace: TracebackType, caller: TracebackType) -> TracebackType:

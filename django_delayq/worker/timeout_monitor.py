@@ -11,13 +11,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
+from .record import stack_text
 from .scoreboard import Scoreboard
+from .task_frames import frames_of_thread
 
 logger = logging.getLogger("django_delayq.worker.limits")
+T = TypeVar("T")
 
 #: seconds that an attempt gets to react to its time limit before its process is replaced
 REACTION_SECONDS: Final = 5.0
@@ -97,10 +100,26 @@ class TimeoutMonitor:
 
     # --- called by the job's thread
 
+    def limited(self, attempt: Attempt, seconds: float, call: Callable[[], T]) -> T:
+        """Return ``call()``, a part of the attempt, which may take so many seconds.
+
+        Raises:
+            JobTimeout: they were over.
+        """
+        self.arm(attempt, seconds)
+        try:
+            try:
+                return call()
+            finally:
+                self.disarm(attempt)
+        except JobTimeout:
+            self.disarm(attempt)  # it may have been raised inside the disarming above
+            raise
+
     def arm(self, attempt: Attempt, seconds: float) -> None:
         """Limit the attempt, which runs in this thread, to ``seconds`` from now."""
         attempt.thread_id = threading.get_ident()
-        attempt.limited_by = 0.0
+        attempt.limited_by, attempt.cancel, attempt.frames = 0.0, None, None
         limit_at = time.monotonic() + seconds
         with self._condition:
             attempt.limit_at = limit_at
@@ -152,6 +171,7 @@ class TimeoutMonitor:
             attempt.limited_by = now
             attempt.limit_at = now + self.reaction_seconds
             attempt.should_stop = True
+            attempt.stack = _stack_of(attempt)
             if attempt.cancel is not None:
                 attempt.cancel()
             else:
@@ -164,8 +184,16 @@ class TimeoutMonitor:
                 return
             attempt.limit_at = NEVER
             if self._board is not None:
-                self._board.mark_timed_out(attempt.slot)
+                self._board.mark_timed_out(attempt.slot, attempt.stack)
         self._overran(attempt)
+
+
+def _stack_of(attempt: Attempt) -> str:
+    """Return what the attempt runs now, as a stored traceback."""
+    try:
+        return stack_text(frames_of_thread(attempt.thread_id) if attempt.frames is None else attempt.frames())
+    except Exception as error:  # frames change while they are read
+        return f"(its stack cannot be read: {type(error).__name__})"
 
 
 def resident_mib() -> float:

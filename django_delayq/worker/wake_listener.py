@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ..core.records.keys import wake_key
-from ..core.redis.faults import Backoff
-from ..core.redis.scripts import clear_errors
+from ..core.redis.faults import Backoff, Fault, classify
+from ..core.wake import wake
 from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
@@ -32,7 +31,10 @@ class Audience(Protocol):
         """Return the queues with waiting consumers. Called under the lock; without them no read begins."""
 
     def tokens(self, hints: Hints) -> Hints:
-        """Handle wake tokens, (queue, shard) pairs. Return those of queues that have no consumers here any more."""
+        """Handle wake tokens, (queue, shard) pairs. Return those that no consumer here can use now."""
+
+    def serves(self, name: str) -> bool:
+        """Return True if there are or may soon be consumers of this queue here."""
 
     def check_all(self) -> None:
         """Handle the possible loss of tokens."""
@@ -58,6 +60,8 @@ class WakeListener:
         #: queues of the waker, and True if it was closed to be replaced by one with more
         self._names: frozenset[str] = frozenset()
         self._outgrown = False
+        #: queues of the present read
+        self._reading: frozenset[str] = frozenset()
         #: True while the thread waits for a waiting consumer, so that a new one has to call it
         self._idle = False
         #: queues that received tokens although they have no consumers any more
@@ -65,12 +69,9 @@ class WakeListener:
         self._closing = threading.Event()
 
     def listens_to(self, names: frozenset[str]) -> bool:
-        """Return True if the thread listens to these queues."""
-        return not self._idle and self._covers(names)
-
-    def _covers(self, names: frozenset[str]) -> bool:
-        """Return True if the present waker is for these queues, too."""
-        return self._waker is not None and not self._outgrown and names <= self._names
+        """Return True if the thread listens to these queues, or is about to because the audience awaits them."""
+        with self._lock:
+            return not self._idle and self._waker is not None and not self._outgrown and names <= self._reading
 
     def call(self, names: frozenset[str]) -> None:
         """Make the thread listen to these queues. A call may be missed: repeat it until :meth:`listens_to` is true."""
@@ -80,19 +81,19 @@ class WakeListener:
                 self._thread.start()
             self._called.notify()
             waker = self._waker
-            if waker is None or self._covers(names):
+            if waker is None or self._idle or self.listens_to(names):
                 return
-            self._outgrown = True
+            self._outgrown = self._outgrown or not names <= self._names
+            end_read = waker.close if self._outgrown else waker.interrupt
         with contextlib.suppress(Exception):  # it may be about to block
-            waker.close()
+            end_read()
 
     def put_back(self, hints: Iterable[tuple[str, int]]) -> None:
         """Return unused tokens. A token in a list reaches only one process, so another process gets it."""
         if self._broker.connection.cluster:
             return
-        for name, number in hints:
-            with contextlib.suppress(Exception), clear_errors():  # a lost token costs the others a safety check
-                self._broker.client.rpush(wake_key(self._broker.prefix, name), number)
+        with contextlib.suppress(Exception):  # a lost token costs the others a safety check
+            wake(self._broker, list(hints))
 
     def close(self) -> None:
         """End the outstanding read and the thread."""
@@ -112,7 +113,7 @@ class WakeListener:
         pause = Backoff(cap=1.0)
         while names := self._wait_for_demand():
             try:
-                self._listen(self._waker_of(names))
+                self._listen(self._waker_of(names), names)
                 pause.reset()
             except Exception as error:
                 self._drop()
@@ -121,7 +122,12 @@ class WakeListener:
                 if self._closing.is_set():
                     return
                 if waiting:  # else nobody misses it; the broker may have been closed
-                    self._closing.wait(pause.next(self._health.failed("the wake listener", error)))
+                    # A read may notice long after an outage that its connection was lost in it: Redis is away if a new
+                    # connection fails, too.
+                    fault = classify(error)
+                    if pause.failures or fault is not Fault.TRANSIENT:
+                        fault = self._health.failed("the wake listener", error)
+                    self._closing.wait(pause.next(fault))
                 self._audience.check_all()  # tokens sent meanwhile may be lost with the connection
 
     def _wait_for_demand(self) -> frozenset[str]:
@@ -131,6 +137,7 @@ class WakeListener:
             self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.awaited_queues()), LINGER)
             self._idle = False
             names = frozenset[str]() if self._closing.is_set() else self._audience.awaited_queues()
+            self._reading = self._names if self._waker is not None and self._waker.forgetful else names
             if not names:
                 self._thread = None
                 self._drop()
@@ -143,7 +150,8 @@ class WakeListener:
         connection each time.
         """
         waker = self._waker
-        if waker is not None and not waker.is_old() and self._covers(names) and self._strays <= names:
+        fits = not self._outgrown and names <= self._names and self._strays <= names
+        if waker is not None and not waker.is_old() and fits:
             self._strays.clear()
             return waker
         names |= self._names - self._strays
@@ -152,17 +160,18 @@ class WakeListener:
         waker = self._broker.waker(sorted(names))
         with self._lock:
             self._waker, self._names, self._outgrown = waker, names, False
+            self._reading = names if waker.forgetful else self._reading
         if waker.forgetful:
             self._audience.check_all()
         return waker
 
-    def _listen(self, waker: Waker) -> None:
-        hints = waker.wait(BLOCK)
+    def _listen(self, waker: Waker, names: frozenset[str]) -> None:
+        hints = waker.wait(BLOCK, names)
         if hints:
             self._health.recovered()
-            strays = self._audience.tokens(hints)
-            self._strays.update(name for name, _ in strays)
-            self.put_back(strays)
+            unused = self._audience.tokens(hints)
+            self._strays.update(name for name, _ in unused if not self._audience.serves(name))
+            self.put_back(unused)
 
     def _drop(self) -> None:
         with self._lock:

@@ -182,8 +182,9 @@ class Worker:
             try:
                 self._scope.refresh(choices_of(self._process.broker, self._process.program))
             except Exception as error:
+                seconds = pause.next(self.health.failed("start", error))
                 self.ending.check()  # the timeout monitor, which does this later, is not started yet
-                if self.ending.wait_for_stop(pause.next(self.health.failed("start", error))):
+                if self.ending.wait_for_stop(min(seconds, self.config.redis_patience or seconds)):
                     return None
             else:
                 self.health.recovered()

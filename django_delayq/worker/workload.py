@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import UNCLEAR
@@ -40,10 +41,14 @@ class Workload:
         limits: ConcurrencyLimits,
         readiness: ReadinessGate,
     ) -> None:
-        #: when an attempt was last collected (monotonic)
+        #: when jobs were last accepted, or attempts collected (monotonic)
         self.busy_at = time.monotonic()
-        #: attempts that cannot be ended; the timeout monitor adds them
-        self.stuck: set[Attempt] = set()
+        #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
+        self._stuck: dict[Attempt, float] = {}
+        #: those of them that are new, with the jobs whose ends are decided
+        self._decided: deque[tuple[Attempt, list[Attempt]]] = deque()
+        #: jobs of stuck attempts that were passed to the settler
+        self._passed: set[Attempt] = set()
         self._max_jobs = process.config.max_jobs
         self._prefetch = process.config.prefetch_ms / 1000
         self._slots = slots
@@ -66,8 +71,11 @@ class Workload:
     @property
     def holds_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        stuck = tuple(self.stuck)  # the timeout monitor adds to it
-        return self._held <= sum(len(attempt.parts) for attempt in stuck if not attempt.ended)
+        stuck = 0
+        for attempt, ended in tuple(self._stuck.items()):  # the timeout monitor adds to it
+            if attempt in self._slots.running and attempt.ended == ended:
+                stuck += sum(part not in self._passed for part in attempt.parts)
+        return self._held <= stuck
 
     @property
     def left_to_take(self) -> int | None:
@@ -95,7 +103,7 @@ class Workload:
 
     def accept(self, source: Source, batch: Batch, sent_at: float, now: float) -> None:
         """Pass reserved jobs to the slots."""
-        jobs = batch.jobs
+        jobs, self.busy_at = batch.jobs, now
         deadline, offset = sent_at + self._trust, batch.now_ms - now * 1000
         attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
         self._settler.held.update(attempts)
@@ -126,6 +134,21 @@ class Workload:
         self._batches += sum([bool(attempt.members) for attempt in arranged])
         return arranged
 
+    def add_stuck(self, attempt: Attempt) -> None:
+        """Add an attempt that cannot be ended: its handler hangs, or a listener to its end. Any thread."""
+        self._decided.append((attempt, [part for part in attempt.parts if part.settlement is not None]))
+        self._stuck[attempt] = attempt.ended
+
+    def pass_decided(self) -> None:
+        """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
+        while self._decided:
+            attempt, parts = self._decided.popleft()
+            if parts and attempt in self._slots.running:  # else it has ended after all
+                self._passed.update(parts)
+                self._held -= len(parts)
+                self._limits.ended(attempt.source.queue.name, parts)
+                self._settler.add(attempt.source, parts)
+
     def collect(self) -> None:
         """Take over what the slots have finished, and update the measured run times."""
         done, self.busy_at = self._slots.done, time.monotonic()
@@ -139,6 +162,8 @@ class Workload:
             if self._batches:
                 self._batches -= sum([bool(attempt.members) for attempt in attempts])
                 attempts = [part for attempt in attempts for part in attempt.parts]
+            if self._passed:
+                attempts = [attempt for attempt in attempts if attempt not in self._passed]
             self._held -= len(attempts)
             self._limits.ended(source.queue.name, attempts)
             self._settler.add(source, attempts)
@@ -147,7 +172,9 @@ class Workload:
         """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
         jobs = [attempt.job for attempt in attempts]
         started = {(job.id, job.token) for job in jobs}
-        answers = self._settler.call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [])
+        answers = self._settler.call_with_retries(
+            lambda: attempts[0].queue.touch(jobs, started), [], attempts[0].source
+        )
         for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
             attempt.renewed(answer, attempt.deadline)
 

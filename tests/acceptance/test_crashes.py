@@ -17,6 +17,7 @@ import pytest
 from django_delayq.core import bulk, events
 from tests.support.processes import alive
 from tests.support.redis_box import RedisBox
+from tests.support.seeds import seed_of_run
 
 from .conftest import MakeMill
 from .world import Mill, Node, until
@@ -220,9 +221,10 @@ def test_a_supervisor_that_is_killed_leaves_no_consumer_behind(make_mill: MakeMi
 class Flow:
     """A producer that schedules short jobs, now and a little later, until told to stop."""
 
-    def __init__(self, mill: Mill, seconds: float = 0.02) -> None:
+    def __init__(self, mill: Mill, dice: random.Random, seconds: float = 0.02) -> None:
         self.accepted: list[str] = []
         self._mill = mill
+        self._dice = dice
         self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._produce, daemon=True)
@@ -239,18 +241,19 @@ class Flow:
         number = 0
         while not self._stop.wait(0.02):
             number += 1
-            self.accepted.append(self._mill.put("grind_on", self._seconds, delay_ms=random.choice((0, 0, 100, 400))))
+            delay_ms = self._dice.choice((0, 0, 100, 400))
+            self.accepted.append(self._mill.put("grind_on", self._seconds, delay_ms=delay_ms))
 
 
-def kill_at_random(mill: Mill, kills: int, *, each: int, seed: int) -> None:
+def kill_at_random(mill: Mill, kills: int, *, each: int) -> None:
     """``kills`` times SIGKILL for a random process of a flowing worker; then nothing may be lost or unexplained.
 
     A supervisor answers processes that die fast with growing pauses, so it is relieved by a new one after ``each``
     kills.
     """
+    seed, done = seed_of_run(), 0
     dice = random.Random(seed)
-    done = 0
-    with Flow(mill) as flow:
+    with Flow(mill, random.Random(seed + 1)) as flow:
         while done < kills:
             node = mill.start("--processes", 4, "--threads", 3)
             for _ in range(min(each, kills - done)):
@@ -268,7 +271,7 @@ def kill_at_random(mill: Mill, kills: int, *, each: int, seed: int) -> None:
     recorded = events.read(mill.broker, "default", 0, limit=20_000)
     causes = Counter(event.id for event in recorded if event.outcome in ("crashed", "lost", "released"))
     unexplained = {ident: (count, causes[ident]) for ident, count in starts.items() if count - 1 > causes[ident]}
-    assert not unexplained, f"seed {seed}: runs and recorded causes of {unexplained}"
+    assert not unexplained, f"runs and recorded causes of {unexplained}"
     print(f"{kills} kills, {len(flow.accepted)} jobs, {starts.total() - len(starts)} extra runs, 0 lost")
 
 
@@ -281,9 +284,9 @@ def kill_one(node: Node, dice: random.Random) -> int:
 
 
 def test_no_job_is_lost_in_ten_kills_at_random_moments(make_mill: MakeMill) -> None:
-    kill_at_random(make_mill(), 10, each=10, seed=random.randrange(1 << 30))
+    kill_at_random(make_mill(), 10, each=10)
 
 
 @pytest.mark.slow
 def test_no_job_is_lost_in_fifty_kills_at_random_moments(make_mill: MakeMill) -> None:
-    kill_at_random(make_mill(), 50, each=10, seed=random.randrange(1 << 30))
+    kill_at_random(make_mill(), 50, each=10)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import bulk
+from tests.support.seeds import seed_of_run
 
 from .conftest import MakeMill
 from .test_crashes import kill_one
@@ -81,7 +82,7 @@ class Campaign:
 
 def kill_at_random(mill: Mill, task: str, *, ids: int, kills: int) -> Campaign:
     """Two nodes work, producers produce, processes are killed, one of the nodes too; until the queue is empty."""
-    seed = random.randrange(1 << 30)
+    seed = seed_of_run()
     dice = random.Random(seed)
     queue = mill.broker.queue(task, shards=5)
     options = ("--processes", 2, "--threads", 4)

@@ -129,9 +129,11 @@ class Farm:
 def farm(
     make_mill: MakeMill, redis_factory: Callable[..., RedisBox], postgres_database: PostgresDatabase, tmp_path: Path
 ) -> Farm:
-    box = redis_factory(tcp=True)
-    mill = make_mill(box.url, lease=1.5, database=postgres_database.url, OUTBOX=OUTBOX)
-    made = Farm(mill, box, postgres_database)
+    return make_farm(make_mill, redis_factory(tcp=True), postgres_database, OUTBOX=OUTBOX)
+
+
+def make_farm(make_mill: MakeMill, box: RedisBox, database: PostgresDatabase, **settings: Any) -> Farm:
+    made = Farm(make_mill(box.url, lease=1.5, database=database.url, **settings), box, database)
     made.migrate()
     return made
 
@@ -190,8 +192,9 @@ def test_g12_while_redis_is_away_durable_jobs_pile_up_and_are_all_run_afterwards
 
 
 def test_without_durable_jobs_an_idle_worker_asks_the_database_once_in_a_while_and_holds_no_session(
-    farm: Farm,
+    make_mill: MakeMill, redis_factory: Callable[..., RedisBox], postgres_database: PostgresDatabase
 ) -> None:
+    farm = make_farm(make_mill, redis_factory(tcp=True), postgres_database)
     farm.mill.start("--threads", 2)
     farm.mill.put("grind", id="plain")
     farm.mill.wait_ended(["plain"])

@@ -415,7 +415,7 @@ def test_rows_do_not_change_places_under_the_pointer(operator: Browser, delayq: 
     operator.until(lambda: operator.rows("#dq-queues")[0][0].split()[0] == names[-1], timeout=20, what="the order")
 
 
-def test_pictures_of_the_dashboard(operator: Browser, delayq: Broker) -> None:
+def test_curves_of_a_busy_dashboard_are_in_sight_on_any_screen(operator: Browser, delayq: Broker) -> None:
     yards = lively(delayq)
     operator.open(PAGE)
     for turn in range(6):
@@ -423,14 +423,14 @@ def test_pictures_of_the_dashboard(operator: Browser, delayq: Broker) -> None:
         assert jobs
         settle(yards["orders"], [job for job in yards["orders"].take() if job.id.startswith("turn")], late_ms=30 + turn)
         answers(operator, 1)
-    for theme in ("light", "dark"):
-        operator.theme(theme)
-        operator.screenshot(f"dashboard-{theme}")
-    operator.size(360, 800)
-    answers(operator, 1)
-    operator.screenshot("dashboard-narrow-dark")
-    operator.theme("light")
-    operator.screenshot("dashboard-narrow-light")
+    for width in (1280, 360):
+        operator.size(width, 800)
+        answers(operator, 1)
+        assert operator.run("return document.documentElement.scrollWidth") <= width
+        assert operator.run(CUT) == []
+        for theme in ("light", "dark"):
+            operator.theme(theme)
+            operator.screenshot(f"dashboard-{width}-{theme}")
 
 
 def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

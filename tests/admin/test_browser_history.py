@@ -36,28 +36,18 @@ def ahead(broker: Broker) -> None:
         yard.put(f"later-{number}", delay_ms=number * number * 12_000)
 
 
-def test_pictures_of_the_history(operator: Browser, delayq: Broker) -> None:
-    lively_past()
-    ahead(delayq)
-    operator.open(f"{PAGE}?period=7d")
-    for theme in ("light", "dark"):
-        operator.theme(theme)
-        operator.screenshot(f"history-{theme}")
-    operator.size(360, 800)
-    operator.screenshot("history-narrow-dark")
-    operator.theme("light")
-    operator.screenshot("history-narrow-light")
-
-
 @pytest.mark.parametrize("width", [1280, 360])
 def test_everything_is_in_sight_on_any_screen(operator: Browser, delayq: Broker, width: int) -> None:
     lively_past(30)
     ahead(delayq)
     operator.size(width, 900)
-    for period in ("today", "24h", "7d", "30d"):
-        operator.open(f"{PAGE}?period={period}")
-        assert operator.run("return document.documentElement.scrollWidth") <= width
-        assert operator.run(CUT) == []
+    for theme in ("light", "dark"):
+        operator.theme(theme)
+        for period in ("today", "24h", "7d", "30d"):
+            operator.open(f"{PAGE}?period={period}")
+            assert operator.run("return document.documentElement.scrollWidth") <= width
+            assert operator.run(CUT) == []
+            operator.screenshot(f"history-{period}-{width}-{theme}")
 
 
 def test_it_is_filtered_without_scripts(operator: Browser, delayq: Broker) -> None:

@@ -348,10 +348,18 @@ def test_a_page_costs_no_more_than_ten_calls_and_that_is_so_for_many_queues(
         assert onlooker.get(address).status_code == 200
         return len(trips)
 
-    few = [price(PAGE), price(PARTS), price(f"{PARTS}?all=1")]
+    def prices() -> list[int]:
+        while True:  # there is a new sample of the depths to be read in each minute
+            price(f"{PARTS}?all=1")
+            minute = delayq.now_ms() // 60_000
+            found = [price(PAGE), price(PARTS), price(f"{PARTS}?all=1")]
+            if delayq.now_ms() // 60_000 == minute:
+                return found
+
+    few = prices()
     assert max(few) <= 6
     many(delayq, 300, shards=16)
-    assert [price(PAGE), price(PARTS), price(f"{PARTS}?all=1")] == few
+    assert prices() == few
     delayq.client.delete(delayq.queues_key)
 
 

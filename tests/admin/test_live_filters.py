@@ -14,11 +14,13 @@ from django.test import Client
 from django_delayq.admin import live_bulk
 from django_delayq.core.broker import Broker
 from tests.admin.support import Yard, cells
+from tests.support.moments import in_days
 
 pytestmark = pytest.mark.django_db
 
 LIST = "/admin/django_delayq/livejob/"
-FIRST = 1893456000_000  # 2030-01-01, midnight in UTC
+DAY = in_days(30)
+FIRST = int(DAY.timestamp() * 1000)
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def waiting(broker: Broker) -> list[str]:
     ("asked", "found"),
     [
         ({"prefix": "north"}, ["north-0", "north-2"]),
-        ({"due_from": "2030-01-01T01:00", "due_before": "2030-01-01T03:00"}, ["south-1", "north-2"]),
+        ({"due_from": f"{DAY:%Y-%m-%dT}01:00", "due_before": f"{DAY:%Y-%m-%dT}03:00"}, ["south-1", "north-2"]),
         ({"text": "SOUTH"}, ["south-1", "south-3"]),
         ({"failures": "2"}, ["twice"]),
         ({"place": "failed", "failures": "1"}, ["twice", "once"]),

@@ -213,6 +213,46 @@ def test_a_site_of_the_projects_own_gets_every_page(settings: Any, admin_client:
         assert admin_client.get(f"/ops/django_delayq/{model}/").status_code == 200
 
 
+@pytest.mark.parametrize("missing", list(PAGES))
+def test_a_site_without_one_of_the_pages_shows_all_others(
+    settings: Any, admin_client: Client, delayq: Any, missing: Any
+) -> None:
+    site = AdminSite(name="ops")
+    register(site)
+    site.unregister(missing)
+    urls.urlpatterns = [path("ops/", site.urls)]
+    settings.ROOT_URLCONF = urls
+    failed_row().save()
+    delayq.queue("orders").schedule(NewJob("a", "shop.slow"))
+    for model in set(PAGES) - {missing}:
+        page = f"/ops/django_delayq/{model._meta.model_name}/"
+        assert admin_client.get(page, follow=True).status_code == 200, page
+    if missing is not FailedJob:
+        assert admin_client.get(f"/ops/django_delayq/failedjob/{FailedJob.objects.get().pk}/change/").status_code == 200
+
+
+def test_a_large_action_of_a_site_without_the_page_of_its_progress_returns_to_the_list(
+    settings: Any, admin_client: Client, delayq: Any
+) -> None:
+    site = AdminSite(name="ops")
+    register(site)
+    site.unregister(BulkAction)
+    urls.urlpatterns = [path("ops/", site.urls)]
+    settings.ROOT_URLCONF = urls
+    settings.DELAYQ = {**settings.DELAYQ, "ADMIN": {"bulk_threshold": 0}}
+    failed_row().save()
+    fields = {
+        "action": "discard",
+        "_selected_action": [FailedJob.objects.get().pk],
+        "select_across": "1",
+        "confirmed": "1",
+    }
+    answer = admin_client.post("/ops/django_delayq/failedjob/", fields, follow=True)
+    assert answer.redirect_chain == [("/ops/django_delayq/failedjob/", 302)]
+    assert messages_of(answer) == [("info", "A worker carries out this action.")]
+    assert BulkAction.objects.count() == 1
+
+
 def test_pages_that_the_project_registered_itself_stay() -> None:
     class Mine(ModelAdmin):  # type: ignore[type-arg]
         pass

@@ -159,6 +159,20 @@ def test_reserved_jobs_are_not_kept_longer_than_they_are_held(caller: Callable[.
     assert (mark, 25 < seconds <= 30) == (b"a", True)
 
 
+@pytest.mark.parametrize(("wanted", "own"), [({"max": 2}, 20), ({"id": "7"}, 20), ({"id": "9"}, 300)])
+def test_jobs_reserved_for_their_own_ttr_are_not_kept_longer_than_the_first_of_them_is_held(
+    caller: Callable[..., Caller], delayq: Any, wanted: dict[str, Any], own: int
+) -> None:
+    program = caller("consume", "produce", "admin")
+    program.post("v1/queues", {"name": "mail", "kind": "pull"})
+    program.post("v1/queues/mail/jobs", {"jobs": [{"id": "7", "body": "x", "ttr": 20}, {"id": "8", "body": "y"}]})
+    program.post("v1/queues/mail/jobs", {"id": "9", "body": "z", "ttr": 300, "delay": 1 if "max" in wanted else 0})
+    jobs = program.post("v1/queues/mail/reserve", wanted, **{"Idempotency-Key": "k"})[1]["jobs"]
+    assert "7" in {job["id"] for job in jobs} or own == 300
+    ((mark, seconds),) = [one for one in kept(delayq) if one[0] == b"a"]
+    assert (mark, own - 5 < seconds <= own) == (b"a", True)
+
+
 # --- databases
 
 
@@ -174,6 +188,7 @@ def test_without_the_database_the_answer_is_503(api: Caller, delayq: Any, caplog
     with connection.execute_wrapper(refuse):
         status, body = api.get("v1/stats")
     assert (status, body["code"], api.response["Retry-After"]) == (503, "unavailable", "5")
+    assert body["detail"].startswith("the database does not answer now; retry.")
     assert "db.internal" not in api.response.content.decode()
     assert "db.internal" in caplog.text
 

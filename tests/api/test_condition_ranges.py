@@ -11,6 +11,7 @@ from django_delayq.api.serializers.where import filter_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.moments import datetime_of
 from tests.support.api_caller import Caller
+from tests.support.moments import in_days
 
 from .errands import bury, carry, ids, put, waiting
 
@@ -28,7 +29,7 @@ def moments(delayq: Broker) -> list[float]:
         put(delayq, carry, ident, id=ident)
         bury(delayq, ident)
     for ident in ("a", "b", "c", "d"):
-        put(delayq, carry, ident, id=ident, at=1893456000)
+        put(delayq, carry, ident, id=ident, at=in_days(30).timestamp())
     return [*found, delayq.now_ms() / 1000]
 
 

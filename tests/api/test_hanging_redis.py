@@ -53,6 +53,7 @@ def test_a_look_says_that_redis_does_not_answer(path: str, standing: Caller) -> 
     began = time.monotonic()
     status, body = standing.get(path)
     assert (status, body["code"]) == (503, "unavailable")
+    assert body["detail"].startswith("Redis does not answer now; retry.")
     assert time.monotonic() - began < MOST
 
 
@@ -62,6 +63,7 @@ def test_a_verb_says_that_redis_does_not_answer(path: str, standing: Caller) -> 
     began = time.monotonic()
     status, body = standing.post(path, VERBS[path])
     assert (status, body["code"]) == (503, "unavailable")
+    assert body["detail"].startswith("Redis does not answer now; retry.")
     assert time.monotonic() - began < MOST
 
 
@@ -73,6 +75,7 @@ def test_a_key_that_was_refused_meanwhile_is_free_when_redis_goes_on(
     """Its claim lies in Redis's socket and is carried out then, when nobody works on the request any more."""
     status, body = standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})
     assert (status, body["code"]) == (503, "unavailable")
+    assert body["detail"].startswith("Redis does not answer now; retry.")
     stopped.resume()
     deadline = time.monotonic() + 20
     while (status := standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})[0]) in (409, 503):

@@ -7,8 +7,11 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,6 +22,9 @@ from django_delayq.client import Client, HeldJob
 from django_delayq.settings.sections import ApiConf
 from tests.support.api_caller import ALL, Caller
 
+from .errands import carry, put
+
+CONSUMERS = (Path(__file__).resolve().parents[2] / "docs" / "http_consumers.md").read_text()
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
 
 
@@ -84,6 +90,72 @@ def test_its_table_of_routes_has_all_of_them() -> None:
             base = first if other.startswith("/") else ""
             found.add(base.rpartition("/")[0] + other if base else other)
     assert {f"/{one}" for one in found} == set(document("/")["paths"])
+
+
+#: routes of Grape's server
+GRAPE = {
+    *("POST tube/create", "POST tube/delete", "GET tube/list", "GET tube/stats", "GET tube/stats/:tubeName"),
+    *("POST job/produce", "DELETE job/delete", "GET job/consume", "DELETE job/finish", "PUT job/release"),
+    *("PUT job/bury", "PUT job/failure", "GET job/peek", "PUT job/kick", "DELETE job/discard"),
+}
+
+
+def test_its_table_of_the_verbs_of_grape_names_routes_that_exist_and_their_members() -> None:
+    table = TEXT.split("<!-- grape")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| `(.*?)` \| `(\w+) (\S+)` \| (.*?)\|$", table, re.M)
+    assert {verb for verb, _, _, _ in rows} == GRAPE
+    made = document("/")
+    for _, method, path, cell in rows:
+        known = members_of(made, made["paths"][f"/{path}"][method.lower()])
+        assert set(re.findall(r"`([a-z_0-9]+)`", cell)) <= known, (method, path)
+
+
+def members_of(made: dict[str, Any], operation: dict[str, Any]) -> set[str]:
+    """Return the names of the parameters of an operation, and of the members of its body, at any depth."""
+    found = {one["name"] for one in operation.get("parameters", ()) if "name" in one}
+    bodies: list[Any] = [operation.get("requestBody", {})]
+    while bodies:
+        one = bodies.pop()
+        if isinstance(one, list):
+            bodies += one
+        elif isinstance(one, dict):
+            if "$ref" in one:
+                bodies.append(made["components"]["schemas"][one["$ref"].rpartition("/")[2]])
+            found |= one.get("properties", {}).keys()
+            bodies += [inner for name, inner in one.items() if name != "examples"]
+    return found
+
+
+def test_the_errors_that_it_puts_beside_those_of_grape_exist() -> None:
+    table = TEXT.split("| Grape's code |")[1]
+    found = re.findall(r"(\d{3}) `(\w+)`", table)
+    assert (
+        found
+        and {code: int(status) for status, code in found}.items()
+        <= {code: status for code, (status, _) in CODES.items()}.items()
+    )
+
+
+VALUES: list[Any] = [
+    datetime.fromisoformat("2026-11-21T11:23:43+01:00"),
+    date(2026, 11, 21),
+    time(11, 23, 43),
+    timedelta(seconds=90.5),
+    Decimal("1.50"),
+    UUID(int=5),
+    b"\x00\xff",
+    {"$dt": 5},
+]
+
+
+def test_values_that_json_lacks_have_the_forms_of_its_table_reserved_and_shown(api: Caller, delayq: Any) -> None:
+    table = CONSUMERS.split("<!-- values")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| (?:`(\w+)`|a dict.*?) \| `(.*?)`.*? \| `(.*?)`.*? \|$", table, re.M)
+    assert [name for name, _, _ in rows] == [*(type(value).__name__ for value in VALUES[:-1]), ""]
+    put(delayq, carry, *VALUES, id="a")
+    assert api.get("v1/queues/errands/jobs/a")[1]["args"] == [json.loads(shown) for _, _, shown in rows]
+    (job,) = api.post("v1/queues/errands/reserve")[1]["jobs"]
+    assert job["args"] == [json.loads(held) for _, held, _ in rows]
 
 
 def signatures(kind: type) -> set[str]:

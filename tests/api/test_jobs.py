@@ -14,11 +14,14 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.moments import iso_of
 from django_delayq.masking import HIDDEN
 from tests.support.api_caller import Caller
+from tests.support.moments import in_days
 
 from .errands import bury, carry, collect, fail, greet, ids, live, put, reserve, waiting
 
 QUEUE = "v1/queues/errands"
 JOBS = f"{QUEUE}/jobs"
+#: seconds
+LATER = int(in_days(30).timestamp())
 
 
 # --- lists ---
@@ -143,7 +146,7 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
         "Ada",
         kwargs={"password": "letmein"},
         id="x",
-        at=1893456000,
+        at=LATER,
         context={"token": "t", "trace": "r"},
         priority=1,
     )
@@ -158,7 +161,7 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
             "task": "errands.greet",
             "state": "delayed",
             "created": iso_of(view.created_ms),
-            "due": "2030-01-01T00:00:00.000Z",
+            "due": iso_of(LATER * 1000),
             "priority": 1,
             "merged": False,
             "failures": 0,
@@ -206,7 +209,7 @@ def test_a_job_in_quarantine_says_why_it_waits(api: Caller, delayq: Broker) -> N
 def test_a_reserved_job_tells_who_has_it_and_what_waits_behind_it(api: Caller, delayq: Broker) -> None:
     put(delayq, carry, 1, id="x")
     reserve(delayq, "x")
-    put(delayq, carry, 2, id="x", at=1893456000)
+    put(delayq, carry, 2, id="x", at=LATER)
     body = api.get(f"{JOBS}/x")[1]
     lease = datetime.fromtimestamp((live(delayq, "x").deadline_ms or 0) / 1000, UTC).isoformat(timespec="milliseconds")
     told = {name: body[name] for name in ("state", "worker", "lease_ends", "gated_due", "reserves", "args")}
@@ -215,7 +218,7 @@ def test_a_reserved_job_tells_who_has_it_and_what_waits_behind_it(api: Caller, d
         "worker": "w1",
         "lease_ends": lease.replace("+00:00", "Z"),
         "reserves": 1,
-        "gated_due": "2030-01-01T00:00:00.000Z",
+        "gated_due": iso_of(LATER * 1000),
         "args": [1],
     }
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from django_delayq.api.views import job_verbs
+from django_delayq.core import settlement
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
 from tests.support.api_caller import Caller
 
 from .errands import bury, carry, collect, greet, live, put, reserve, waiting
@@ -241,3 +246,37 @@ def test_a_live_job_is_not_in_the_morgue(api: Caller, delayq: Broker) -> None:
     reserve(delayq, "a")
     assert api.get(f"{MORGUE}/a")[0] == 404
     assert ids(api.get(f"{MORGUE}?id=a")) == []
+
+
+def test_a_pace_goes_on_over_the_requests_that_a_large_morgue_takes(
+    api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_verbs, "LONGEST", -1.0)
+    queue = delayq.queue("errands")
+    queue.schedule_many([NewJob(f"j{number}", greet.name, b"[]") for number in range(600)])
+    while jobs := queue.reserve(queue.numbers[0], 250, worker="w1").jobs:
+        queue.settle([settlement.bury(job, 1, 1, reason="exhausted") for job in jobs])
+    body: dict[str, Any] = {"all": True, "per_second": 50, "delay": 60}
+    answers = [api.post(f"{QUEUE}/kick", body)[1]]
+    while not answers[-1]["complete"]:
+        answers.append(api.post(f"{QUEUE}/kick", {**body, "cursor": answers[-1]["cursor"]})[1])
+    assert ([one["complete"] for one in answers], "cursor" in answers[-1]) == ([False, False, True], False)
+    dues = [view.due_ms for page in pages_of(delayq) for view in page]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(dues)]
+    assert (len(dues), min(gaps), max(gaps)) == (600, 20, 20)
+
+
+def pages_of(broker: Broker) -> Iterator[Any]:
+    """Yield the waiting jobs by due time, page by page."""
+    page = broker.inspector.page("errands", "waiting", limit=250)
+    yield page.jobs
+    while page.cursor:
+        page = broker.inspector.page("errands", "waiting", limit=250, cursor=page.cursor)
+        yield page.jobs
+
+
+@pytest.mark.parametrize("wrong", ["x", "-1", "nan", "inf", "1e3", "", "MQ"])
+def test_a_kick_at_a_pace_takes_the_cursors_of_its_own_answers_only(api: Caller, delayq: Broker, wrong: str) -> None:
+    delayq.queue("errands")
+    assert api.post(f"{QUEUE}/kick", {"all": True, "per_second": 50, "cursor": wrong})[0] == 400
+    assert api.post(f"{QUEUE}/kick", {"all": True, "cursor": "1"})[0] == 400

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 from django.core.management import call_command
 from django.urls import URLPattern, URLResolver, path
 from django.urls import include as include_urls
+from drf_spectacular import plumbing
 from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.settings import spectacular_settings
 from drf_spectacular.validation import validate_schema
 
 import django_delayq
@@ -396,3 +399,31 @@ def test_the_world_of_these_tests_has_something_in_every_place(api: Caller, dela
         name: {"delayed": 2, "ready": 1, "reserved": 1, "gated": 0, "failed": 1, "morgue": 1}
         for name in ("mail", "orders", "crm")
     }
+
+
+def test_while_the_document_is_made_other_threads_find_the_settings_of_the_project(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complete, seen = openapi.complete, []
+
+    def project() -> dict[str, Any]:
+        return {name: getattr(spectacular_settings, name) for name in openapi.SETTINGS}
+
+    def held_open(*args: Any, **kwargs: Any) -> Any:
+        other = Thread(target=lambda: seen.append(project()))
+        other.start()
+        other.join()
+        return complete(*args, **kwargs)
+
+    before = project()
+    openapi._generated.cache_clear()
+    monkeypatch.setattr(openapi, "complete", held_open)
+    assert openapi.document("/")["info"]["title"] == openapi.SETTINGS["TITLE"] != before["TITLE"]
+    assert seen == [before] == [project()]
+
+
+def test_names_of_its_enums_are_not_kept_for_the_document_of_the_project() -> None:
+    plumbing._load_enum_name_overrides.cache_clear()  # of the whole process
+    openapi._generated.cache_clear()
+    openapi.document("/")
+    assert plumbing.load_enum_name_overrides() == {}

@@ -13,6 +13,7 @@ from django.db.models import Model
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
 from tests.support.api_caller import Caller
+from tests.support.moments import in_days
 
 from .errands import contents, live, waiting
 
@@ -92,8 +93,9 @@ def test_a_moment_is_iso_8601_or_unix_seconds(api: Caller, delayq: Broker, at: A
 
 
 def test_a_job_expires_at_a_moment(api: Caller, delayq: Broker) -> None:
-    api.post(JOBS, {"task": "errands.carry", "id": "x", "expires": "2030-01-01T00:00:00Z"})
-    assert live(delayq, "x").job.options == {"expires_ms": 1893456000_000}
+    moment = in_days(30)
+    api.post(JOBS, {"task": "errands.carry", "id": "x", "expires": moment.isoformat()})
+    assert live(delayq, "x").job.options == {"expires_ms": moment.timestamp() * 1000}
 
 
 def test_the_second_job_of_an_id_replaces_or_is_ignored(api: Caller, delayq: Broker) -> None:

@@ -46,6 +46,37 @@ def test_a_full_queue_answers_429_and_when_to_come_again(api: Caller, delayq: Br
     assert len(waiting(delayq)) == 2
 
 
+def test_of_many_jobs_all_or_none_are_stored_on_demand(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"errands": {"max_length": 4, "shards": 1}}}
+    three = [{"task": "errands.carry", "id": ident, "on_conflict": "error", "delay": 60} for ident in "abc"]
+    status, answer = api.post(JOBS, {"jobs": three, "all_or_none": True})
+    assert (status, answer["counts"], waiting(delayq)) == (200, {"created": 3}, [*"abc"])
+    again = [{"task": "errands.carry", "id": "d"}, *three]
+    status, answer = api.post(JOBS, {"jobs": again, "all_or_none": True})
+    outcomes = [one["outcome"] for one in answer["results"]]
+    assert (status, outcomes, waiting(delayq)) == (200, ["withheld", *["exists"] * 3], [*"abc"])
+    two = [{"task": "errands.carry"}] * 2
+    assert api.post(JOBS, {"jobs": [*two, {"task": "errands.carry", "id": "a"}], "all_or_none": True})[0] == 429
+    assert (api.post(JOBS, {"jobs": two, "all_or_none": True})[0], waiting(delayq)) == (429, [*"abc"])
+    assert api.post(JOBS, {"jobs": two, "all_or_none": False})[1]["counts"] == {"created": 1, "full": 1}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "value"),
+    [
+        ([{"task": "errands.carry"}] * 251, True),
+        ([{"task": "errands.carry"}, {"task": "errands.keep"}], True),
+        ([{"task": "errands.carry"}], 1),
+    ],
+)
+def test_all_or_none_is_for_up_to_250_jobs_that_are_not_durable(
+    api: Caller, delayq: Broker, jobs: list[Any], value: Any
+) -> None:
+    status, answer = api.post(JOBS, {"jobs": jobs, "all_or_none": value})
+    assert (status, answer["code"], "all_or_none" in answer["detail"]) == (400, "invalid", True)
+    assert waiting(delayq) == []
+
+
 def test_a_paused_queue_answers_503_and_when_to_come_again(api: Caller, delayq: Broker) -> None:
     delayq.queue("errands")
     delayq.pause("errands", "in")

@@ -273,11 +273,11 @@ def test_a_durable_job_whose_rows_could_not_be_changed_at_first_is_cancelled_the
     request = "v1/queues/errands/cancel", {"ids": ["d1", "d2"]}
     change, changed = Target.change, []
 
-    def once(self: Target, how: Any) -> bool:
+    def once(self: Target, *how: Any) -> bool:
         if changed:
             raise OperationalError("the database is away")
         changed.append(self.id)
-        return change(self, how)
+        return change(self, *how)
 
     with monkeypatch.context() as patch:
         patch.setattr(Target, "change", once)

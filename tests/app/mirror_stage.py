@@ -16,6 +16,8 @@ from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.settings.conf import conf
 from django_delayq.worker.changes import Changes
 
+from . import deeds  # noqa: F401  # registers its tasks, so that their arguments are copied
+
 ERROR = json.dumps({"class": "shop.GatewayDown", "message": "no answer", "traceback": "line 1"}).encode()
 
 

@@ -290,24 +290,6 @@ def test_the_adapter_gives_its_records_the_fields_and_keeps_the_message(
     assert inside.funcName == "<lambda>"
 
 
-def test_the_workers_json_lines_carry_the_job(
-    ran: Callable[[Callable[[], None]], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = logging.getLogger(logs.PACKAGE)
-    monkeypatch.setattr(package, "handlers", [])
-    monkeypatch.setattr(package, "propagate", False)
-    monkeypatch.setattr(package, "level", logging.INFO)
-    assert logs.configure("json")
-    ran(lambda: logging.getLogger(f"{logs.PACKAGE}.shop").info("mine"))
-    logging.getLogger(f"{logs.PACKAGE}.shop").info("outside")
-    lines = {line["message"]: line for line in map(json.loads, capsys.readouterr().err.splitlines())}
-    assert {name: lines["mine"][name] for name in FIELDS} == FIELDS
-    assert "job_id" not in lines["outside"]
-
-
-# --- hooks
-
-
 def with_hooks(settings: Any, **paths: str) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "HOOKS": {name: f"{HERE}.{path}" for name, path in paths.items()}}
 

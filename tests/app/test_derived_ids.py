@@ -50,6 +50,54 @@ def test_a_task_derives_the_ids_of_its_jobs_from_their_arguments(delayq: Broker,
         schedule(cancel_order)
 
 
+def test_a_task_derives_the_due_times_of_its_jobs_from_their_arguments(delayq: Broker) -> None:
+    @task(name="derived.remind", at=lambda day, quiet=False: None if quiet else day)
+    def remind(day: Any, quiet: bool = False) -> None: ...
+
+    def due(handle: Any) -> float:
+        view = get_job(remind, handle.id)
+        assert view is not None
+        return view.job.due_ms / 1000
+
+    now = delayq.now_ms() / 1000
+    soon, later = now + 3600, now + 7200
+    assert due(remind.schedule(soon)) == pytest.approx(soon, abs=0.001)
+    assert due(schedule(remind, day=later)) == pytest.approx(later, abs=0.001)
+    assert due(schedule(remind, soon, at=later)) == pytest.approx(later, abs=0.001)
+    assert due(schedule(remind, soon, delay=0)) == pytest.approx(now, abs=60)
+    assert due(schedule(remind, soon, quiet=True)) == pytest.approx(now, abs=60)
+    schedule_many(remind, [{"args": [soon], "id": "a"}, {"args": [soon], "id": "b", "delay": 7200}])
+    views = [get_job(remind, one) for one in ("a", "b")]
+    assert [round((view.job.due_ms / 1000 - now) / 3600) for view in views if view] == [1, 2]
+    with pytest.raises(InvalidJob, match=r"^at must be"):
+        schedule(remind, "tomorrow")
+    with pytest.raises(TypeError, match=r"derived\.remind"):
+        schedule(remind)
+
+
+def test_a_merged_task_derives_due_times_from_the_payload(delayq: Broker) -> None:
+    @task(name="derived.settle", merge=True, queue="crm", id="{customer}", at=lambda payload: payload["by"])
+    def settle(payloads: dict[str, list[Any]]) -> None: ...
+
+    by = delayq.now_ms() / 1000 + 3600
+    view = get_job(settle, schedule(settle, payload={"customer": 5, "by": by}).id)
+    assert view is not None
+    assert view.job.due_ms / 1000 == pytest.approx(by, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at": "tomorrow"}, "at must be a function"),
+        ({"at": lambda: None, "every": 60}, "every and cron say when"),
+        ({"at": lambda: None, "cron": "@daily"}, "every and cron say when"),
+    ],
+)
+def test_a_due_time_that_no_function_derives_is_refused_at_import(options: Any, words: str) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        task(name="derived.wrong", **options)(lambda: None)
+
+
 def test_a_merged_task_derives_ids_and_scores_from_the_payload(delayq: Broker) -> None:
     @task(name="derived.sync", merge=True, queue="crm", id="{customer}", score=lambda payload: payload["version"])
     def sync_customers(payloads: dict[str, list[Any]]) -> None: ...
@@ -62,13 +110,13 @@ def test_a_merged_task_derives_ids_and_scores_from_the_payload(delayq: Broker) -
 
 
 def test_arguments_without_an_id_are_refused_with_what_to_mend() -> None:
-    @task(name="derived.wrong", id="order-{ordre_id}")
+    @task(name="derived.wrong", id=lambda order_id: f"order-{order_id['pk']}")
     def cancel_order(order_id: int) -> None: ...
 
     @task(name="derived.none", merge=True, id=lambda payload: payload.get("id"))
     def unite(payloads: dict[str, list[Any]]) -> None: ...
 
-    with pytest.raises(InvalidJob, match=r"derived.wrong: its id= failed .*KeyError: .*ordre_id.*mend"):
+    with pytest.raises(InvalidJob, match=r"derived.wrong: its id= failed .*TypeError: .*subscriptable.*mend"):
         schedule(cancel_order, 5)
     assert schedule(cancel_order, 5, id="x").id == "x"
     with pytest.raises(InvalidJob, match="needs an id="):
@@ -90,6 +138,33 @@ def test_an_option_that_derives_nothing_is_refused_at_the_task(options: dict[str
 
         @task(name="derived.refused", **options)
         def work(payloads: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("order-{ordre_id}", "no argument 'ordre_id'.*'order_id'"),
+        ("order-{ordre_id.pk}-{kind[0]}", "no argument 'ordre_id'"),
+        ("order-{}-{}", "no argument '1'"),
+        ("order-{5}", "no argument '5'"),
+        ("order-{order_id", "no template"),
+        ("order-{order_id:{widht}}", "no argument 'widht'"),
+    ],
+)
+def test_a_template_that_no_call_can_fill_is_refused_at_the_task(template: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+
+        @task(name="derived.refused", id=template)
+        def work(order_id: int, *, kind: str = "paid") -> None: ...
+
+    assert "derived.refused" not in registry.tasks
+
+
+def test_a_template_may_name_whatever_a_call_may_give(delayq: Broker) -> None:
+    @task(name="derived.rest", id="{0}-{rest[0]}-{shop}-{{}}")
+    def work(first: int, *rest: int, **more: str) -> None: ...
+
+    assert schedule(work, 1, 2, shop="x").id == "1-2-x-{}"
 
 
 def test_a_uuid_is_an_id(delayq: Broker) -> None:
@@ -123,7 +198,13 @@ def test_an_option_of_another_system_is_answered_with_ours(name: str, ours: str)
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("bind", "current_job"), ("max_retries", "max_attempts="), ("time_limit", "timeout="), ("queue_name", "queue=")],
+    [
+        ("bind", "current_job"),
+        ("max_retries", "max_attempts="),
+        ("time_limit", "timeout="),
+        ("queue_name", "queue="),
+        ("rate_limit", "nothing yet; concurrency="),
+    ],
 )
 def test_an_option_of_another_systems_task_is_answered_with_ours(name: str, ours: str) -> None:
     with pytest.raises(Misconfigured, match=f"unknown option '{name}'. Here that is {ours}"):

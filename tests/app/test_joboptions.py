@@ -12,9 +12,10 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
 from django_delayq.core.job_options import JOB_OPTIONS
 
+from ..support.moments import in_days
 from .deeds import brief, note, sync
 
-LATER = datetime(2030, 1, 1, 12, tzinfo=UTC)
+LATER = in_days(30)
 LATER_MS = int(LATER.timestamp() * 1000)
 
 

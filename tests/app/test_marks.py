@@ -14,7 +14,8 @@ from django.db.utils import OperationalError
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.settlement import fail
 from django_delayq.outbox import completions as module
-from django_delayq.outbox.completions import AGAIN, GATHER
+from django_delayq.outbox.claims import Outbox
+from django_delayq.outbox.completions import AGAIN, GATHER, Marks
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -278,3 +279,21 @@ def test_several_processes_take_marks_down_at_the_same_time(stage: Stage) -> Non
         thread.join(60)
     assert not errors
     assert (stage.table.count(), stage.marked()) == (0, [])
+
+
+@pytest.mark.usefixtures("delayq")
+def test_a_database_that_is_away_keeps_no_end_from_being_recorded_in_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/at/all"}
+    monkeypatch.setitem(connections.settings, "away", nowhere)
+    marks = Marks([Outbox("away"), stage.outbox()], stage.broker, stage.changes)
+    for ident in ("order-5", "order-6"):
+        stage.sent(ident)
+        stage.finish(ident)
+        assert marks.run() >= 0
+        stage.changes.note(QUEUE, stage.broker.queue(QUEUE).shard_of(ident), "marks")
+        marks._next = 0.0
+        marks.run()
+    assert (stage.rows(), stage.marked()) == ({}, ["done", "done"]), "a mark does not name its database, so it stays"
+    assert caplog.messages.count("marks: away failed and is retried; the rest goes on") == 1

@@ -237,6 +237,21 @@ def test_the_pause_of_the_breaker_doubles_and_one_caller_tries_after_it(monkeypa
     assert found.allows(), "it begins anew"
 
 
+def test_calls_that_fail_together_open_the_breaker_for_its_first_pause_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("django_delayq.outbox.breaker.time.monotonic", lambda: now[0])
+    found = Breaker()
+    assert all(found.allows() for _ in range(4)), "four threads call a Redis that is about to hang"
+    for _ in range(4):
+        found.failed()
+    now[0] += FIRST + 0.01
+    assert [found.allows(), found.allows()] == [True, False]
+    found.failed()
+    found.failed()  # a fifth thread, which had begun before all this
+    now[0] += 2.0 + 0.01
+    assert found.allows()
+
+
 def test_an_answer_is_no_failure_of_redis(delayq: Broker) -> None:
     delayq.queue("default")
     delayq.pause("default", "in")

@@ -17,6 +17,7 @@ from django_delayq import IdTaken, cancel, connections, reschedule, run_now, sch
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
+from django_delayq.core.settlement import fail
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import durability, rows
@@ -225,10 +226,61 @@ def test_a_lost_job_that_is_rescheduled_comes_back_at_once(delayq: Broker) -> No
     stage = Stage(cast(DjangoBroker, delayq))
     schedule(note, "x", id="a", delay=60, durable=True)
     stage.lose_everything()
-    assert (reschedule(note, id="a", delay=5), there()) == (False, [("a", "moved")])
+    assert (reschedule(note, id="a", delay=5), there()) == ("outbox", [("a", "moved")])
     relay = stage.relay()
     assert [relay.turn(), relay.turn()] == [{"unsent": 1}, {"sent": 1}]
     assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 5})
+
+
+def refuse() -> None:
+    """Let Redis have refused what is not sent."""
+    OutboxJob.objects.filter(state="unsent").update(state="refused", error="too large", claimed_until=Now())
+
+
+def test_a_refused_job_that_is_cancelled_cannot_be_sent_again(delayq: Broker, unsent: None) -> None:
+    refuse()
+    assert (cancel(note, id="a"), there(), cancel(note, id="a")) == ("cancelled", [], False)
+
+
+def test_a_refused_job_is_not_moved(delayq: Broker, unsent: None) -> None:
+    refuse()
+    assert (reschedule(note, id="a", delay=5), run_now(note, id="a")) == (False, False)
+    assert there() == [("a", "refused")]
+
+
+def test_a_refused_job_that_is_replaced_cannot_be_sent_again(delayq: Broker, unsent: None) -> None:
+    refuse()
+    schedule(note, "y", id="a", delay=60, durable=True)
+    assert there() == [("a", "sent")]
+
+
+@pytest.mark.parametrize("verb", ["reschedule", "run_now", "on_commit"])
+def test_the_retry_of_a_running_job_that_was_not_moved_keeps_its_time(delayq: Broker, verb: str) -> None:
+    handle = schedule(note, "x", id="a", durable=True)
+    queue = delayq.queue("default")
+    (job,) = queue.reserve_id("a", worker="w").jobs
+    if verb == "on_commit":
+        with transaction.atomic():
+            assert reschedule(note, id="a", delay=timedelta(days=3)) == "on_commit"
+    else:
+        assert (handle.reschedule(delay=timedelta(days=3)) if verb == "reschedule" else handle.run_now()) is False
+    assert there() == [("a", "sent")]
+    assert queue.settle([fail(job, 0, 0, delay_ms=60_000)]) == [True]
+    stage = Stage(cast(DjangoBroker, delayq))
+    stage.relay().turn()
+    assert stored(delayq) == {"a": 60}
+
+
+def test_a_running_job_that_was_not_moved_is_due_at_once_if_redis_loses_it(delayq: Broker) -> None:
+    schedule(note, "x", id="a", durable=True)
+    delayq.queue("default").reserve_id("a", worker="w")
+    assert reschedule(note, id="a", delay=timedelta(days=3)) is False
+    stage = Stage(cast(DjangoBroker, delayq))
+    stage.lose_everything()
+    stage.age(3600, "checked_at", "sent_at")
+    assert stage.reconciler().run() > 0
+    assert stage.relay().turn() == {"sent": 1}
+    assert stored(delayq) == {"a": 0}
 
 
 def test_an_id_of_another_task_is_left_alone(delayq: Broker) -> None:

@@ -42,6 +42,17 @@ def used(broker: Broker, limit: str) -> int:
     return sum(permits.read(broker, limit).values())
 
 
+def test_a_waiting_caller_of_an_empty_limited_queue_sends_nothing(delayq: Broker) -> None:
+    def commands() -> int:
+        return int(delayq.client.info("stats")["total_commands_processed"])
+
+    queue = Queue("feed")
+    before = commands()
+    assert queue.reserve(10, wait=3.0) == []
+    # What it sends at its beginning, and a safety check, with the commands inside its scripts; not a loop without end.
+    assert commands() - before <= 500
+
+
 def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_permits(delayq: Broker) -> None:
     queue = Queue("feed")
     for number in range(5):

@@ -15,6 +15,7 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
+from django_delayq.outbox import durability
 from django_delayq.outbox import relay as module
 from django_delayq.outbox.protocol import PAUSES
 from django_delayq.outbox.relay import BUSY, IDLE
@@ -338,7 +339,7 @@ def test_more_rows_than_a_batch_are_sent_in_several(stage: Stage) -> None:
 def test_an_outbox_that_is_not_in_use_is_looked_at_seldom(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
-    monkeypatch.setattr(module, "registry", Registry())  # without a durable task
+    monkeypatch.setattr(durability, "registry", Registry())  # without a durable task
     nowhere = DjangoBroker(connect(RedisConfig.parse("redis://127.0.0.1:1/0")))  # it is not asked
     relay = Stage(nowhere).relay()
     with django_assert_num_queries(2):
@@ -350,6 +351,26 @@ def test_an_outbox_that_is_not_in_use_is_looked_at_seldom(
     row.delete()
     monkeypatch.setattr(module, "MEMORY", -1.0)
     assert relay.run() == IDLE
+
+
+def test_an_outbox_whose_rows_are_there_for_a_moment_only_is_looked_at_often(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "registry", Registry())
+    relay = module.Relay(stage.settings, stage.outbox(), stage.broker, stage.changes)
+    assert relay.run() == IDLE
+    stage.changes.note(QUEUE, 0, "marks")  # a durable job has ended
+    assert [relay.run(), relay.run()] == [BUSY, BUSY]
+
+
+def test_an_outbox_that_the_settings_name_is_looked_at_often(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr(durability, "registry", Registry())
+    relay = stage.relay()
+    assert relay.run() == IDLE
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {}}
+    assert relay.run() == BUSY
 
 
 def test_work_that_is_announced_ends_the_rest(stage: Stage) -> None:

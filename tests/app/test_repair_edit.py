@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import schedule
+from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
@@ -18,6 +18,7 @@ from django_delayq.core.operations.inspector import JobView
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.settlement import ack
+from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob
 from django_delayq.repair import retry_edited
 
@@ -81,6 +82,20 @@ def test_a_failed_job_gets_other_arguments_and_fresh_counters(trouble: Trouble) 
     assert tables() == {"failed": [], "morgue": []}
     counts = trouble.broker.inspector.counts("q")
     assert (counts.ready, counts.gated, counts.reserved, counts.morgue) == (1, 0, 0, 0)
+
+
+def test_an_edited_job_is_due_when_the_edit_says_and_not_when_its_task_derives(trouble: Trouble) -> None:
+    trouble.fail("a", task="edit.remind")
+    trouble.copied()
+
+    @task(name="edit.remind", at=lambda at: at)
+    def remind(at: float) -> None: ...
+
+    try:
+        assert retry_edited(FailedJob.objects.get(), args=[trouble.broker.now_ms() / 1000 + 86_400]) == "retried"
+        assert view(trouble).job.due_ms < trouble.broker.now_ms() + 60_000
+    finally:
+        registry.remove(remind)
 
 
 def test_a_job_of_the_morgue_comes_back_with_other_arguments_after_a_delay(trouble: Trouble) -> None:

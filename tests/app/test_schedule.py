@@ -27,6 +27,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
 from django_delayq.core.operations.inspector import JobView
 
+from ..support.moments import in_days
 from .deeds import clash, keyed, note, rest
 
 
@@ -64,7 +65,7 @@ def test_without_delay_a_job_is_ready_at_once() -> None:
 
 
 def test_a_due_time_is_kept_to_the_millisecond(delayq: Broker) -> None:
-    at = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    at = in_days(30).replace(microsecond=678_000)
     handle = schedule(note, "x", at=at)
     assert handle.due == at
     assert waiting(delayq)[0].due_ms == at.timestamp() * 1000

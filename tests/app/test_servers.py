@@ -75,6 +75,18 @@ def test_a_test_run_is_recognised() -> None:
     assert servers.is_test_run()
 
 
+@pytest.mark.django_db
+@pytest.mark.usefixtures("refused")
+def test_a_test_without_the_kit_is_refused_a_call_that_would_wait_for_its_commit(
+    fresh: Any, redis_url: str, note: Any
+) -> None:
+    fresh.DELAYQ = {"REDIS": redis_url}
+    with pytest.raises(Misconfigured, match=r"inherit from django_delayq\.testing\.DelayQTestCase"):
+        schedule(note, delay=60)
+    with fake_queue():
+        assert schedule(note, delay=60).outcome == "on_commit"
+
+
 @pytest.mark.usefixtures("refused")
 def test_a_test_without_the_kit_never_writes_into_a_real_redis(fresh: Any, redis_url: str, note: Any) -> None:
     fresh.DELAYQ = {"REDIS": redis_url}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextvars import ContextVar
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -24,9 +25,8 @@ from django_delayq.scheduling import middleware
 from django_delayq.settings import conf, context_links
 
 from ..support.forks import holds_in_a_child
-from ..support.preemption import preempted
+from ..support.preemption import Line, each_line
 
-EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
 NOW_MS = 1.7e12
 
 
@@ -38,26 +38,23 @@ def forget_settings() -> None:
 # -- what the process shares -----------------------------------------------------------------------------------------
 
 
-@EVERY_LINE
-def test_the_settings_and_the_broker_are_there_although_another_thread_changes_the_settings(
-    delayq: Broker, line: int
-) -> None:
-    with preempted(conf.conf, line, forget_settings):
-        assert isinstance(conf.conf(), conf.Conf)
-    connections.broker()
-    with preempted(connections.broker, line, connections.close_broker):
-        assert isinstance(connections.broker(), Broker)
+def test_the_settings_and_the_broker_are_there_although_another_thread_changes_the_settings(delayq: Broker) -> None:
+    for line in each_line(conf.conf):
+        with line.preempted(forget_settings):
+            assert isinstance(conf.conf(), conf.Conf)
+    for line in each_line(connections.broker):
+        connections.broker()
+        with line.preempted(connections.close_broker):
+            assert isinstance(connections.broker(), Broker)
 
 
-@EVERY_LINE
-def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_its_test(
-    delayq: Broker, line: int
-) -> None:
+def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_its_test(delayq: Broker) -> None:
     substitute: Any = SimpleNamespace()
-    connections.stand_in(substitute)
     try:
-        with preempted(connections.hurried_broker, line, lambda: connections.stand_in(None)):
-            assert connections.hurried_broker() is not None
+        for line in each_line(connections.hurried_broker):
+            connections.stand_in(substitute)
+            with line.preempted(lambda: connections.stand_in(None)):
+                assert connections.hurried_broker() is not None
     finally:
         connections.stand_in(None)
         connections.close_broker()
@@ -84,12 +81,10 @@ def with_user(next: Any) -> Any:
     return lambda scheduling: "user"
 
 
-@EVERY_LINE
-def test_a_call_gets_the_middleware_of_its_own_settings(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for_tenant, for_user = (
         conf.Conf(schedule_middleware=(f"{__name__}.{name}",), context={}) for name in ("with_tenant", "with_user")
     )
-    monkeypatch.setattr(middleware, "_known", None)
     current = [for_user]
     monkeypatch.setattr(middleware, "conf", lambda: current[0])
 
@@ -97,56 +92,65 @@ def test_a_call_gets_the_middleware_of_its_own_settings(line: int, monkeypatch: 
         current[0] = for_tenant
         middleware.chain()
 
-    with preempted(middleware.chain, line, change):
-        chain = middleware.chain()
-    assert chain is not None
-    ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
-    assert chain(ended) == ("tenant" if line == 1 else "user")
+    for line in each_line(middleware.chain):
+        monkeypatch.setattr(middleware, "_known", None)
+        current[0] = for_user
+        with line.preempted(change):
+            chain = middleware.chain()
+        assert chain is not None
+        ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
+        assert chain(ended) == ("tenant" if line.number == 1 else "user")
 
 
 trace: ContextVar[str] = ContextVar("trace")
 tenant: ContextVar[str] = ContextVar("tenant")
 
 
-@EVERY_LINE
-def test_a_call_gets_the_context_of_its_own_settings(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_gets_the_context_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, others = (conf.Conf(context={name: f"{__name__}.{name}"}) for name in ("trace", "tenant"))
-    monkeypatch.setattr(context_links, "_known", None)
-    with preempted(context_links.links, line, lambda: context_links.links(others)):
-        assert context_links.links(mine) == {"trace": trace}
+    for line in each_line(context_links.links):
+        monkeypatch.setattr(context_links, "_known", None)
+        with line.preempted(lambda: context_links.links(others)):
+            assert context_links.links(mine) == {"trace": trace}
 
 
 # -- the outbox ------------------------------------------------------------------------------------------------------
 
 
-@EVERY_LINE
-def test_redis_clock_is_read_as_a_whole(line: int) -> None:
+def test_redis_clock_is_read_as_a_whole() -> None:
     """A thread that saw half of it would give its calls a deadline of 1970, and the jobs be left to the relay."""
-    clock, broker = Clock(), SimpleNamespace(now_ms=lambda: NOW_MS)
-    seen: list[float] = []
+    broker: Any = SimpleNamespace(now_ms=lambda: NOW_MS)
 
-    def look() -> None:
-        seen.append(clock.at(0.0, broker))  # type: ignore[arg-type]
+    def look(clock: Clock, seen: list[float]) -> None:
+        seen.append(clock.at(0.0, broker))
 
-    with preempted(Clock.at, line, look):
-        look()
-    assert min(seen) > NOW_MS / 2
+    for line in each_line(Clock.at):
+        clock = Clock()
+        seen: list[float] = []
+        with line.preempted(partial(look, clock, seen)):
+            look(clock, seen)
+        assert min(seen) > NOW_MS / 2
 
 
-@EVERY_LINE
-def test_queues_with_durable_jobs_are_noted_by_all_threads(line: int, settings: Any) -> None:
+def test_queues_with_durable_jobs_are_noted_by_all_threads(settings: Any) -> None:
     """A queue that is missing would let a cancellation forget the row, and the relay send the job."""
     settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "OUTBOX"}
     before = durability.set_queues_seen({})
     try:
-        durability.make_durable(NewJob("x", "work"), "first")
-        with preempted(durability.make_durable, line, lambda: durability.make_durable(NewJob("x", "work"), "second")):
-            durability.make_durable(NewJob("x", "work"), "third")
-        durability.make_durable(NewJob("x", "work"), "fourth")
-        noted = {name for name in ("first", "second", "third", "fourth") if is_noted(name)}
-        assert noted >= {"first", "third", "fourth"} | ({"second"} if line <= 3 else set())
+        for line in each_line(durability.make_durable):
+            durability.set_queues_seen({})
+            note_durable("first")
+            with line.preempted(lambda: note_durable("second")):
+                note_durable("third")
+            note_durable("fourth")
+            noted = {name for name in ("first", "second", "third", "fourth") if is_noted(name)}
+            assert noted == {"first", "third", "fourth"} | ({"second"} if line.reached else set())
     finally:
         durability.set_queues_seen(before)
+
+
+def note_durable(queue: str) -> None:
+    durability.make_durable(NewJob("x", "work"), queue)
 
 
 def is_noted(queue: str) -> bool:
@@ -156,20 +160,18 @@ def is_noted(queue: str) -> bool:
 # -- loops and connections of other threads --------------------------------------------------------------------------
 
 
-@EVERY_LINE
-@pytest.mark.parametrize("container", [WeakSet, WeakKeyDictionary])
-def test_a_coroutine_looks_for_its_transaction_while_other_threads_open_connections(
-    container: Any, line: int, delayq: Broker
-) -> None:
-    kept = [SimpleConnection() for _ in range(5)]
-    for one in kept[:4]:
-        transactions._note_opened(one)  # type: ignore[arg-type]
+def test_a_coroutine_looks_for_its_transaction_while_other_threads_open_connections(delayq: Broker) -> None:
+    kept: list[Any] = [SimpleConnection() for _ in range(5)]
 
-    async def look() -> bool:
-        with preempted(container.__iter__, line, lambda: transactions._note_opened(kept[4])):  # type: ignore[arg-type]
+    async def look(line: Line) -> bool:
+        with line.preempted(lambda: transactions._note_opened(kept[4])):
             return transactions.in_transaction_of_coroutine(None)
 
-    assert asyncio.run(look()) is False
+    for line in each_line(transactions._all_opened, WeakKeyDictionary.__iter__):
+        transactions._opened.pop(kept[4], None)
+        for one in kept[:4]:
+            transactions._note_opened(one)
+        assert asyncio.run(look(line)) is False
 
 
 class SimpleConnection:
@@ -208,14 +210,15 @@ def test_an_asynchronous_client_begins_while_another_thread_begins_or_removes_on
     asyncio.run(begin())
 
 
-@EVERY_LINE
-def test_waits_are_ended_although_another_loop_begins_one(line: int) -> None:
+def test_waits_are_ended_although_another_loop_begins_one() -> None:
     loops = [asyncio.new_event_loop() for _ in range(4)]
     try:
-        for loop in loops[:3]:
-            waiting._by_loop[loop] = waiting.Waits()
-        with preempted(WeakKeyDictionary.items, line, lambda: waiting._by_loop.setdefault(loops[3], waiting.Waits())):
-            waiting.end_waits()
+        for line in each_line(waiting.end_waits, WeakKeyDictionary.items):
+            waiting._by_loop.pop(loops[3], None)
+            for loop in loops[:3]:
+                waiting._by_loop[loop] = waiting.Waits()
+            with line.preempted(lambda: waiting._by_loop.setdefault(loops[3], waiting.Waits())):
+                waiting.end_waits()
     finally:
         for loop in loops:
             waiting._by_loop.pop(loop, None)

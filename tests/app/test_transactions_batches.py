@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from django.db import connection, transaction
 from django_delayq import IdTaken, cancel, connections, schedule, signals, transactions
 from django_delayq.core.broker import Broker
 
+from ..support.preemption import Line
 from .deeds import keyed, note, rest, sync
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -274,3 +276,22 @@ def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -
         with transaction.atomic():
             schedule(note, "x")
     assert kept() <= before + 1
+
+
+def test_refusals_that_two_threads_count_at_once_are_all_counted() -> None:
+    """The first of a reason takes several steps."""
+    what = transactions.CallDescription("schedule", "default", "")
+    other = threading.Thread(target=transactions.log_refused, args=(what, {"full": 3}))
+    before = transactions.not_sent.pop("full", 0)
+
+    def count_too() -> None:
+        other.start()
+        other.join(0.05)  # it may have to wait
+
+    line = Line(1, Counter.__missing__)
+    with line.preempted(count_too):
+        transactions.log_refused(what, {"full": 2})
+    assert line.reached
+    other.join()
+    assert transactions.not_sent["full"] == 5
+    transactions.not_sent["full"] += before

@@ -248,7 +248,7 @@ def check(program: tuple[Verb | Block, ...], config: Any) -> None:
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=QUIET)
 @given(programs)
 @example((Block((Plain("a", True, delay=100), Plain("a", True, "replace", "keep", 200))),))
 @example(

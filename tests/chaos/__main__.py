@@ -16,6 +16,7 @@ from tests.acceptance.world import Mill
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
+from . import masters
 from .client import Client
 from .faults import Scene
 from .history import violations
@@ -38,13 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for client in clients:
                 running.enter_context(client)
             _strike_for(scene, options.seconds)
-        return _report(scene, clients, _broken(scene, clients))
+        code = _report(scene, clients, _broken(scene, clients))
+    return code if options.one_server else max(code, _masters(options.seconds, options.seed))
+
+
+def _masters(seconds: float, seed: int) -> int:
+    """Run the campaign on a cluster; return the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        broken = masters.run(Path(folder), seconds, seed)
+    for sentence in broken[:50]:
+        print("BROKEN", sentence, file=sys.stderr)
+    print(f"{len(broken)} broken promises on a cluster")
+    return 1 if broken else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike (default: 60)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the faults and the jobs")
+    parser.add_argument("--one-server", action="store_true", help="leave out the campaign on a cluster")
     return parser.parse_args(arguments)
 
 

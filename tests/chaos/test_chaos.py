@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import __main__ as program
+from . import masters
 from .history import Promise, violations
 
 
@@ -63,7 +65,12 @@ def test_a_history_in_which_all_was_kept_has_no_violations() -> None:
 
 
 def test_a_short_campaign_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:
-    code = program.main(["--seconds", "6", "--seed", "3"])
+    code = program.main(["--seconds", "6", "--seed", "3", "--one-server"])
     shown = capfd.readouterr()
     assert code == 0, shown.err
     assert "\n0 broken promises\n" in shown.out
+
+
+@pytest.mark.slow
+def test_masters_of_a_cluster_die_and_no_promise_is_broken(tmp_path: Path) -> None:
+    assert masters.run(tmp_path, 12.0, 5) == []

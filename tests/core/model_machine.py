@@ -117,6 +117,11 @@ class RecordingMachine(RuleBasedStateMachine):
     def lives(self) -> dict[str, Live]:
         return {ident: live for shard in self.model for ident, live in shard.lives.items()}
 
+    def only_one_lives(self) -> list[tuple[str, Live]]:
+        """Return the job that waits while the other id of its shard is free."""
+        lives = [(ident, live) for ident, live in self.model[1].lives.items()]
+        return lives if len(lives) == 1 and not lives[0][1].lease else []
+
     def waiting(self) -> list[ModelShard]:
         return [shard for shard in self.model if shard.waiting()]
 

@@ -79,3 +79,27 @@ def test_after_a_step_back_a_lease_lasts_longer_unless_its_holder_renews_it(stag
     assert [job.id for job in stage.queue.expired(0)] == ["renewed"]
     stage.wait(HOUR)
     assert {job.id for job in stage.queue.expired(0)} == {"silent", "renewed"}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_delay_counts_from_the_time_that_stands_still_after_a_small_step_back(stage: Stage, fresh: bool) -> None:
+    """Also for a job whose id was just generated and that is not the shard's next."""
+    stage.put("first", at=-60_000)
+    stage.wait(-10_000)
+    stage.put("second", delay_ms=5000, fresh=fresh)
+    assert ids(stage) == ["first"]
+    stage.wait(10_000 + 4999)
+    assert ids(stage) == []
+    stage.wait(1)
+    assert ids(stage) == ["second"]
+
+
+def test_a_delay_counts_from_the_clock_again_when_it_has_caught_up(stage: Stage) -> None:
+    stage.put("first", at=-60_000)
+    stage.wait(-10_000)
+    stage.wait(10_000)
+    stage.put("second", delay_ms=5000, fresh=True)
+    stage.wait(4999)
+    assert ids(stage) == ["first"]
+    stage.wait(1)
+    assert ids(stage) == ["second"]

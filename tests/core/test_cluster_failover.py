@@ -46,15 +46,19 @@ def test_t36_when_a_replica_takes_over_from_a_killed_master_what_it_had_is_not_l
         for node in replicated.nodes:
             node.client().set(replicated.a_key_of(node), 1)  # WAIT waits for what its own connection wrote last
             assert node.client().wait(1, 5_000) == 1
+        old = replicated.nodes[0]
+        its_shards = {number for number, slot in enumerate(mill.slots(replicated)) if replicated.owner(slot) is old}
         with Producer(mill) as producer:
             producer.wait_for(50)
-            old, _ = replicated.nodes[0], replicated.fail_over(0, crash=True)
+            replicated.fail_over(0, crash=True)
             before = len(producer.accepted)
             producer.wait_for(50)
         old.start()  # as a replica of its successor
         mill.wait_ended([*confirmed, *producer.accepted[before:]])
         mill.wait_empty(QUEUE)
         lost = set(producer.accepted) - set(mill.starts_by_id())
+        shard_of = mill.broker.queue(QUEUE).shard_of
+        assert {shard_of(ident) for ident in lost} <= its_shards, "the other masters lose nothing"
     print(f"{len(producer.accepted)} jobs, {len(producer.refused)} refused during the change, {len(lost)} lost")
 
 

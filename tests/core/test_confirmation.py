@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import Broker, Connection, IdTaken, Misconfigured, NewJob, NotConfirmed, Queue, RedisConfig
+from django_delayq.core import (
+    Broker,
+    Connection,
+    IdTaken,
+    Misconfigured,
+    NewJob,
+    NotConfirmed,
+    Queue,
+    QueueUnavailable,
+    RedisConfig,
+)
 from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.redis.confirmation import Confirmation
@@ -248,6 +258,20 @@ def test_a_connection_lost_during_the_wait_is_replaced_and_the_new_one_waits_too
     assert queue.schedule(job("order-5")) == "created", "a repeated request gets the first reply"
     assert time.monotonic() - began > 1
     assert "order-5" in bodies(pair.replica.client())
+
+
+def test_a_connection_lost_in_the_time_of_the_wait_alone_is_not_replaced(pair: Pair, opened: Opened) -> None:
+    """The shard remembers a call for as long as a call may last without the wait."""
+    queue = queue_of(opened, pair.setting(SOCKET_TIMEOUT=0.1, RETRIES=1))
+    queue.schedule(job("first"))
+    pair.replica.pause()
+    calls = pair.calls("evalsha")
+    kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    timer = threading.Timer(queue.broker.connection.patience + 0.2, pair.master.client().execute_command, kill)
+    timer.start()
+    with pytest.raises(QueueUnavailable):
+        queue.schedule(job("order-5"))
+    assert pair.calls("evalsha") == calls + 1
 
 
 def test_a_caller_in_a_hurry_has_the_time_of_the_wait_beyond_its_own(pair: Pair, opened: Opened) -> None:

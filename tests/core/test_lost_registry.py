@@ -63,6 +63,34 @@ def test_jobs_of_a_queue_that_was_made_anew_are_served_beside_its_later_epoch(
     assert ids(queue) == {*MANY, "later"}
 
 
+def test_jobs_in_shards_that_a_queue_made_anew_lacks_are_served_when_it_is_made_with_all(
+    broker: Broker,
+) -> None:
+    """Only the registry was lost, as a node of a cluster may lose it, and all processes were started anew."""
+    put(broker.queue("q", shards=4), *MANY)
+    broker.client.hdel(broker.queues_key, "q")
+    fewer = other(broker).queue("q", shards=2)
+    put(fewer, "since")
+    served = ids(fewer)
+    assert "since" in served
+    assert len(served) < len(MANY)
+    broker.client.hdel(broker.queues_key, "q")
+    assert ids(other(broker).queue("q", shards=4)) == {*MANY, "since"} - served
+
+
+def test_an_old_shard_that_went_back_to_before_it_was_closed_is_closed_by_the_next_look(broker: Broker) -> None:
+    """Until then an id may become live there and in the new epoch, by a process that knows the old layout alone."""
+    stale = other(broker).queue("q")
+    broker.reshard("q", 2)
+    queue = broker.queue("q")
+    number = queue.numbers[0]
+    queue.rule(number, clear=layouts.CLOSING)  # the node of this shard alone lost it
+    put(stale, "x")
+    queue.tick(number)
+    assert stale.schedule(NewJob("y", "work")) == "created"
+    assert epoch_of(queue, "y") == 1
+
+
 @read_by
 def test_jobs_that_an_older_copy_brings_back_are_served_beside_a_later_epoch(
     broker: Broker, read: Callable[[Broker], object]

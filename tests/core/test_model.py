@@ -79,9 +79,8 @@ class Lives(RecordingMachine):
     def send(self, new: NewJob, fresh: bool, late: bool) -> None:
         clock_us = self.model[self.real.shard_of(new.id)].clock_us
         shard = self.shard(new.id)
-        # It may be said only when nothing lives under the id. The short script takes the time as it comes, and does
-        # not remember it.
-        new.fresh = fresh and new.id not in shard.lives and shard.now_us == self.us
+        # It may be said only when nothing lives under the id.
+        new.fresh = fresh and new.id not in shard.lives
         expected = shard.schedule([new], late=late)[0]
         deadline = shard.now_ms - late if late or new.durable else None
         if expected in ("taken", "exists"):
@@ -92,7 +91,7 @@ class Lives(RecordingMachine):
                 self.real.schedule(new, not_after_ms=deadline)
         else:
             assert self.real.schedule(new, not_after_ms=deadline) == expected
-            if self.calls and self.calls[-1].script == "schedule_fresh":
+            if self.calls and self.calls[-1].script == "schedule_fresh":  # which does not store the time
                 shard.clock_us = clock_us
 
     @act(lambda self: self.lives(), new=new_jobs(), which=st.integers(0, 2))
@@ -107,6 +106,19 @@ class Lives(RecordingMachine):
         if new.payload is None and new.on_conflict == "merge":
             new.on_conflict = "replace"
         self.schedule(new, fresh=False, late=False)
+
+    @act(
+        lambda self: self.only_one_lives(),
+        new=new_jobs(),
+        back=st.sampled_from([0, 1, 500, 14_000, 16_000]),
+    )
+    def schedule_behind_the_next_one(self, new: NewJob, back: int) -> None:
+        """Schedule a plain job under a generated id behind another job, perhaps on a clock that was set back."""
+        ident, live = self.only_one_lives()[0]
+        self.the_clock_moves(ms=-back, us=0)
+        new.id = "a" if ident == "b" else "b"
+        new.payload, new.key, new.on_conflict, new.priority = None, b"", "replace", live.content.priority
+        self.schedule(new, fresh=True, late=False)
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
     def schedule_many(self, news: list[NewJob]) -> None:

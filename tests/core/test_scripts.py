@@ -95,7 +95,7 @@ def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None
 
 
 def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -> None:
-    shard = make_shard("p", "q", 0, 0, lease_ms=1, event_cap=1, cluster=False)
+    shard = make_shard("p", "q", 0, 0, lease_ms=1, event_cap=1, repeats=b"", cluster=False)
     described = re.search(r"-- KEYS (.+?)\n-- ARGV", SOURCES["schedule_fresh"], re.DOTALL)
     assert described
     names = [key.decode().rpartition(":")[2] for key in shard.fresh_keys[3]]
@@ -104,7 +104,7 @@ def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -
 
 
 def test_all_keys_of_a_shard_share_one_hash_tag() -> None:
-    shard = make_shard("p", "q", 0, 7, lease_ms=1, event_cap=1, cluster=True)
+    shard = make_shard("p", "q", 0, 7, lease_ms=1, event_cap=1, repeats=b"", cluster=True)
     assert {re.search(rb"\{(.+?)\}", key)[1] for key in shard.keys} == {b"q:0.7"}  # type: ignore[index]
 
 

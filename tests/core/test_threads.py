@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -17,6 +18,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.flusher import CounterFlusher
 from django_delayq.core.job import NewJob
+from django_delayq.core.operations import fsck
 from django_delayq.core.operations.morgue import Kick
 from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.queue import Queue
@@ -31,12 +33,28 @@ from django_delayq.core.tally import Tally
 from django_delayq.core.task import Registry, Task, TaskOptions
 
 from ..support.forks import holds_in_a_child
-from ..support.preemption import preempted
+from ..support.preemption import each_line
 from .epochs_stage import other
 from .quotas_stage import put
 from .stage import Stage
 
-EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
+
+@pytest.fixture
+def new_broker(connection: Connection, prefix: str) -> Iterator[Callable[[], Broker]]:
+    """Return a function that makes a broker without queues; the invariants of the last one are asserted before."""
+    made: list[Broker] = []
+
+    def make() -> Broker:
+        check()
+        made.append(Broker(connection, prefix=f"{prefix}-{len(made)}"))
+        return made[-1]
+
+    def check() -> None:
+        for last in made[-1:]:
+            fsck.assert_invariants(last)
+
+    yield make
+    check()
 
 
 def stored_layout(broker: Broker) -> dict[str, Any]:
@@ -65,35 +83,38 @@ READS: dict[str, tuple[Callable[..., Any], Callable[[Broker], object]]] = {
 }
 
 
-@EVERY_LINE
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_thread_that_was_overtaken_leaves_no_old_layout_behind(
-    broker: Broker, read: str, change: str, line: int, caplog: pytest.LogCaptureFixture
+    new_broker: Callable[[], Broker], read: str, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would stay until the registry changes again: a worker would not look for jobs in the new shards."""
-    queue = broker.queue("q", shards=2)
     function, act = READS[read]
-    with preempted(function, line, lambda: CHANGES[change](broker)), suppress(InvalidJob):
-        act(broker)
-    assert queue.layout == stored_layout(broker)
-    assert "lost epoch" not in caplog.text
+    for line in each_line(function):
+        broker = new_broker()
+        queue = broker.queue("q", shards=2)
+        with line.preempted(partial(CHANGES[change], broker)), suppress(InvalidJob):
+            act(broker)
+        assert queue.layout == stored_layout(broker)
+        assert "lost epoch" not in caplog.text
 
 
-@EVERY_LINE
-def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(broker: Broker, line: int) -> None:
-    queue = broker.queue("q", shards=2)
-    seen: list[Any] = []
-
-    def look() -> None:
+def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
+    new_broker: Callable[[], Broker],
+) -> None:
+    def look(queue: Queue, seen: list[Any]) -> None:
         seen.append((queue.layout["epoch"], queue.epochs, queue.numbers, len(queue.present), queue.deleted))
 
-    look()
-    other(broker).reshard("q", 3)
-    with preempted(ShardSet.install, line, look):
-        broker.known_queue("q")
-    look()
-    assert set(seen) == {seen[0], seen[-1]}
+    for line in each_line(ShardSet.install):
+        broker = new_broker()
+        queue = broker.queue("q", shards=2)
+        seen: list[Any] = []
+        look(queue, seen)
+        other(broker).reshard("q", 3)
+        with line.preempted(partial(look, queue, seen)):
+            broker.known_queue("q")
+        look(queue, seen)
+        assert set(seen) == {seen[0], seen[-1]}
 
 
 def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,36 +134,40 @@ def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker, monke
 # -- shards of an id -------------------------------------------------------------------------------------------------
 
 
-@EVERY_LINE
 @pytest.mark.parametrize("function", [JobSender._first_shard, JobSender.send, Queue.visit, Queue.home])
 def test_an_id_keeps_its_shard_although_another_thread_opens_the_next_epoch(
-    broker: Broker, function: Callable[..., Any], line: int
+    new_broker: Callable[[], Broker], function: Callable[..., Any]
 ) -> None:
     """The fixture of the broker checks that no id lives in two epochs."""
-    queue = broker.queue("q", shards=2)
-    assert queue.schedule_many([NewJob("a", "work"), NewJob("b", "work")]) == ["created"] * 2
-    with preempted(function, line, lambda: broker.reshard("q", 3)):
-        assert queue.schedule_many([NewJob("a", "work")]) == ["replaced"]
-        assert queue.schedule(NewJob("b", "work")) == "replaced"
+    for line in each_line(function):
+        broker = new_broker()
+        queue = broker.queue("q", shards=2)
+        assert queue.schedule_many([NewJob("a", "work"), NewJob("b", "work")]) == ["created"] * 2
+        with line.preempted(partial(broker.reshard, "q", 3)):
+            assert queue.schedule_many([NewJob("a", "work")]) == ["replaced"]
+            assert queue.schedule(NewJob("b", "work")) == "replaced"
+            assert queue.schedule(NewJob("c", "work", fresh=True)) == "created"
 
 
-@EVERY_LINE
-def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(broker: Broker, line: int) -> None:
-    stage = Stage(broker, shards=2, clock=False)
-    stage.in_morgue("a")
-    with preempted(Kick._anywhere, line, lambda: broker.reshard("q", 3)):
-        assert stage.queue.kick("a") == "kicked"
+def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(new_broker: Callable[[], Broker]) -> None:
+    for line in each_line(Kick._anywhere):
+        broker = new_broker()
+        stage = Stage(broker, shards=2, clock=False)
+        stage.in_morgue("a")
+        with line.preempted(partial(broker.reshard, "q", 3)):
+            assert stage.queue.kick("a") == "kicked"
 
 
-@EVERY_LINE
 def test_a_producer_that_looks_for_room_survives_that_another_thread_opens_the_next_epoch(
-    broker: Broker, line: int
+    new_broker: Callable[[], Broker],
 ) -> None:
-    queue = broker.queue("q", shards=2)
-    broker.limit("q", max_length=4)
-    with preempted(quotas.read_room, line, lambda: broker.reshard("q", 3)):
-        assert [room.number for room in quotas.read_room(queue)] in ([0, 1], list(queue.numbers))
-    assert put(queue, "a")
+    for line in each_line(quotas.read_room):
+        broker = new_broker()
+        queue = broker.queue("q", shards=2)
+        broker.limit("q", max_length=4)
+        with line.preempted(partial(broker.reshard, "q", 3)):
+            assert [room.number for room in quotas.read_room(queue)] in ([0, 1], list(queue.numbers))
+        assert put(queue, "a")
 
 
 def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Broker) -> None:
@@ -152,44 +177,66 @@ def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Br
     assert quotas.is_divided(queue, rooms)
 
 
-@EVERY_LINE
-def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(broker: Broker, line: int) -> None:
-    broker.queue("q", shards=2)
-    with preempted(EpochChanges.progress, line, lambda: broker.delete_queue("q")):
-        assert [(one.epoch, one.shards) for one in broker.epochs.progress("q")] in ([(0, 2)], [])
+def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(
+    new_broker: Callable[[], Broker],
+) -> None:
+    for line in each_line(EpochChanges.progress):
+        broker = new_broker()
+        broker.queue("q", shards=2)
+        with line.preempted(partial(broker.delete_queue, "q")):
+            assert [(one.epoch, one.shards) for one in broker.epochs.progress("q")] in ([(0, 2)], [])
 
 
-@EVERY_LINE
-def test_a_bulk_load_is_never_opened_without_epochs(line: int) -> None:
+def test_a_bulk_load_is_never_opened_without_epochs() -> None:
     """Its record would be stored, and nobody could resume the load."""
-    layouts = [((1, 3),), ((1, 3),)]
-    queue: Any = SimpleNamespace(epochs=((0, 2),), reload=lambda: setattr(queue, "epochs", layouts.pop()))
+    queue: Any = SimpleNamespace(reload=lambda: setattr(queue, "epochs", ((1, 3),)))
     broker: Any = SimpleNamespace(queue=lambda name: queue)
-    with preempted(bulk_loads._epochs_now, line, lambda: setattr(queue, "epochs", ())):
-        assert bulk_loads._epochs_now(broker, "q") == ((1, 3),)
+    for line in each_line(bulk_loads._epochs_now):
+        queue.epochs = ((0, 2),)
+        with line.preempted(lambda: setattr(queue, "epochs", ())):
+            assert bulk_loads._epochs_now(broker, "q") == ((1, 3),)
 
 
 # -- the connection --------------------------------------------------------------------------------------------------
 
 
-@EVERY_LINE
-@pytest.mark.parametrize("container", [WeakSet, WeakKeyDictionary])
-def test_a_connection_is_closed_although_another_thread_opens_one_for_a_blocking_call(
-    connection: Connection, container: Any, line: int
+def test_a_connection_is_closed_although_another_thread_opens_one_for_a_blocking_call(connection: Connection) -> None:
+    def open_another(opened: list[Any]) -> None:
+        opened.append(connection.blocking())
+
+    for line in each_line(Connection.close, WeakKeyDictionary.__iter__):
+        opened = [connection.blocking() for _ in range(3)]
+        with line.preempted(partial(open_another, opened)):
+            connection.close()
+
+
+def test_connections_in_use_are_counted_although_another_thread_opens_one(
+    redis_setting: object, opened: Callable[..., Connection]
 ) -> None:
-    opened = [connection.blocking() for _ in range(3)]
-    with preempted(container.__iter__, line, lambda: opened.append(connection.blocking())):
-        connection.close()
+    def open_another(opening: threading.Thread) -> None:
+        opening.start()
+        opening.join(0.05)  # it may have to wait until they are counted
+
+    for line in each_line(WeakSet.__iter__):
+        pool = opened(redis_setting).pool(b"q")
+        links = [pool.take() for _ in range(3)]
+        opening = threading.Thread(target=lambda pool=pool, links=links: links.append(pool.take()))
+        with line.preempted(partial(open_another, opening)):
+            assert pool.in_use in (3, 4)
+        if line.reached:
+            opening.join()
+        for link in links:
+            pool.release(link)
 
 
-@EVERY_LINE
-def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_that_ended(line: int) -> None:
-    clients, ended = LoopClients(SimpleNamespace()), asyncio.new_event_loop()  # type: ignore[arg-type]
-    ended.close()
-    clients._clients[ended] = SimpleNamespace(start_closing=None)  # type: ignore[assignment]
-    with preempted(LoopClients.close, line, lambda: clients._clients.pop(ended, None)):
-        clients.close()
-    assert not clients._clients
+def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_that_ended() -> None:
+    for line in each_line(LoopClients.close):
+        clients, ended = LoopClients(SimpleNamespace()), asyncio.new_event_loop()  # type: ignore[arg-type]
+        ended.close()
+        clients._clients[ended] = SimpleNamespace(start_closing=None)  # type: ignore[assignment]
+        with line.preempted(partial(clients._clients.pop, ended, None)):
+            clients.close()
+        assert not clients._clients
 
 
 # -- counters --------------------------------------------------------------------------------------------------------
@@ -213,16 +260,35 @@ def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_late
     assert len(sent) == 1
 
 
+@pytest.mark.parametrize("function", [Tally.flush, Tally._post], ids=["flush", "post"])
+def test_counters_that_are_being_sent_are_known_to_be_missing_in_redis(function: Any) -> None:
+    def send(sent: list[Any], *call: Any) -> None:
+        sent.append(call)
+
+    def look(mine: Tally, sent: list[Any], known: list[bool]) -> None:
+        known.append(bool(mine) or bool(sent))
+
+    for line in each_line(function):
+        known: list[bool] = []
+        sent: list[Any] = []
+        mine = Tally(partial(send, sent))
+        mine.count("redis_error", "transient")
+        with line.preempted(partial(look, mine, sent, known)):
+            mine.flush()
+        assert known == [True] * line.reached
+        assert not mine
+
+
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-@EVERY_LINE
-def test_limits_of_tasks_that_two_threads_register_at_once_are_all_kept(line: int) -> None:
-    registry = Registry()
-    first, second = (Task(lambda: None, name=name, options=TaskOptions(concurrency=3)) for name in ("one", "two"))
-    with preempted(Registry._note_limited, line, lambda: registry.add(second)):
-        registry.add(first)
-    assert set(registry.limited) == set(registry.tasks)
+def test_limits_of_tasks_that_two_threads_register_at_once_are_all_kept() -> None:
+    for line in each_line(Registry._note_limited):
+        registry = Registry()
+        first, second = (Task(lambda: None, name=name, options=TaskOptions(concurrency=3)) for name in ("one", "two"))
+        with line.preempted(partial(registry.add, second)):
+            registry.add(first)
+        assert set(registry.limited) == set(registry.tasks)
 
 
 # -- forks -----------------------------------------------------------------------------------------------------------

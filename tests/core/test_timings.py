@@ -31,6 +31,7 @@ from django_delayq.core.timings import (
     to_fields,
 )
 from tests.support.redis_box import RedisBox
+from tests.support.seeds import seed_of_run
 
 from .epochs_stage import other
 
@@ -71,7 +72,8 @@ class Post:
 
 @pytest.mark.parametrize("most", [3, 600, 5_000_000])
 def test_a_batch_of_lengths_lies_in_the_buckets_in_which_each_of_them_lies(most: int) -> None:
-    values = [random.randint(-2, most) for _ in range(2000)] + [bound for bound in BUCKETS_MS if bound <= most]
+    dice = random.Random(seed_of_run())
+    values = [dice.randint(-2, most) for _ in range(2000)] + [bound for bound in BUCKETS_MS if bound <= most]
     expected = [0] * (len(BUCKETS_MS) + 1)
     for value in values:
         expected[bisect_left(BUCKETS_MS, value)] += 1

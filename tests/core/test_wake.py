@@ -11,7 +11,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.records.keys import wake_key
-from django_delayq.core.wake import Waker
+from django_delayq.core.wake import Waker, wake
 
 from .stage import Stage
 
@@ -152,6 +152,40 @@ def test_a_waiter_hears_of_the_queue_and_shard_that_are_worth_a_look(broker: Bro
     thread.join(10)
     assert heard == [[("q2", queue.shard_of("a"))]]
     waker.close()
+
+
+@pytest.mark.one_server("a channel keeps no tokens")
+def test_a_queue_with_many_tokens_hides_none_of_another(broker: Broker) -> None:
+    for name, shards in (("a", 3), ("b", 1)):
+        for number in broker.queue(name, shards=shards).numbers:
+            broker.client.rpush(wake_key(broker.prefix, name), number)
+    waker = broker.waker(["a", "b"])
+    names = [waker.wait(1)[0][0] for _ in range(2)]
+    assert sorted(names) == ["a", "b"]
+    assert waker.wait(0.05, frozenset("b")) == []
+    assert waker.wait(1, frozenset("a")) != []
+    waker.close()
+
+
+def test_a_wait_can_be_interrupted_and_repeated(broker: Broker) -> None:
+    waker = broker.waker(["q"])
+    thread, heard = waiting(waker, 2)
+    until(lambda: blocked(broker, "q"))
+    waker.interrupt()
+    thread.join(10)
+    assert heard == [[]]
+    queue = broker.queue("q")
+    queue.schedule(NewJob("a", "work"))
+    if not broker.connection.cluster:
+        assert waker.wait(5) == [("q", 0)]
+    waker.close()
+
+
+@pytest.mark.one_server("a channel keeps no tokens")
+def test_a_token_that_is_given_back_lies_in_its_list_once(broker: Broker) -> None:
+    for _ in range(3):
+        wake(broker, [("q", 0), ("q", 2)])
+    assert broker.client.lrange(wake_key(broker.prefix, "q"), 0, -1) == [b"0", b"2"]
 
 
 def test_nobody_hears_anything_of_another_queue(broker: Broker) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .catalogue import CATALOGUE, Fault, load, problems
+from .catalogue import CATALOGUE, DRAWN, Fault, load, problems
 from .copies import FAILED, PASSED, project_copy, run_tests
 
 #: time limit of the run without a fault
@@ -24,7 +24,7 @@ CLEAN_SECONDS = 1800.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     options = _options(arguments)
-    faults = _select(load(options.catalogue), options.names)
+    faults = _select([fault for path in options.catalogue for fault in load(path) if fault.tests], options.names)
     if not faults:
         print("No fault has such a name: `python -m tests.faults --list` prints all names.", file=sys.stderr)
         return 2
@@ -49,7 +49,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of each fault's tests (default: 120)")
     parser.add_argument("--no-clean-run", action="store_true", help="skip the first run, without a fault")
     parser.add_argument(
-        "--catalogue", type=Path, default=CATALOGUE, help="file with the list of faults (default: faults.toml)"
+        "--catalogue",
+        type=Path,
+        nargs="*",
+        default=(CATALOGUE, DRAWN),
+        help="files with faults (default: faults.toml and drawn.toml); those that name no test are left out",
     )
     return parser.parse_args(arguments)
 

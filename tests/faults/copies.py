@@ -32,7 +32,7 @@ PARTS: Final = (
 )
 #: files made by running the project; compiled modules of the original must not replace a changed source
 _GENERATED: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.sqlite3*", ".delayq", "results")
-_NOT_PASSED: Final = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
+_NOT_PASSED: Final = re.compile(r"^(FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 #: exit codes of pytest
 PASSED, FAILED = 0, 1
 

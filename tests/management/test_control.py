@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.core.management import CommandError
 
-from django_delayq import schedule
+from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueuePaused
 from django_delayq.core.moments import iso_of
+from django_delayq.core.task import registry
 from tests.app.deeds import note
 
 from .test_queue import run, told
@@ -33,6 +36,19 @@ def test_workers_are_told_to_watch_and_ignore_a_queue(delayq: Broker) -> None:
 def test_the_status_shows_what_a_worker_ignores(delayq: Broker) -> None:
     delayq.announce("w1", {"queues": ["default"], "ignored": ["mail"], "threads": 1})
     assert "default, not mail" in run("delayq_status")
+
+
+@pytest.mark.django_db
+def test_the_status_shows_limits_of_concurrency(delayq: Broker, settings: Any) -> None:
+    @task(name="control.render", queue="mail", concurrency={"total": 3})
+    def render() -> None: ...
+
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"mail": {"concurrency": {"total": 8, "local": 2}}}}
+    delayq.queue("mail")
+    try:
+        assert "concurrency 8 and 2 a process, concurrency of control.render 3" in run("delayq_status")
+    finally:
+        registry.remove(render)
 
 
 def test_a_queue_is_paused_for_a_time(delayq: Broker) -> None:

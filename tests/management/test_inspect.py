@@ -236,6 +236,7 @@ def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., R
         "limits",
         "morgue",
         "workers",
+        "idle",
         "pauses",
     }
 

@@ -173,6 +173,15 @@ def test_without_spark_the_doctor_says_what_to_install(bare: Depot, tmp_path: Pa
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+def test_an_export_that_cannot_be_written_names_its_own_folder(tmp_path: Path, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(tmp_path / "history")}}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError) as caught:
+        run("export", "--parquet", str(tmp_path / "file" / "below"))
+    assert f"copies from {tmp_path}/history to {tmp_path}/file/below" in str(caught.value)
+    assert "PIPELINE" not in str(caught.value)
+
+
 def a_run(run_id: str, minutes_ago: float, **about: Any) -> PipelineRun:
     began = datetime.now(UTC) - timedelta(minutes=minutes_ago)
     about = {

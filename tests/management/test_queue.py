@@ -18,6 +18,8 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import bury, fail
 from tests.app.deeds import note
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 
 def run(command: str, *arguments: str) -> str:
     out = StringIO()

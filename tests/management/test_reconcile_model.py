@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -13,9 +15,13 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.settlement import bury
-from django_delayq.models import OutboxJob
+from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
+from django_delayq.core.settlement import ack, bury
+from django_delayq.models import BulkAction, OutboxJob
 from django_delayq.repair import row_comparison
+from django_delayq.repair.row_comparison import RowComparison
+from django_delayq.repair.row_jobs import RowJobs
 from shop.models import Customer, Order
 from shop.tasks import cancel_order, remind_customer, sync_order
 
@@ -145,13 +151,127 @@ def test_orphans_are_reported_and_cancelled_unless_a_row_needs_them(
     assert {*waiting(delayq, remind_customer.options.queue)} == {name(young), "other"}
 
 
-def test_more_rows_than_fit_are_left_to_the_pipeline(
-    orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+def test_an_id_that_no_primary_key_can_make_belongs_to_no_orphan(
+    delayq: DjangoBroker, orders: Callable[..., list[int]]
+) -> None:
+    (paid,) = orders(1, status="paid")
+    remind(paid)
+    for other in ("order-gift-5", "order-05", "order-5x", "order-٥"):
+        schedule(remind_customer, 5, id=other, delay=60)
+    found = reconcile("--report-orphans")
+    assert (found["orphans"], found["first_orphans"]) == (1, [name(paid)])
+
+
+@pytest.mark.parametrize(
+    ("model", "template", "made", "other"),
+    [
+        (BulkAction, "x-{pk}", "x-01234567-89ab-cdef-0123-456789abcdef", "x-0123456789abcdef0123456789abcdef"),
+        (Order, "x-{customer}-{pk}", "x-5--7", "x-5-a"),
+        (Order, "x-{customer__name}", "x-Ada-5", "y-Ada"),
+    ],
+    ids=["uuid", "whole numbers", "text"],
+)
+def test_an_id_matches_the_fields_of_its_template(model: Any, template: str, made: str, other: str) -> None:
+    jobs = RowJobs(model=model, task=remind_customer, queue="q", id=template, created="created_at")
+    matches = re.compile(jobs.id_pattern).fullmatch
+    assert (bool(matches(made)), bool(matches(other))) == (True, False)
+
+
+def many_jobs(broker: DjangoBroker, n: int, *, task: str = "elsewhere") -> None:
+    news = (NewJob(f"order-{10**9 + number}", task, delay_ms=3_600_000) for number in range(n))
+    broker.queue(remind_customer.options.queue).count_many(news)
+
+
+def peak_kib(deed: Callable[[], object]) -> float:
+    """Return the memory that ``deed`` has needed at its most."""
+    tracemalloc.start()
+    try:
+        deed()
+        return tracemalloc.get_traced_memory()[1] / 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_comparison_needs_no_more_memory_for_a_longer_queue(
+    delayq: DjangoBroker, orders: Callable[..., list[int]]
+) -> None:
+    orders(2)
+    comparison = RowComparison(row_jobs_of_orders())
+    assert comparison.look().missing == 2  # what is loaded once is loaded
+    short = peak_kib(comparison.look)
+    many_jobs(delayq, 10_000)
+    found: list[int] = []
+    long = peak_kib(lambda: found.append(comparison.look().known))
+    assert found == [10_000]
+    assert long < short + 200, "10,000 ids are 1,150 KiB"
+
+
+def row_jobs_of_orders() -> RowJobs:
+    return RowJobs(
+        model=Order,
+        task=remind_customer,
+        queue=remind_customer.options.queue,
+        id="order-{pk}",
+        created="created_at",
+        args=("pk",),
+    )
+
+
+def test_orphans_are_looked_for_in_chunks(
+    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remind(orders(1)[0])
+    many_jobs(delayq, 7, task=remind_customer.name)
+    monkeypatch.setattr(row_comparison, "MOST_ROWS", 3)
+    comparison = RowComparison(row_jobs_of_orders())
+    found: list[str] = []
+    while orphans := comparison.orphans():
+        assert len(orphans) <= 3
+        found += [orphan.id for orphan in orphans]
+        comparison.cancel_orphans(orphans)
+    assert sorted(found) == [name(10**9 + number) for number in range(7)]
+
+
+def test_more_orphans_than_fit_are_not_kept_in_memory(
+    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_comparison, "MOST_ROWS", 100)
+    many_jobs(delayq, 300, task=remind_customer.name)
+    comparison = RowComparison(row_jobs_of_orders())
+    short = peak_kib(comparison.orphans)
+    many_jobs(delayq, 10_000, task=remind_customer.name)
+    assert peak_kib(comparison.orphans) < short + 200, "10,000 orphans are 3,000 KiB"
+
+
+def test_a_row_whose_job_ends_during_the_comparison_is_not_missing(
+    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job runs between the read of the row and the look for the job."""
+    done, missing = orders(2)
+    remind(done)
+    look = row_comparison.live_ids_among
+
+    def run_it_first(queue: Queue, idents: Any) -> set[str]:
+        queue.run_now(name(done))
+        (job,) = queue.reserve_id(name(done), worker="w").jobs
+        Order.objects.filter(pk=done).update(status="paid")
+        assert queue.settle([ack(job, 1, 2)]) == [True]
+        return look(queue, idents)
+
+    monkeypatch.setattr(row_comparison, "live_ids_among", run_it_first)
+    assert reconcile("--dry-run")["first"] == [name(missing)]
+
+
+def test_more_rows_than_fit_are_left_to_the_pipeline_before_a_job_is_read(
+    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders(3)
+    many_jobs(delayq, 1)
     monkeypatch.setattr(row_comparison, "MOST_ROWS", 2)
+    delayq.client.config_resetstat()
     with pytest.raises(CommandError, match=r"3 rows are more than the 2 .*use delayq_pipeline reconcile"):
         call(*ROWS, *JOBS)
+    assert not {"cmdstat_evalsha", "cmdstat_hscan", "cmdstat_zrange"} & {*delayq.client.info("commandstats")}
 
 
 @pytest.mark.parametrize(

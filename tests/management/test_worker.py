@@ -70,12 +70,41 @@ def test_a_supervised_worker_takes_its_jobs_and_stops_at_sigterm(
     worker.send_signal(signal.SIGTERM)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
-    banner, *logged = output.splitlines()
-    assert "2 processes × 5 threads, queues default" in banner
-    loud = [json.loads(line) for line in logged if json.loads(line)["level"] != "INFO"]
+    banner, *logged = [json.loads(line) for line in output.splitlines()]
+    assert "2 processes × 5 threads, queues default" in banner["message"] and banner["level"] == "INFO"
+    loud = [line for line in logged if line["level"] != "INFO"]
     assert {line["logger"] for line in loud} <= {"django_delayq.bookkeeping"}, "the shop's jobs are durable"
     assert len(loud) <= 2, "each process says at most once that there are no tables for them"
     assert broker.workers() == []
+
+
+def test_with_json_every_line_of_the_process_is_json_and_those_of_a_job_name_it(depot: Depot, broker: Broker) -> None:
+    put(broker, "speak", id="loud")
+    answer = depot.manage("delayq_worker", "--burst", "--queues", "default", "--log-format", "json")
+    assert (answer.returncode, answer.stdout) == (0, "")
+    lines = [json.loads(line) for line in answer.stderr.splitlines()]
+    own = {"job_id": "loud", "queue": "default", "task": "depot.speak", "attempt": 1}
+    for logger, text in (("depot", "few parcels"), ("django", "django's own"), ("py.warnings", "old parcels")):
+        (line,) = [line for line in lines if text in line["message"]]
+        assert (line["logger"], line["level"]) == (logger, "WARNING") and own.items() <= line.items()
+    (line,) = [line for line in lines if "depot-thread" in line["message"]]
+    assert line["error"] == "ZeroDivisionError" and "1 / 0" in line["traceback"]
+
+
+@pytest.mark.parametrize("command", ["delayq_worker", "delayq_dispatcher"])
+def test_with_json_a_command_that_refuses_to_start_logs_why(depot: Depot, broker: Broker, command: str) -> None:
+    answer = depot.manage(command, "--queues", "nothing", "--log-format", "json")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    (line,) = [json.loads(line) for line in answer.stderr.splitlines()]
+    assert line["level"] == "ERROR" and "there is no queue 'nothing'" in line["message"]
+
+
+def test_a_burst_without_redis_ends_with_an_exit_code_of_its_own(depot: Depot) -> None:
+    answer = depot.manage("delayq_worker", "--burst", "--redis-patience", "1", DELAYQ_TEST_URL="redis://127.0.0.1:1/0")
+    assert answer.returncode == 85, answer.stderr
+    assert "Redis has been away for" in answer.stderr
+    answer = depot.manage("delayq_worker", "--redis-patience", "1")
+    assert answer.returncode == 2 and "--redis-patience is for --burst" in answer.stderr
 
 
 def test_a_killed_process_is_replaced_and_its_job_runs_again(

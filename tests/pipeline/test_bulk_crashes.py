@@ -23,6 +23,7 @@ from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.sender import Sender
 from django_delayq.pipeline.write_options import WriteOptions
 
+from ..support.moments import in_days
 from .test_writer import counts, take
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def waiting(broker: Broker, queue: str) -> int:
 def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_doubled(
     spark: SparkSession, broker: Broker, redis_url: str, spawn: Callable[..., Any], tmp_path: Path
 ) -> None:
-    at = datetime(2030, 1, 1, tzinfo=UTC)
+    at = in_days(30)
     pk = list(range(ROWS))
     # a quarter of them is due, so that it can run between the two tries
     due = [at + timedelta(milliseconds=n) if n % 4 else datetime(2020, 1, 1, tzinfo=UTC) for n in pk]

@@ -24,6 +24,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.settlement import ack
 from django_delayq.pipeline.history import History, HistoryOptions
+from tests.support.moments import in_days
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -162,7 +163,7 @@ def executors(master: Master) -> set[Path]:
 def test_executors_write_each_job_once_and_a_second_write_of_the_same_run_skips_it(
     broker: Broker, master: Master, drive: Callable[..., Driver], tmp_path: Path
 ) -> None:
-    later = datetime(2030, 1, 1, tzinfo=UTC)
+    later = in_days(30)
     files = 4
     for number in range(files):
         keys = range(number, WROTE, files)

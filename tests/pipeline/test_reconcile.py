@@ -407,7 +407,7 @@ def test_the_columns_of_a_template_are_known_without_rows() -> None:
 
 
 def test_what_a_template_makes_is_told_from_what_it_does_not(spark: SparkSession) -> None:
-    pattern = pattern_of(r"a.b\E[{pk}]{{x}}")
+    pattern = pattern_of(r"a.b\E[{pk}]{{x}}", {})
     frame = spark.createDataFrame(
         [(r"a.b\E[1]{x}",), (r"a.b\E[]{x}",), (r"aXb\E[1]{x}",), ("a.b\\E[1\n2]{x}",)], "id string"
     )

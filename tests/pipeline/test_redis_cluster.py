@@ -37,6 +37,7 @@ from django_delayq.pipeline.writer import check_redis
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
 
+from ..support.moments import in_days
 from .test_command import TODAY, run
 from .test_maintain_command import RECONCILE
 
@@ -297,11 +298,12 @@ def test_jobs_of_every_state_are_read_and_repaired_on_all_masters(
         assert told["state"] == "finished"
         return {name: told[name] for name in ("selected", "outcomes")}
 
-    assert do("reschedule", "task = 'shop.post' AND id LIKE 'far-1%'", "--at", "2031-01-01T00:00:00Z") == {
+    later = in_days(365).isoformat()
+    assert do("reschedule", "task = 'shop.post' AND id LIKE 'far-1%'", "--at", later) == {
         "selected": 111,
         "outcomes": {"moved": 111},
     }
-    moved = frame(spark, door).where("due = timestamp '2031-01-01T00:00:00Z'")
+    moved = frame(spark, door).where(f"due = timestamp '{later}'")
     assert moved.selectExpr("count(*)", "count(distinct shard)").first() == (111, SHARDS)
     assert do("cancel", "task = 'shop.post' AND due < now() + interval 30 days") == {
         "selected": 89,

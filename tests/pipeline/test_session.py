@@ -86,10 +86,15 @@ def test_the_session_that_runs_already_is_taken_and_left_running(spark: SparkSes
     assert spark.range(3).count() == 3
 
 
-def test_a_foreign_session_computes_in_utc(spark: SparkSession) -> None:
+def test_a_session_started_here_computes_in_utc_again(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/Chicago")
     build(SessionOptions())
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(("master", "number"), [("local[*,4]", "2"), ("spark://host:7077", None), ("yarn", None)])
+def test_a_cluster_has_as_many_shuffle_partitions_as_spark_chooses(master: str, number: str | None) -> None:
+    assert settings(SessionOptions(master=master)).get("spark.sql.shuffle.partitions") == number
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------
@@ -187,6 +192,44 @@ def test_a_session_of_its_own(spawn: Spawn, tmp_path: Path) -> None:
     wait_until(lambda: not alive(told["java"]), 20, "the end of Java, whose Python was killed")
     noise = [one for one in process.stderr.read().splitlines() if "incubator" not in one]
     assert noise == []
+
+
+FOREIGN = """
+import json, sys
+from pyspark.sql import SparkSession, functions as F
+from tests.pipeline.few_rows import CONF
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for key, value in CONF.items():
+    builder = builder.config(key, value)
+theirs = builder.config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
+theirs.range(1).withColumn("p", F.lit("old")).write.partitionBy("p").parquet(sys.argv[1])
+def conf(spark):
+    names = ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType", "spark.sql.ansi.enabled")
+    return [spark.conf.get(name) for name in names]
+before = conf(theirs)
+from django_delayq.pipeline.session import SessionOptions, build, opened
+with opened(SessionOptions(conf={"spark.sql.ansi.enabled": "false"})) as ours:
+    found = conf(ours)
+theirs.range(1).withColumn("p", F.lit("new")).write.partitionBy("p").mode("overwrite").parquet(sys.argv[1])
+kept = [row.p for row in theirs.read.parquet(sys.argv[1]).collect()]
+same = SparkSession.builder.getOrCreate() is theirs
+print(json.dumps([before == conf(theirs), found, kept, same]))
+"""
+
+
+def test_a_session_started_elsewhere_is_left_as_it_was(tmp_path: Path) -> None:
+    import json
+
+    answer = subprocess.run(
+        [sys.executable, "-c", FOREIGN, str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    assert json.loads(answer.stdout) == [True, ["UTC", "TIMESTAMP_MICROS", "false"], ["new"], True]
 
 
 @pytest.mark.parametrize(

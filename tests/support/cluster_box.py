@@ -170,10 +170,19 @@ class ClusterBox:
 
     def flush(self) -> None:
         """Empty every master."""
+        self.revive()
+        for node in self.nodes:
+            node.flush()
+
+    def revive(self) -> None:
+        """Start the masters that do not run, and wait until all nodes serve their slots again.
+
+        A node that runs again may still believe for seconds that the cluster is down.
+        """
         for node in self.nodes:
             if not node.running:
                 node.start()
-            node.flush()
+        wait_until(lambda: all(map(self._complete, self.boxes)), 30, "a complete cluster")
 
     def close(self) -> None:
         """Kill every node and remove their folders."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import release
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
 
+from ..support.moments import in_days
 from . import works
 from .works import brief, chain, decide, early, last, note, partly, sync, tell
 
@@ -48,12 +49,13 @@ def test_a_job_that_schedules_another_is_followed(delayq_fake: Fake, done: list[
 
 
 def test_until_may_be_a_moment(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule(note, "x", at=datetime(2031, 5, 1, 12, tzinfo=UTC))
-    assert not run_due(until=datetime(2031, 5, 1, 11, tzinfo=UTC)).runs
-    run_due(until=datetime(2031, 5, 1, 12, tzinfo=UTC))
+    at = in_days(30)
+    schedule(note, "x", at=at)
+    assert not run_due(until=at - timedelta(hours=1)).runs
+    run_due(until=at)
     assert done == ["x"]
     with pytest.raises(InvalidJob, match="no time zone"):
-        run_due(until=datetime(2031, 5, 1, 13))
+        run_due(until=at.replace(tzinfo=None))
 
 
 def test_a_moment_from_the_machines_clock_is_not_missed_by_milliseconds(delayq_fake: Fake, done: list[Any]) -> None:

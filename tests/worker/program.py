@@ -158,7 +158,7 @@ def registry() -> Registry:
 
 
 def main(role: str) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(process)d %(levelname)s %(name)s %(message)s")
     told = json.loads(os.environ.get("DQ_CONFIG", "{}"))
     config = WorkerConfig(**{"queues": ("default",), "threads": 2, **told})
     if role == "supervise":

@@ -27,6 +27,8 @@ from django_delayq.worker.shard_selector import Source
 from django_delayq.worker.worker import Worker
 
 DEADLINE = 15.0
+#: a time of Redis, Unix ms
+NOW_MS = 1_700_000_000_000.0
 #: calls by clients: scripts and waits
 ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
 
@@ -67,7 +69,9 @@ def make_job(**changes: Any) -> Job:
 
 def make_attempt(job: Job | None = None, **changes: Any) -> Attempt:
     """A run of a job that no Redis knows."""
-    source = Source(SimpleNamespace(name="default", shards=1), 0, Pace())  # type: ignore[arg-type]
+    connection = SimpleNamespace(cluster=False, limited=lambda seconds: contextlib.nullcontext())
+    queue: Any = SimpleNamespace(name="default", broker=SimpleNamespace(connection=connection))
+    source = Source(queue, 0, Pace())
     now = time.monotonic()
     attempt = Attempt(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)
     attempt.slot = 0

@@ -134,7 +134,7 @@ def test_the_project_s_own_form_of_an_error_is_what_the_log_shows(lines: Lines) 
     [
         (Bury("wrong address"), "ERROR job-1: task work went to the morgue (wrong address) after attempt 1: "),
         (Retry("busy", delay=3), "WARNING job-1: attempt 1 of task work failed, the next one in 3.0 s: "),
-        (Release("not yet", delay=3), "INFO job-1: task work gave the job back: not yet"),
+        (Release("not yet", delay=3), "INFO job-1: task work: the job went back uncounted: not yet"),
     ],
 )
 def test_a_verdict_has_a_line_without_a_traceback(lines: Lines, verdict: Exception, line: str) -> None:

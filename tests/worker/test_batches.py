@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -368,10 +369,9 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
     def work(batch: dict[str, list[Any]]) -> None: ...
 
     class Watch:
-        def arm(self, attempt: Attempt, seconds: float) -> None:
+        def limited(self, attempt: Attempt, seconds: float, call: Callable[[], Any]) -> Any:
             limits.append(seconds)
-
-        def disarm(self, attempt: Attempt) -> None: ...
+            return call()
 
     execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
     execution.timeout_monitor = Watch()  # type: ignore[assignment]

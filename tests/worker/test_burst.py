@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.task import Registry
+from django_delayq.worker.child import EXIT_NO_REDIS, EXIT_OK
 
-from .support import places, put, put_payload, registry_of, run_dry
+from .support import DEADLINE, config, places, put, put_payload, registry_named, registry_of, run_dry, working
 
 
 @pytest.fixture
@@ -57,3 +63,35 @@ def test_a_burst_does_not_wait_for_what_is_due_later(broker: Broker, calls: list
     put(broker, "work", 1, id="5")
     run_dry(broker, registry_of(work), dispatcher=False)
     assert calls == [1] and places(broker) == {"delayed": 1}
+
+
+# --- without Redis
+
+
+@pytest.mark.one_server("how a worker ends is the same on a cluster")
+def test_a_burst_gives_up_when_redis_does_not_come(redis_factory: Callable[..., Any]) -> None:
+    box = redis_factory()
+    broker = Broker(connect(RedisConfig.parse(box.url)))
+    box.stop()
+    with working(broker, Registry(), config(burst=True, redis_patience=0.5)) as worker:
+        assert worker.done.is_set() and worker.ending.exit_code == EXIT_NO_REDIS
+
+
+@pytest.mark.one_server("how a worker ends is the same on a cluster")
+def test_a_burst_gives_up_when_redis_leaves_and_does_not_return(redis_factory: Callable[..., Any]) -> None:
+    box = redis_factory()
+    broker = Broker(connect(RedisConfig.parse(box.url)))
+
+    def work() -> None:
+        box.stop()
+
+    put(broker, "work")
+    with working(broker, registry_of(work), config(burst=True, redis_patience=0.5, grace=0.2)) as worker:
+        assert worker.done.wait(DEADLINE)
+        assert worker.ending.exit_code == EXIT_NO_REDIS
+
+
+def test_a_burst_that_has_redis_ends_well(broker: Broker, calls: list[object]) -> None:
+    put(broker, "append", 1)
+    worker = run_dry(broker, registry_named("append", calls.append), redis_patience=0.0)
+    assert calls == [1] and worker.ending.exit_code == EXIT_OK

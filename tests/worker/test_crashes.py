@@ -15,7 +15,7 @@ from django_delayq.worker.salvage import Death, decide
 from django_delayq.worker.scoreboard import SlotRecord, digest_of
 
 from .programs import Program
-from .support import eventually, make_job, places, put, put_payload, registry_of
+from .support import NOW_MS, eventually, make_job, places, put, put_payload, registry_of
 
 
 def batches(client: redis.Redis) -> list[list[str]]:
@@ -69,7 +69,7 @@ def test_what_a_dead_child_held_is_settled_by_the_batch_that_it_ran() -> None:
     registry = registry_of()
 
     def said(planned: bool, record: SlotRecord) -> list[str]:
-        settlements = decide([*jobs, *others], Death("child", "died", [record], 9.0, planned), registry)
+        settlements = decide([*jobs, *others], Death("child", "died", [record], 9.0, planned), registry, NOW_MS)
         return [settlement.outcome for settlement in settlements]
 
     stuck = SlotRecord("default", 0, "first", 7, 1.0, 2.0, timed_out=True, others=(digest_of("second"),))

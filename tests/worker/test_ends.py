@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Bury
 from django_delayq.core.settlement import Settlement
 
 from .programs import Program
-from .support import eventually, places, put, put_payload
+from .support import eventually, places, put, put_payload, registry_of, run_dry
 
 ENDS = "job_failed,job_buried"
 
@@ -49,6 +52,29 @@ def test_poison_and_an_ignored_time_limit_are_exhausted_ends(
         "on_exhausted:stubborn:JobTimeout:stubborn",
         "job_buried:stubborn:exhausted:JobTimeout",
     ]
+
+
+def test_the_ends_of_lost_attempts_are_logged_and_stored_as_those_of_any_other(
+    program: Callable[..., Program], broker: Broker, tmp_path: Path
+) -> None:
+    put(broker, "always_exit", id="poison", options=b'{"max_attempts":1}')
+    put(broker, "crash_once", id="once", delay_ms=500)
+    put(broker, "stubborn", id="stubborn", delay_ms=1500)
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        program(threads=1, grace=0.5, patience=0.2, stderr=stderr)
+        eventually(lambda: places(broker) == {"morgue": 2}, "the ends of all three", seconds=60)
+        eventually(lambda: "task stubborn went to the morgue" in log.read_text(), "the line that follows the end")
+    notifier = "django_delayq.worker.notifier"
+    assert f"ERROR {notifier} poison: task always_exit went to the morgue (poison) after attempt 1: Crashed: ended" in (
+        text := log.read_text()
+    )
+    assert f"WARNING {notifier} once: attempt 1 of task crash_once failed (crashed), the next one in 0.0 s" in text
+    assert f"ERROR {notifier} stubborn: task stubborn ignores its time limit" in text
+    end = f"ERROR {notifier} stubborn: task stubborn went to the morgue (exhausted) after attempt 1: JobTimeout: "
+    assert end in text and "in stubborn\n    time.sleep(60)" in text.partition(end)[2], "where it was at its limit"
+    view = broker.inspector.get("default", "stubborn")
+    assert view is not None and "in stubborn\n    time.sleep(60)" in json.loads(view.job.error)["traceback"]
 
 
 def test_of_a_job_that_was_acked_before_its_process_was_killed_there_is_an_end(
@@ -131,3 +157,16 @@ def test_what_a_lost_machine_had_begun_after_an_early_ack_is_found_by_a_dispatch
     eventually(lambda: queue.begun(0) == [])
     assert outcomes(broker) == [("once", "crashed")]
     assert running.ends() == ["on_exhausted:once:Crashed:wait_early", "job_failed:once:crashed:Crashed"]
+
+
+# --- settled by the worker
+
+
+def test_a_reason_that_no_encoding_has_does_not_keep_an_end_from_being_stored(broker: Broker) -> None:
+    def work() -> None:
+        raise Bury("lone \ud800 surrogate")
+
+    put(broker, "work", id="a")
+    run_dry(broker, registry_of(work), dispatcher=False)
+    view = broker.inspector.get("default", "a")
+    assert view is not None and view.state == "morgue" and view.reason.startswith("lone ")

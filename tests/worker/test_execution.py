@@ -280,3 +280,44 @@ def test_a_forked_copy_of_a_handler_settles_nothing() -> None:
     assert attempt.settlement and attempt.settlement.verb == "ack"
     _, status = os.waitpid(children[0], 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+# --- errors inside the decision about an end
+
+
+class Incomparable(type):
+    """Class of exceptions that cannot be compared with others."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("not comparable")
+
+    __hash__ = type.__hash__
+
+
+class Odd(Exception, metaclass=Incomparable):
+    pass
+
+
+@pytest.mark.parametrize(("failures", "verb"), [(0, "fail"), (1, "bury")])
+def test_an_attempt_whose_end_cannot_be_decided_counts_as_a_failure(failures: int, verb: str) -> None:
+    def work() -> None:
+        raise Odd("no answer")
+
+    run = execute(work, job=make_job(failures=failures), max_attempts=2, give_up_on=(KeyError,))
+    assert run.settlement and run.settlement.verb == verb
+    assert (run.settlement.delay_ms or 0) >= 15_000 or verb == "bury", "after the default back-off"
+    assert json.loads(run.settlement.error)["message"] == "no answer", "the handler's error, not that of the decision"
+
+
+@pytest.mark.parametrize("answer", [TypeError("unhashable"), float("nan"), "soon"])
+def test_a_demanded_pause_that_cannot_be_had_is_that_of_the_back_off(answer: Any) -> None:
+    def demanded(error: BaseException, failures: int) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def work() -> None:
+        raise ValueError("no")
+
+    run = execute(work, retry_in=7, hooks=Hooks(retry_delay=demanded))
+    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("fail", 7000)

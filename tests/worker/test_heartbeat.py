@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.core.records.keys import workers_key
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.heartbeat import Heartbeat
@@ -36,9 +37,11 @@ def hold(broker: Broker, count: int, name: str = "default") -> list[Attempt]:
     return attempts
 
 
-def beat(broker: Broker, attempts: list[Attempt], *, rest: float = 5.0) -> float:
+def beat(
+    broker: Broker, attempts: list[Attempt], *, rest: float = 5.0, renew: Callable[[], None] = lambda: None
+) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
-    consumer: Any = SimpleNamespace(held=attempts, tasks=None, limits=SimpleNamespace(renew=lambda: None))
+    consumer: Any = SimpleNamespace(held=attempts, tasks=None, limits=SimpleNamespace(renew=renew))
     words = WorkerCommands(broker, "w", lambda word: None)
     process = make_process(broker, settings=config(heartbeat=rest))
     return Heartbeat(process, dict, consumer, None, lambda reply: None, words).run()
@@ -105,15 +108,48 @@ def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
     assert attempt.should_stop is not is_renewed
 
 
-def test_a_shard_that_is_broken_costs_no_lease_of_another(broker: Broker) -> None:
-    broken, sound = hold(broker, 1, "broken"), hold(broker, 1)
+@pytest.fixture
+def broken(broker: Broker) -> Iterator[list[Attempt]]:
+    """An attempt whose lease cannot be renewed, because a key of its shard is no sorted set."""
+    attempts = hold(broker, 1, "broken")
     lease = broker.queue("broken").shard(0).names["lease"]
     broker.client.rename(lease, f"{lease}:aside")
     broker.client.set(lease, "no sorted set")
-    try:
-        with pytest.raises(ResponseError):
-            beat(broker, [*broken, *sound])
-    finally:
-        broker.client.rename(f"{lease}:aside", lease)
+    yield attempts
+    broker.client.rename(f"{lease}:aside", lease)
+
+
+def test_a_shard_that_is_broken_costs_no_lease_of_another(broker: Broker, broken: list[Attempt]) -> None:
+    beat(broker, [*broken, *hold(broker, 1)])
     (left,) = seconds_left(broker)
     assert left > broker.lease_ms / 1000 - 2
+
+
+def test_a_shard_that_is_broken_does_not_make_its_worker_look_dead(
+    broker: Broker, broken: list[Attempt], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        beat(broker, broken)
+    assert [worker["name"] for worker in broker.workers()] == ["w"]
+    assert caplog.messages[0] == "heartbeat: shard 0 of queue broken failed and is retried; the rest goes on"
+
+
+def test_permits_that_cannot_be_renewed_cost_neither_leases_nor_the_announcement(broker: Broker) -> None:
+    attempts = hold(broker, 1)
+
+    def fail() -> None:
+        raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+    beat(broker, attempts, renew=fail)
+    assert min(seconds_left(broker)) > broker.lease_ms / 1000 - 2
+    assert broker.workers()
+
+
+def test_a_registry_that_cannot_be_written_costs_no_lease(broker: Broker) -> None:
+    attempts, key = hold(broker, 1), workers_key(broker.prefix)
+    broker.client.set(key, "no hash")
+    try:
+        assert beat(broker, attempts) > 0
+    finally:
+        broker.client.delete(key)
+    assert min(seconds_left(broker)) > broker.lease_ms / 1000 - 2

@@ -265,3 +265,30 @@ def test_hooks_do_nothing_unless_told() -> None:
     hooks.process_start()
     hooks.notify("job_started", job=None)
     assert hooks.before_job is None and not hooks.wants("job_started", None)
+
+
+@pytest.mark.one_server("a cluster's nodes announce their own addresses")
+def test_a_connection_that_ends_late_is_not_reported_as_an_outage(
+    redis_box: Any, prefix: str, proxy_factory: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read without a time limit may notice only by TCP's keepalive, after an outage, that its connection was lost."""
+    proxy = proxy_factory(str(redis_box.socket_path))
+    connection = connect(RedisConfig.parse(proxy.url))
+    broker = Broker(connection, prefix=prefix)
+    ran: SimpleQueue[int] = SimpleQueue()
+
+    def work(number: int) -> None:
+        ran.put(number)
+
+    def listens() -> bool:
+        with redis_box.client() as client:
+            return any(one["cmd"] == "blpop" for one in client.client_list())
+
+    with caplog.at_level(logging.WARNING), working(broker, registry_of(work)):
+        eventually(listens, "the wake listener reads")
+        proxy.reset_connections()
+        put(broker, "work", 1)
+        assert ran.get(timeout=DEADLINE) == 1
+        eventually(listens, "it reads again")
+    connection.close()
+    assert [line for line in caplog.messages if "Redis" in line] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections import Counter
@@ -12,6 +11,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 
+from ..support.seeds import seed_of_run
 from .programs import Program
 from .support import eventually, places, put
 
@@ -34,8 +34,7 @@ def test_no_innocent_job_is_buried_beside_many_poisonous_ones(
     broker: Broker,
     round_: int,
 ) -> None:
-    seed = int(os.environ.get("DELAYQ_SEED", random.randrange(1 << 30)))
-    print(f"round {round_}, seed {seed}")
+    seed = seed_of_run()
     live_beside_poison(program, broker, random.Random(seed), innocents=150, poisonous=random.Random(seed).randint(2, 5))
 
 

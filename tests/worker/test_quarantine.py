@@ -19,7 +19,7 @@ from django_delayq.worker.salvage import Death, decide
 from django_delayq.worker.scoreboard import SlotRecord
 
 from .programs import Program, alive
-from .support import DEADLINE, config, eventually, make_job, places, put, registry_of, working
+from .support import DEADLINE, NOW_MS, config, eventually, make_job, places, put, registry_of, working
 
 MakeProgram = Callable[..., Program]
 
@@ -267,14 +267,16 @@ def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(
 ) -> None:
     """``gone`` ended and was acked; ``acked early`` runs and is in Redis no more."""
     jobs = [make_job(id="a"), make_job(id="b")]
-    settlements = decide(jobs, Death("child", "died", records, 9.0), registry_of())
+    settlements = decide(jobs, Death("child", "died", records, 9.0), registry_of(), NOW_MS)
     (first, *_) = settlements
     assert (first.outcome, first.own_crash, first.quarantine) == ("crashed", own, True)
 
 
 def test_nobody_is_suspected_when_a_process_ends_on_purpose() -> None:
     jobs = [make_job(id="a"), make_job(id="b", quarantined=True), make_job(id="waiting")]
-    settlements = decide(jobs, Death("child", "ended", [mark("a"), mark("b")], 9.0, planned=True), registry_of())
+    settlements = decide(
+        jobs, Death("child", "ended", [mark("a"), mark("b")], 9.0, planned=True), registry_of(), NOW_MS
+    )
     assert [(one.outcome, one.quarantine) for one in settlements] == [
         ("released", False),
         ("released", True),

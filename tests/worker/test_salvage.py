@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job
+from django_delayq.core.recent_events import EventFilter, newest
 from django_delayq.core.settlement import Settlement
 from django_delayq.core.task import Registry
 from django_delayq.worker.attempt import NEVER
@@ -113,3 +116,14 @@ def test_jobs_whose_ends_nothing_is_called_for_do_not_wait_for_a_slow_listener(b
     hooks = Hooks(wants=lambda event, task: True, notify=slow)
     salvage_of([running(culprit)], hooks).run([first, second])
     assert seen == [("culprit", 1, ["culprit"]), ("begun", 1, [])]
+
+
+def test_an_attempt_of_a_dead_child_began_by_redis_clock_not_by_that_of_its_host(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    culprit, now, began_ms = hold(broker, "culprit"), time.time, broker.now_ms()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    record = replace(running(culprit), started=time.monotonic())
+    salvage_of([record], Hooks()).run([broker.queue("default")])
+    (event,) = newest(broker, EventFilter(id="culprit"))
+    assert began_ms - 100 < int(event.fields["started"]) < broker.now_ms() + 100

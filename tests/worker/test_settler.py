@@ -46,21 +46,22 @@ def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
 ) -> None:
     now = time.monotonic()
     attempts = [make_attempt(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
-    assert settler.call_with_retries(failing(2), attempts) == answer
+    assert settler.call_with_retries(failing(2), attempts, make_attempt().source) == answer
 
 
 def test_ends_are_kept_for_as_long_as_redis_is_away(settler: Settler, monkeypatch: pytest.MonkeyPatch) -> None:
     """During an outage no lease is taken, however long it lasts: the end still counts when Redis is back."""
     monkeypatch.setattr(settler._health, "lasting", lambda: 60.0)
     attempts = [make_attempt(make_job(id="a"), deadline=time.monotonic() - 3 * LEASE)]
-    assert settler.call_with_retries(failing(2), attempts) == "answer"
+    assert settler.call_with_retries(failing(2), attempts, make_attempt().source) == "answer"
 
 
 def test_what_was_given_up_is_remembered_as_ones_own(settler: Settler) -> None:
     """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
     settler.halted = True
     for ident in ("a", "b"):
-        assert settler.call_with_retries(failing(9), [make_attempt(make_job(id=ident))]) is None
+        attempt = make_attempt(make_job(id=ident))
+        assert settler.call_with_retries(failing(9), [attempt], attempt.source) is None
     assert [ident for _, ident, _ in settler.abandoned] == ["a", "b"]
 
 
@@ -94,5 +95,5 @@ def test_an_end_is_stored_although_the_reserve_that_it_was_sent_with_failed(brok
     def unreadable() -> None:
         raise ValueError("a reply that cannot be read")
 
-    assert settler.call_with_retries(unreadable, [attempt]) is None
+    assert settler.call_with_retries(unreadable, [attempt], source) is None
     assert (settler.settled, settler.held, list(queue.held_by("w"))) == (1, set(), [])

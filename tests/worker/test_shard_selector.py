@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.rest import SafetyCheck
 from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 
 
@@ -186,3 +188,23 @@ def test_a_run_that_goes_on_never_makes_the_pace_look_faster() -> None:
     assert pace.seconds == 10.0
     pace.at_least(30.0)
     assert pace.seconds == 30.0
+
+
+def test_a_shard_that_may_not_be_reserved_from_takes_no_safety_check_from_the_others() -> None:
+    selector = ShardSelector(sources(1, 1, 1))
+    limited, now = selector.sources[0], time.monotonic()
+    check, checked = SafetyCheck(selector), Counter[str]()
+    for source in selector.sources:
+        selector.begin_reserve(source, now)
+        selector.apply_reply(source, now, None, 0)
+    for _ in range(90):
+        now += 1.0
+        check.next(now)
+        while (due := selector.due(now)) is not None:
+            checked[due.queue.name] += 1
+            if due is limited:
+                selector.postpone(due, NEVER)
+            else:
+                selector.begin_reserve(due, now)
+                selector.apply_reply(due, now, None, 0)
+    assert set(checked.values()) <= {5, 6}, "each once in a rotation of 15 s"

@@ -93,7 +93,7 @@ def test_frames_of_this_package_below_the_task_are_kept() -> None:
 
 def test_an_error_in_the_workers_own_code_keeps_all_frames() -> None:
     frames, _ = run(lambda: False, retry_on_false=True, middlewares=[timing])
-    assert frames == ["_perform", "_call_limited", "timed", "_call_handler"]
+    assert frames == ["_perform", "_limited", "timed", "_call_handler"]
     frames, _ = run(plain, job=make_job(args=b"[1]"))
     assert frames[-1] == "_call_handler"
 

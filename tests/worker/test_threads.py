@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import Registry
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.early import ack_early
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.heartbeat import Heartbeat
@@ -20,81 +22,70 @@ from django_delayq.worker.shutdown import Signals
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.workload import Workload
 
-from ..support.preemption import preempted
+from ..support.preemption import each_line
 from .support import config, make_attempt, make_process
 from .test_heartbeat import beat, hold
 
-EVERY_LINE = pytest.mark.parametrize("line", range(1, 13))
 
-
-@EVERY_LINE
-def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker, line: int) -> None:
+def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker) -> None:
     """Else its end would not be recorded, and the job be reported as crashed when the worker is gone."""
-    (attempt,) = hold(broker, 1)
 
-    def ack() -> None:
+    def ack(attempt: Attempt) -> None:
         assert ack_early(attempt, policy_of(None, attempt.job))
 
-    with preempted(Heartbeat._touch, line, ack):
-        beat(broker, [attempt])
-    if attempt.settlement is None and not attempt.acked:
-        ack()  # the heartbeat has fewer lines
-    assert attempt.acked and not attempt.lost and not attempt.should_stop
+    for line in each_line(Heartbeat._touch):
+        (attempt,) = hold(broker, 1, f"q{line.number}")
+        with line.preempted(partial(ack, attempt)):
+            beat(broker, [attempt])
+        assert attempt.acked is line.reached
+        assert not attempt.lost and not attempt.should_stop
 
 
 class Overrunning:
     """Stuck attempt; when it is counted, the time limit of another one ends."""
 
     ended = 0.0
+    settlement = None
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        self._workload.stuck.add(make_attempt())
+        self._workload.add_stuck(make_attempt())
         return (self,)
 
 
 def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts_them() -> None:
     """An error there would end its thread, and with it the process."""
     nothing: Any = SimpleNamespace()
-    workload = Workload(make_process(), nothing, nothing, nothing, nothing)
+    slots: Any = SimpleNamespace(running=[])
+    workload = Workload(make_process(), slots, nothing, nothing, nothing)
     stuck: Any = Overrunning(workload)
-    workload.stuck.add(stuck)
+    slots.running.append(stuck)
+    workload._stuck[stuck] = stuck.ended
     assert workload.holds_only_stuck
 
 
-@EVERY_LINE
 @pytest.mark.parametrize("verb", ["finish", "stop", "drain"])
-def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(
-    verb: str, line: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) -> None:
     """An error there would turn a clean end into that of a process with a dead thread."""
-    ending = Ending(make_process(), None, lambda: None)
-    ending.consumer = SimpleNamespace(stop=lambda **_: None, held=set())  # type: ignore[assignment]
-    function = Ending._poke if verb == "finish" else Ending.end_by_command
-
-    def leave() -> None:
-        ending.signals = None
-
-    ending.signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
-    with preempted(function, line, leave):
-        ending.finish() if verb == "finish" else ending.end_by_command(verb)
-    ending.finish()
-    ending.cancel_warning()
+    for line in each_line(Ending.end_by_command, Ending._end_soon, Ending._poke):
+        ending = Ending(make_process(), None, lambda: None)
+        ending.consumer = SimpleNamespace(stop=lambda **_: None, held=set())  # type: ignore[assignment]
+        ending.signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
+        with line.preempted(partial(setattr, ending, "signals", None)):
+            ending.finish() if verb == "finish" else ending.end_by_command(verb)
+        ending.finish()
+        ending.cancel_warning()
 
 
-@EVERY_LINE
-def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody(line: int) -> None:
-    supervisor = Supervisor([], config(), lambda: None, Registry())  # type: ignore[arg-type, return-value]
-
-    def leave() -> None:
-        supervisor._signals = None
-
-    supervisor._signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
-    with preempted(Supervisor._expect, line, leave):
-        supervisor._expect(0.0)
+def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody() -> None:
+    for line in each_line(Supervisor._expect):
+        supervisor = Supervisor([], config(), lambda: None, Registry())  # type: ignore[arg-type, return-value]
+        supervisor._signals = SimpleNamespace(poke=lambda: None)  # type: ignore[assignment]
+        with line.preempted(partial(setattr, supervisor, "_signals", None)):
+            supervisor._expect(0.0)
 
 
 def test_a_late_poke_writes_into_no_file_that_has_the_number_of_the_pipe_by_now(tmp_path: Path) -> None:

@@ -74,18 +74,24 @@ class Reader:
         self.tokens: queue.Queue[Any] = queue.Queue()
         self.closed = False
         self.reads = 0
+        self.reading = frozenset[str]()
 
-    def wait(self, timeout: float) -> Any:
+    def wait(self, timeout: float, names: frozenset[str]) -> Any:
         self.reads += 1
+        self.reading = names
         if self.closed:
             return []
         found = self.tokens.get(timeout=30)
+        self.reading = frozenset()
         if isinstance(found, Exception):
             raise found
         return found
 
     def is_old(self) -> bool:
         return False
+
+    def interrupt(self) -> None:
+        self.tokens.put([])
 
     def close(self) -> None:
         self.closed = True
@@ -100,9 +106,15 @@ class Station:
         self.returned: list[tuple[Any, ...]] = []
         self.prefix = "p"
         self.connection = SimpleNamespace(cluster=False)
-        self.client = SimpleNamespace(rpush=lambda *arguments: self.returned.append(arguments))
+        push = SimpleNamespace(
+            lrem=lambda *_: None, rpush=lambda *arguments: self.returned.append(arguments), execute=list
+        )
+        self.client = SimpleNamespace(pipeline=lambda: push)
         self.selector = ShardSelector([source("a"), source("b")])
         self.listener = WakeListener(self, self.selector, RedisHealth(), self.selector.lock)  # type: ignore[arg-type]
+
+    def wake_key(self, queue: str) -> str:
+        return wake_key(self.prefix, queue)
 
     def waker(self, names: list[str]) -> Reader:
         self.readers.append(Reader(names))
@@ -110,7 +122,7 @@ class Station:
 
     def listen(self) -> Reader:
         """Be waiting until the listener reads. Return its reader."""
-        self.selector.waiting = True
+        self.selector.waiting = self.selector.names
 
         def heard() -> bool:
             self.listener.call(self.selector.names)
@@ -161,10 +173,31 @@ def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: 
     station.selector.adopt([station.selector.by_place["a", 0]])
     reader.tokens.put([("b", 0)])
     wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
-    station.selector.waiting = True
+    station.selector.waiting = station.selector.names
     station.listener.call(station.selector.names)
     wait_until(lambda: len(station.readers) == 2, 10, "another reader")
     assert station.readers[1].names == ["a"]
+
+
+def test_a_token_that_comes_when_no_slot_is_free_any_more_goes_to_others(station: Station) -> None:
+    reader = station.listen()
+    station.selector.waiting = frozenset()
+    reader.tokens.put([("b", 0)])
+    wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
+    assert reader.reads == 1
+
+
+def test_a_read_of_fewer_queues_ends_when_more_are_awaited(station: Station) -> None:
+    reader = station.listen()
+    station.selector.waiting = frozenset("a")
+    reader.tokens.put([("b", 0)])
+    wait_until(lambda: station.returned and reader.reading == frozenset(), 10, "the token to be put back")
+    station.selector.waiting = frozenset("a")
+    station.listener.call(frozenset("a"))
+    wait_until(lambda: reader.reading == frozenset("a"), 10, "a read of fewer queues")
+    assert station.listen() is reader
+    wait_until(lambda: reader.reading == frozenset("ab"), 10, "a read of all queues")
+    assert not reader.closed
 
 
 def test_a_reader_that_was_closed_for_more_queues_is_not_used_again(station: Station) -> None:

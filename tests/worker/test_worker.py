@@ -226,6 +226,26 @@ def test_the_heartbeat_keeps_a_long_run_its_own(connection: Any, prefix: str) ->
     assert runs == [1] and places(broker) == {}
 
 
+@pytest.mark.parametrize("ahead", [-300.0, 300.0])
+def test_t43_a_worker_whose_clock_is_wrong_starts_jobs_on_time_and_keeps_its_leases(
+    connection: Any, prefix: str, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    late: list[float] = []
+
+    def work(due_ms: float) -> None:
+        late.append(broker.now_ms() - due_ms)
+        threading.Event().wait(1.5)  # longer than a lease
+
+    with working(broker, registry_of(work), config(heartbeat=0.2)):
+        due = int(broker.now_ms()) + 400
+        broker.queue("default").schedule(NewJob("soon", "work", encode_args((due,), {}), due_ms=due, delay_ms=None))
+        eventually(lambda: late and places(broker) == {})
+    assert len(late) == 1 and 0 <= late[0] < 250
+
+
 def test_the_dispatcher_takes_the_jobs_of_a_vanished_worker(connection: Any, prefix: str) -> None:
     broker = Broker(connection, prefix=prefix, lease_ms=1000)
     done = threading.Event()

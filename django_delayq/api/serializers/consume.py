@@ -185,6 +185,13 @@ class LeaseField(CheckedField):
         return str(lease_of(job))
 
 
+_AS_STORED: Final = (
+    "as stored: a value that JSON lacks is an object with one member, whose name says what it is, for instance "
+    '`{"$dt": "2026-11-21T11:23:43+01:00"}` for a moment; $d date, $t time, $td span in microseconds, $dec decimal, '
+    "$uuid UUID, $b bytes in base64"
+)
+
+
 class HeldJobSerializer(Resource):
     """Job that the caller holds until `lease_ends`. Its content is not masked."""
 
@@ -195,9 +202,9 @@ class HeldJobSerializer(Resource):
     task = serializers.CharField(help_text='"raw" in a queue of kind pull')
     body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
     body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
-    args = ListField(**ADDED)
-    kwargs = ObjectField(**ADDED)
-    payloads = ListField(**ADDED)
+    args = ListField(**ADDED, help_text=_AS_STORED)
+    kwargs = ObjectField(**ADDED, help_text=_AS_STORED)
+    payloads = ListField(**ADDED, help_text=_AS_STORED)
     due = TimeField(source="record.due_ms", allow_null=True)
     created = TimeField(
         allow_null=True,

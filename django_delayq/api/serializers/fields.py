@@ -72,7 +72,8 @@ def _moment_of_query(text: str) -> datetime | None:
         raise InvalidJob(f"{short(text)} is a moment that no calendar has") from None
 
 
-def _cursor(text: str) -> str:
+def page_cursor(text: str) -> str:
+    """Return a cursor of a page or a search, checked."""
     unpack_cursor(text)
     return text
 
@@ -84,7 +85,7 @@ def _delay_ms(data: Any) -> int:
 IdField: Final = checked(check_id, type="string", minLength=1, maxLength=255)
 QueueNameField: Final = checked(check_queue_name, type="string", pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
 FlagField: Final = checked(partial(check_flag, "this"), type="boolean")
-CursorField: Final = checked(_cursor, type="string", maxLength=2000)
+CursorField: Final = checked(page_cursor, type="string", maxLength=2000)
 QueryMomentField: Final = checked(_moment_of_query, type="string")
 #: delay in seconds, below 0 = now; its value is in milliseconds
 DelayField: Final = checked(_delay_ms, type="number")

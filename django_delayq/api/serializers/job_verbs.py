@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
@@ -23,9 +24,13 @@ from .fields import (
     NumberField,
     SecondsField,
     TimeField,
+    checked,
+    page_cursor,
 )
 from .where import WhereSerializer
 
+#: written by ``KickView.kick_at_pace``
+_PACE_CURSOR: Final = re.compile(r"[0-9]{1,14}\.[0-9]{3}")
 _COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
 
 # -- requests --------------------------------------------------------------------------------------------------------
@@ -62,11 +67,13 @@ class MatchingSerializer(Resource):
 
     where = WhereSerializer(required=False, help_text="only jobs in Redis that meet these conditions")
     cursor = CursorField(required=False, help_text="with `where`: of the response before, which was not complete")
+    #: member with which a cursor goes
+    cursor_with: ClassVar[str] = "where"
     requests: ClassVar = {"those that match": {"where": {"task": "shop.cancel_order", "prefix": "north-"}}}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Check that a cursor comes with conditions."""
-        if "cursor" in attrs and "where" not in attrs:
+        """Check that a cursor comes with what it continues."""
+        if "cursor" in attrs and not {"where", self.cursor_with} & attrs.keys():
             raise serializers.ValidationError({"cursor": "this goes with where"})
         return attrs
 
@@ -117,6 +124,11 @@ class _GravesSerializer(MatchingSerializer):
         return {**attrs, "jobs": [(ident, None) for ident in attrs["ids"]]} if "ids" in attrs else attrs
 
 
+def _kick_cursor(text: str) -> str | float:
+    """Return the cursor of a search; of a kick at a pace the next due time, Unix ms."""
+    return float(text) if _PACE_CURSOR.fullmatch(text) else page_cursor(text)
+
+
 class KickSerializer(_GravesSerializer):
     """Jobs to bring back from the morgue, with options."""
 
@@ -128,12 +140,23 @@ class KickSerializer(_GravesSerializer):
         help_text="with `all`: how many fall due in a second; default: all at once",
     )
     replace = FlagField(required=False, help_text="replace live plain jobs of the same ids")
+    cursor = checked(_kick_cursor, type="string", maxLength=2000)(
+        required=False, help_text="with `where` or `per_second`: of the response before, which was not complete"
+    )
     with_all = ("per_second",)
+    cursor_with = "per_second"
     requests: ClassVar = {
         "some": {"ids": ["order-17"], "delay": 60},
         "a certain record": {"jobs": [{"id": "order-17", "key": "7f" * 16}]},
         "all, ten in a second": {"all": True, "per_second": 10},
     }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Check that the cursor is one of what it continues."""
+        attrs = super().validate(attrs)
+        if "cursor" in attrs and isinstance(attrs["cursor"], float) != ("per_second" in attrs):
+            raise serializers.ValidationError({"cursor": "this is not the cursor of such a response"})
+        return attrs
 
 
 class DiscardSerializer(_GravesSerializer):
@@ -193,7 +216,7 @@ class BulkSerializer(Resource):
     seen = serializers.IntegerField()
     total = serializers.IntegerField()
     cursor = serializers.CharField(
-        **ADDED, help_text="with `where`, if it is not complete: send it with the next request"
+        **ADDED, help_text="with `where` or `per_second`, if it is not complete: send it with the next request"
     )
 
     def to_representation(self, changed: Mapping[str, Any]) -> Any:

@@ -69,6 +69,13 @@ class JobErrorSerializer(Resource):
         }
 
 
+#: form of arguments that are shown, not handed out
+_FOR_READING: Final = (
+    "secrets are masked; values that JSON lacks are texts and numbers: moments in ISO 8601, spans in seconds, decimals "
+    "and UUIDs as texts, bytes in base64. A reserved job has them as they are stored"
+)
+
+
 class JobSerializer(Resource):
     """Job as it was at one moment. Arguments are masked as in the admin.
 
@@ -106,9 +113,9 @@ class JobSerializer(Resource):
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
-    args = ListField(**ADDED)
-    kwargs = ObjectField(**ADDED)
-    payloads = ListField(**ADDED, help_text="the first 50")
+    args = ListField(**ADDED, help_text=_FOR_READING)
+    kwargs = ObjectField(**ADDED, help_text=_FOR_READING)
+    payloads = ListField(**ADDED, help_text=f"the first 50; {_FOR_READING}")
     payload_count = serializers.IntegerField(**ADDED)
     body = serializers.CharField(**ADDED, help_text="if the bytes are UTF-8 text")
     body_base64 = serializers.CharField(**ADDED, help_text="if they are not")
@@ -180,7 +187,10 @@ class JobsPageSerializer(Resource):
         help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about 2 "
         "seconds; it may have fewer jobs than `limit`, even none, and still have a cursor"
     )
-    example: ClassVar = {"cursor": None, "examined": 1}
+    unreachable_shards = serializers.IntegerField(
+        help_text="of a cluster: shards without an answer, whose jobs are missing here"
+    )
+    example: ClassVar = {"cursor": None, "examined": 1, "unreachable_shards": 0}
 
 
 _BURIED: Final = {
@@ -194,7 +204,9 @@ _BURIED: Final = {
     "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
 }
 #: example of a page of the morgue
-BURIED: Final = OpenApiExample("example", {"jobs": [_BURIED], "cursor": None, "examined": 1}, response_only=True)
+BURIED: Final = OpenApiExample(
+    "example", {"jobs": [_BURIED], "cursor": None, "examined": 1, "unreachable_shards": 0}, response_only=True
+)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------

@@ -130,6 +130,11 @@ class ManySerializer(Resource):
     """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
 
     jobs = _EntriesField()
+    all_or_none = FlagField(
+        required=False,
+        help_text="if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable; "
+        "in a queue with one shard that is all of them",
+    )
     requests: ClassVar = {
         "many": {"jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]}
     }

@@ -135,7 +135,11 @@ class QueueCountsSerializer(QueueSerializer):
         child=serializers.IntegerField(),
         help_text="counted since the queue was created: created, changed, refused, acked, failed, …",
     )
+    unreachable_shards = serializers.IntegerField(
+        source="counts.unreachable_shards", help_text="of a cluster: shards without an answer, not counted here"
+    )
     example: ClassVar = {
+        "unreachable_shards": 0,
         "lag_seconds": 0.25,
         "lag_by_priority": {"0": 0.0, "4": 0.25},
         "counters": {"created": 5210, "acked": 4004},

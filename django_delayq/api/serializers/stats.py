@@ -25,6 +25,9 @@ class StatsSerializer(Resource):
 
     total = LengthsSerializer()
     by_queue = serializers.DictField(child=LengthsSerializer())
+    unreachable_shards = serializers.IntegerField(
+        required=False, help_text="of a cluster: shards without an answer, not counted here; missing if there are none"
+    )
     example: ClassVar = {"by_queue": {"mail": LengthsSerializer.example}}
 
 
@@ -40,6 +43,10 @@ class StatusSerializer(Resource):
     )
     redis = ObjectField(help_text="version, memory, persistence, clients")
     producers_paused = TimeField(allow_null=True, help_text="since when the producers of all queues are paused")
+    unreachable = ListField(
+        help_text="of a cluster: the nodes that do not answer, with their `slots`, the number of `shards` of each "
+        "queue there, and `registry`: true if queues and workers may be incomplete"
+    )
     outbox = ObjectField(required=False, help_text="durable jobs in the database")
     example: ClassVar = {
         "now": "2026-11-21T11:23:43.123Z",
@@ -49,4 +56,5 @@ class StatusSerializer(Resource):
         "recurring": [],
         "redis": {"version": "7.4.1", "mode": "standalone"},
         "producers_paused": None,
+        "unreachable": [],
     }

@@ -63,12 +63,10 @@ class _Reserving(ApiView):
         wait, left = min(options["wait"], conf().api.max_wait), _until_deadline(options)
         if min(wait, left) > 0 and can_wait(request):
             return WaitingResponse(request, search, min(wait, left), to_deadline=left < wait)
-        return answer(search, deadline_soon=left <= 0)
+        return answer(search, self._record, deadline_soon=left <= 0)
 
     def holder(self, request: Request, options: Mapping[str, Any]) -> Holder:
-        """Return the holder that a request names; a response that is kept ends with its lease."""
-        if self._record is not None:
-            self._record.keep_at_most(options.get("ttr", TTR * 1000))
+        """Return the holder that a request names."""
         worker = options["worker"] or _name_of(request)
         early, buried = options.get("early", False), options.get("buried", False)
         return Holder(worker, options.get("ttr"), started=True, early=early, buried=buried)
@@ -76,11 +74,11 @@ class _Reserving(ApiView):
     def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
         """Return the response with the job of an id, or the first one that matches."""
         if "id" in options:
-            return reserved(one_job.reserve_id(queue, options["id"], holder))
+            return reserved(one_job.reserve_id(queue, options["id"], holder), self._record)
         held, position = one_job.reserve_match(
             queue, options["where"], holder, options.get("cursor"), seconds=LONGEST_MATCH
         )
-        return reserved(held, **({} if position is None else {"cursor": str(position)}))
+        return reserved(held, self._record, **({} if position is None else {"cursor": str(position)}))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""

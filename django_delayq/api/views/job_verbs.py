@@ -18,7 +18,7 @@ from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
 from ...core.queue import Queue
-from ...outbox import batch_verbs
+from ...outbox import batch_verbs, queue_verbs
 from ...repair.sweeping import Sweep
 from ..base import ApiView
 from ..describe import operation
@@ -47,16 +47,10 @@ class QueueVerb(ApiView):
         """Return the request id of the call to Redis for each entry; None = a random one."""
         return [None if self._record is None else self._record.call(place) for place in range(len(entries))]
 
-    def sweep(self, act: Callable[..., dict[str, int]], **before: int) -> Response:
-        """Apply a verb to all jobs of a queue and return the response.
-
-        Args:
-            act: the verb; called with ``progress=``, a callback.
-            before: counts to include, by outcome. If the operation is not complete, there are no others.
-        """
+    def sweep(self, act: Callable[..., dict[str, int]]) -> Response:
+        """Apply a verb, called with ``progress=``, to all jobs of a queue and return the response."""
         bounded = Sweep(LONGEST)
-        counts = Counter({outcome: number for outcome, number in before.items() if number})
-        counts.update(bounded.run(act))
+        counts = bounded.run(act)
         return self.totals(counts, complete=not bounded.over, seen=bounded.seen, total=bounded.total)
 
     def change_where(self, live: Queue, verb: filtered_bulk.Verb, body: Mapping[str, Any]) -> Response:
@@ -100,8 +94,7 @@ class Cancel(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            unsent = batch_verbs.cancel_unsent(live)  # rows that the outbox has not sent yet
-            return self.sweep(partial(bulk.cancel_all, live), cancelled=unsent)
+            return self.sweep(partial(queue_verbs.cancel_all, live))
         if "where" in body:
             return self.change_where(live, filtered_bulk.CANCEL, body)
         idents = body["ids"]
@@ -143,8 +136,7 @@ class RunNow(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            unsent = batch_verbs.run_unsent_now(live)
-            return self.sweep(partial(bulk.run_all_now, live), moved=unsent)
+            return self.sweep(partial(queue_verbs.run_all_now, live))
         if "where" in body:
             return self.change_where(live, filtered_bulk.RUN_NOW, body)
         idents = body["ids"]

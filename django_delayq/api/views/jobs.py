@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
-from ...core.inputs import check_id
+from ...core.inputs import check_id, short
 from ...core.queue import Queue
 from ...outbox import batch_verbs
 from ...outbox.due import DueTime
@@ -48,8 +48,10 @@ class Jobs(ApiView):
     def post(self, request: Request, queue: str) -> Response:
         """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
 
-        If one of many is invalid, nothing is stored. 202: Redis is unavailable; durable jobs are in the database, and
-        are sent as soon as Redis answers. Only tasks with `@task(api=True)` can be called.
+        If one of many is invalid, nothing is stored. If one of many is refused (`full`, `exists`, …), the others are
+        stored, but with `all_or_none` none of the same shard: those that were not refused themselves are `withheld`.
+        202: Redis is unavailable; durable jobs are in the database, and are sent as soon as Redis answers. Only tasks
+        with `@task(api=True)` can be called.
         """
         body = request.data
         if not isinstance(body, dict):
@@ -57,10 +59,14 @@ class Jobs(ApiView):
         many = "jobs" in body
         reader = Reader(queue, kind_of(queue), self._record, many=many)
         if many:
-            for name in body.keys() - {"jobs"}:
+            for name in body.keys() - {"jobs", "all_or_none"}:
                 text = "unknown member beside jobs; put the options of a job into its entry"
                 raise invalid(text, (f"/{name[:60]}", text))
-            status, answer = produce_many(body["jobs"], reader, queue)
+            all_or_none = body.get("all_or_none") or False
+            if not isinstance(all_or_none, bool):
+                text = f"all_or_none is true or false, not {short(all_or_none)}"
+                raise invalid(text, ("/all_or_none", text))
+            status, answer = produce_many(body["jobs"], reader, queue, all_or_none=all_or_none)
             return Response(answer, status=status)
         status, answer = produce_one(body, reader)
         response = Response(answer, status=status)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.urls import URLPattern, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk, filtered_bulk
+from ...core.operations.morgue import KickPace
+from ...core.queue import Queue
 from ..base import ApiView
 from ..describe import operation
 from ..listing import graves_page, jobs_page
@@ -79,9 +81,10 @@ class KickView(QueueVerb):
         """Bring jobs back and reset their failures. `kicked`, `live` (a live job has the same id) or `gone`."""
         body, live = self.read(request, KickSerializer), self.queue(queue)
         options = {"delay_ms": body.get("delay", 0), "replace": body.get("replace", False)}
+        if "per_second" in body:
+            return self.kick_at_pace(live, body)
         if "all" in body:
-            pace = body.get("per_second")
-            return self.sweep(partial(bulk.kick_all, live, per_second=pace, **options))
+            return self.sweep(partial(bulk.kick_all, live, **options))
         if "where" in body:
             return self.change_where(live, filtered_bulk.kick(**options), body)
         jobs = body["jobs"]
@@ -90,6 +93,17 @@ class KickView(QueueVerb):
             for (ident, key), call in zip(jobs, self.call_ids(jobs), strict=True)
         ]
         return self.results([ident for ident, _ in jobs], outcomes)
+
+    def kick_at_pace(self, live: Queue, body: Mapping[str, Any]) -> Response:
+        """Bring all jobs back at a pace, which the next request continues by the cursor: the next due time, Unix ms."""
+        now_ms = live.broker.now_ms()
+        pace = KickPace.of(body.get("delay", 0), body["per_second"], int(now_ms))
+        if "cursor" in body:
+            pace.ms = max(now_ms, body["cursor"])
+        response = self.sweep(partial(bulk.kick_all, live, pace=pace, replace=body.get("replace", False)))
+        if not response.data["complete"]:
+            response.data["cursor"] = f"{pace.ms:.3f}"
+        return response
 
 
 class DiscardView(QueueVerb):

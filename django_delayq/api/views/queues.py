@@ -61,10 +61,10 @@ class Queues(ApiView):
         """Return the names only, or the queues with their counts."""
         query = self.read_query(request, QueuesQuery)
         broker = connections.hurried_broker()
-        queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
+        queues = [queue for queue in broker.reachable_queues() if may_use(request, "view", queue.name)]
         if query["names_only"]:
             return Response(QueueNamesSerializer.render({"names": [queue.name for queue in queues]}))
-        counts = broker.inspector.all_counts(queues=queues)
+        counts = broker.inspector.all_counts(queues=queues, partial=True)
         return Response(QueuesSerializer.render({"queues": list(map(queue_view, queues, counts))}))
 
     @operation(
@@ -107,7 +107,7 @@ class OneQueue(ApiView):
     def get(self, request: Request, queue: str) -> Response:
         """Return the queue with all details."""
         opened = live(queue)
-        (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True)
+        (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True, partial=True)
         return Response(QueueDetailSerializer.render(queue_view(opened, counts)))
 
     @operation(

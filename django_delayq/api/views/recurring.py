@@ -48,6 +48,7 @@ class _OneTask(ApiView):
 
     tag = "queues"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+    names_queues: ClassVar[bool] = True
 
     @property
     def work(self) -> Work:
@@ -62,9 +63,9 @@ class _OneTask(ApiView):
             raise Problem(404, "not_found", str(error)) from None
 
     def named_queues(self, request: Request) -> Sequence[str]:
-        """Return the queue of the task; of an unknown one the verb says so."""
+        """Return the queue of the task; an unknown task is of no queue."""
         known = registry.get(self.kwargs["task"])
-        return () if known is None else (known.options.queue,)
+        return ("" if known is None else known.options.queue,)
 
     def state(self, name: str) -> Response:
         """Return the task as a response."""

@@ -34,10 +34,12 @@ class Stats(ApiView):
     def get(self, request: Request) -> Response:
         """Return three numbers for each queue and in total."""
         broker = connections.hurried_broker()
-        queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
-        rows = broker.inspector.all_counts(queues=queues)
+        queues = [queue for queue in broker.reachable_queues() if may_use(request, "view", queue.name)]
+        rows = broker.inspector.all_counts(queues=queues, partial=True)
         by_queue = {counts.queue: lengths(counts) for counts in rows}
-        return Response(StatsSerializer.render({"total": lengths(*rows), "by_queue": by_queue}))
+        missing = sum(counts.unreachable_shards for counts in rows)
+        unreachable = {"unreachable_shards": missing} if missing else {}
+        return Response(StatsSerializer.render({"total": lengths(*rows), "by_queue": by_queue, **unreachable}))
 
 
 class Status(ApiView):

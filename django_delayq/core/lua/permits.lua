@@ -2,8 +2,8 @@
 -- Set how many permits holders have of a limit. A permit is leased: it ends by itself unless its holder renews it by the same
 -- call. All numbers are absolute, so a call that is sent twice changes nothing more.
 -- KEYS    1 record of the limit (hash): holder -> '<permits> <end ms>', and '\0<place>' -> '' for a shard whose jobs wait
--- ARGV    1 permits that exist; 2 place that waits if a holder gets fewer than it wants, or ''; 3 ... holder, permits that
---         it keeps in any case, permits that it wants, ms that they last; and so on
+-- ARGV    1 permits that exist; 2 place that waits if a holder wants more than it keeps and gets none of that, or '';
+--         3 ... holder, permits that it keeps in any case, permits that it wants, ms that they last; and so on
 -- Returns {permits of each holder, ..., ms until the permits of another holder end (-1 none), place, ...}: the places waited,
 --         and there are free permits for them now; they are not registered any more.
 -- Events  none
@@ -36,7 +36,7 @@ for i = 3, #ARGV, 4 do
     redis.call('HDEL', record, holder)
   end
   used, permits[holder], ends[holder] = others + granted, granted, nil
-  is_short = is_short or granted < most
+  is_short = is_short or (granted <= keep and granted < most)
   last = math.max(last, end_ms)
   reply[#reply + 1] = granted
 end

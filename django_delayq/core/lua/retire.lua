@@ -26,7 +26,7 @@ local function is_empty()
     return false
   end
   local youngest = redis.call('LINDEX', WINDOW, -1)
-  return not youngest or now_ms - struct.unpack('<d', youngest, #youngest - 7) >= WINDOW_MS
+  return not youngest or now_ms - window_times(youngest) >= WINDOW_MS
 end
 
 if ARGV[3] ~= '1' and not is_empty() then

@@ -8,11 +8,12 @@
 --           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
 --           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
 --         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
---         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys
+--         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys; 8 '1' = store all
+--         jobs or none (none of them is durable)
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
 --         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes
 --         no new ids), d (this tick or a later one was stored before), k(nown: this durable generation, or payload,
---         was stored before), l(ate: the call came too late).
+--         was stored before), l(ate: the call came too late), x (not stored because another job was refused).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 --         Behind the reply of a chunk that was stored before: 1 byte.
 -- Events  bulk
@@ -21,6 +22,9 @@ local function make_policies()
   -- include state bytes payload unite gate durable known policies
 end
 -- include put
+local function make_rehearsal()
+  -- include state bytes payload together
+end
 
 local seen = replay()
 if seen then
@@ -48,6 +52,13 @@ local function key_of_met(e)
   local gated = e.conflict ~= IGNORE and redis.call('HGET', GATE, e.id)
   local key = key_of(gated and string.sub(gated, 9) or redis.call('HGET', BODY, e.id) or '')
   return key .. string.rep('\0', 16 - #key)
+end
+
+local refused_letters = ARGV[8] == '1' and not is_late and make_rehearsal()(ARGV[3])
+if refused_letters then
+  count('refused', #refused_letters)
+  keep_clock()
+  return table.concat(refused_letters)
 end
 
 local before, keys = head(), {}

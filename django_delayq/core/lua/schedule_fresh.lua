@@ -1,10 +1,10 @@
 #!lua
 -- Store one plain job under an id that was just generated, without a wake-up: the most common schedule() call, so it is
 -- written out without functions and with few keys. Every special case is left to schedule.lua: a task or class that is
--- new here, a shard with rules, or a job that becomes the shard's next. No job can be live under an id that was just
--- generated.
+-- new here, a shard with rules, a job that becomes the shard's next, or a clock that went back (lib/begin). No job can be
+-- live under an id that was just generated.
 -- KEYS    1 due set of the job's class; 2 body; 3 count; 4 reply; 5 window; 6 meta; 7 task
--- ARGV    1 request id; 2 the constants of the shard (not used); 3 one entry of schedule.lua
+-- ARGV    1 request id; 2 '<I4 ms for which the caller may repeat the call>'; 3 one entry of schedule.lua
 -- Returns c(reated), or nothing when schedule.lua has to decide.
 -- Events  none
 local META = KEYS[6]
@@ -21,7 +21,12 @@ local head = number and call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if not head then
   return false
 end
-local now_ms = math.floor(server_us() / 1000)
+local now_us = server_us()
+local clock_seen = call('HGET', KEYS[6], 'clock')
+if clock_seen and tonumber(clock_seen) > now_us then
+  return false
+end
+local now_ms = math.floor(now_us / 1000)
 local seq = call('HINCRBY', KEYS[6], 'seq', 1)
 local due = (marks % 2 == 1 and ms + now_ms or ms) * 1000 + seq % 1000
 -- One call in SWEEP_EVERY takes the long way, which also sweeps the request window.
@@ -31,6 +36,6 @@ end
 call('HSET', KEYS[2], id, string.sub(body, 1, 1) .. struct.pack('<I2', tonumber(number)) .. string.sub(body, 2))
 call('HINCRBY', KEYS[3], 'created', 1)
 call('ZADD', KEYS[1], string.format('%.0f', due), id)
-call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms))
+call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms) .. ARGV[2])
 call('HSET', KEYS[4], ARGV[1], 'c')
 return redis.status_reply('c')

@@ -53,6 +53,8 @@ class Counts:
     #: jobs that wait for a free permit of their task; also counted as ready
     parked: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    #: numbers of the shards that did not answer, and whose jobs are missing here
+    unreachable: list[int] = field(default_factory=list)
     #: numbers of waiting jobs: due by now, then up to each offset of the requested horizon, then later
     backlog: tuple[int, ...] = (0, 0)
     #: remaining reaper hold, the longest of all shards, ms
@@ -71,6 +73,11 @@ class Counts:
     def is_empty(self) -> bool:
         """True if there is no job, morgue record, completion mark or open attempt."""
         return not (self.live or self.morgue or self.marks or self.begun)
+
+    @property
+    def unreachable_shards(self) -> int:
+        """Number of shards that did not answer."""
+        return len(self.unreachable)
 
     @property
     def lag_seconds(self) -> float:

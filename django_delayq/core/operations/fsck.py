@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import depths
+from ..errors import QueueUnavailable
 from ..marks import is_mark
 from ..records.fields import pack_u8, pack_u16
 from ..records.keys import DUE_KEYS, number_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ..queue import Queue
 
 _CHUNK: Final = 100
+#: bytes behind the request id in an entry of the request window
+_TIMES: Final = 12
 _ID_SETS: Final = (*DUE_KEYS, "lease", "failed", "failures")
 _ID_HASHES: Final = ("body", "state", "gate")
 _HASHES: Final = (*_ID_HASHES, "payload", "grave")
@@ -43,6 +46,8 @@ class Report:
     violations: list[str] = field(default_factory=list)
     repaired: int = 0
     checked: int = 0
+    #: of a cluster: parts of queues that could not be checked, because their node does not answer
+    unreachable: list[str] = field(default_factory=list)
     #: estimate of the number of entries, and the callback that gets it
     total: int = 0
     progress: Progress | None = None
@@ -76,30 +81,62 @@ def check(
     Raises:
         InvalidJob: a queue of this name does not exist.
     """
-    opened = [broker.require_queue(name) for name in queues] or broker.queues()
+    opened = [broker.require_queue(name) for name in queues] or broker.reachable_queues()
     report = Report(progress=progress, total=sum(map(_size, opened)) if progress else 0)
+    silent: set[str] = set()
     for queue in opened:
-        for number in queue.numbers:
-            _ShardCheck(queue, number, report, repair=repair).run()
-        _check_epochs(queue, report)
-        report.violations += depths.violations(broker, queue.name)
-        _check_quotas(queue, report, repair)
+        left_out = sum(not _check_shard(queue, number, report, silent, repair=repair) for number in queue.numbers)
+        if left_out:
+            report.unreachable.append(f"{left_out} of {len(queue.numbers)} shards of {queue.name}")
+        else:
+            _check_epochs(queue, report)
+            _check_quotas(queue, report, repair)
+        _check_depths(queue, report)
+    report.unreachable += sorted(silent)
     return report
 
 
+def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *, repair: bool) -> bool:
+    """Check a shard; return False if its node, which is then one of ``silent``, does not answer."""
+    connection = queue.broker.connection
+    slots = connection.slots_of(queue.shard(number).keys[0]) if connection.cluster else ""
+    if slots in silent:
+        return False
+    try:
+        _ShardCheck(queue, number, report, repair=repair).run()
+    except QueueUnavailable:
+        if not connection.cluster:
+            raise
+        silent.add(slots)
+        return False
+    return True
+
+
+def _check_depths(queue: Queue, report: Report) -> None:
+    try:
+        report.violations += depths.violations(queue.broker, queue.name)
+    except QueueUnavailable:
+        if not queue.broker.connection.cluster:
+            raise
+        report.unreachable.append(f"the depths of {queue.name}")
+
+
 def _size(queue: Queue) -> int:
-    """Return about how many entries of a queue are checked."""
-    with clear_errors():
-        shards = map(queue.shard, queue.numbers)
-        names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
-        return sum(int(queue.broker.client.hlen(name)) for name in names)
+    """Return about how many entries of a queue are checked; 0 if it cannot be counted now."""
+    try:
+        with clear_errors():
+            shards = map(queue.shard, queue.numbers)
+            names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
+            return sum(int(queue.broker.client.hlen(name)) for name in names)
+    except QueueUnavailable:
+        return 0
 
 
 def assert_invariants(broker: Broker) -> None:
     """Raise AssertionError with all violations; for tests."""
     report = check(broker)
-    if report.violations:
-        raise AssertionError("\n".join(report.violations))
+    if report.violations or report.unreachable:
+        raise AssertionError("\n".join([*report.violations, *report.unreachable]))
 
 
 def _check_epochs(queue: Queue, report: Report) -> None:
@@ -202,10 +239,10 @@ class _ShardCheck:
             # entries that arrive meanwhile are not taken for orphans.
             fields = set(client.hkeys(reply))
             entries = client.lrange(window, 0, -1)
-            for orphan in fields.difference(entry[:-8] for entry in entries):
+            for orphan in fields.difference(entry[:-_TIMES] for entry in entries):
                 client.hdel(reply, orphan)
             for entry in entries:
-                if not client.hexists(reply, entry[:-8]):
+                if not client.hexists(reply, entry[:-_TIMES]):
                     client.lrem(window, 1, entry)
 
     def _check_marks(self) -> None:

@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidJob
+from ..errors import InvalidJob, QueueUnavailable
 from ..job import Generation, Payload
 from ..leases import Lease, leases
 from ..records.schedule_frames import unpack_payload
+from ..redis.connection import PARTIAL_SECONDS
+from ..redis.faults import REDIS_ERRORS
 from ..redis.scripts import clear_errors
 from ..redis.server_info import by_server
 from .counts import Counts, check_horizon
@@ -49,7 +51,12 @@ class Inspector:
         return self._count([existing])[0] if existing else Counts(queue)
 
     def all_counts(
-        self, *, horizon: Sequence[int] = (), by_shard: bool = False, queues: Sequence[Queue] | None = None
+        self,
+        *,
+        horizon: Sequence[int] = (),
+        by_shard: bool = False,
+        queues: Sequence[Queue] | None = None,
+        partial: bool = False,
     ) -> list[Counts]:
         """Return the counts of every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
 
@@ -57,12 +64,16 @@ class Inspector:
             horizon: increasing offsets from now, ms, between which :attr:`Counts.backlog` divides the waiting jobs.
             by_shard: also the counts of each shard.
             queues: only these, which the caller has from :meth:`Broker.queues`; None = all, which are read first.
+            partial: on a cluster, leave out shards of nodes that do not answer (:attr:`Counts.unreachable`), instead of
+                raising QueueUnavailable.
 
         Raises:
             InvalidJob: the horizon is not valid.
         """
         offsets = check_horizon(horizon)
-        return self._count(self._broker.queues() if queues is None else queues, offsets, by_shard=by_shard)
+        if queues is None:
+            queues = self._broker.reachable_queues() if partial else self._broker.queues()
+        return self._count(queues, offsets, by_shard=by_shard, partial=partial)
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
         """Return the joint counts of some shards of a queue, whatever their epochs."""
@@ -73,11 +84,17 @@ class Inspector:
         answers = self._reader.stats([(queue, number) for number in numbers])
         return [Counts.joint(queue.name, [answer]) for answer in answers]
 
-    def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False) -> list[Counts]:
+    def _count(
+        self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False, partial: bool = False
+    ) -> list[Counts]:
         nothing = (0,) * (len(offsets) + 2)
         counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
         places = [(queue, number) for queue in queues for number in queue.numbers]
-        for (queue, number), answer in zip(places, self._reader.stats(places, offsets), strict=True):
+        answers = self._reader.stats(places, offsets, partial=partial)
+        for (queue, number), answer in zip(places, answers, strict=True):
+            if isinstance(answer, QueueUnavailable):
+                counts[queue.name].unreachable.append(number)
+                continue
             counts[queue.name].add(answer)
             if by_shard:
                 counts[queue.name].shards.append((number, Counts.joint(queue.name, [answer])))
@@ -86,11 +103,25 @@ class Inspector:
     # -- the server --------------------------------------------------------------------------------------------------
 
     def servers(self) -> list[dict[str, Any]]:
-        """Return the reply of ``INFO``; on a cluster that of each master, in one round trip each."""
-        where = {"target_nodes": "primaries"} if self._broker.connection.cluster else {}
+        """Return the reply of ``INFO``; on a cluster that of each master that answers, in one round trip each.
+
+        Raises:
+            QueueUnavailable: none answers.
+        """
         with clear_errors():
-            info: dict[str, Any] = self._broker.client.info(**where)
-        return by_server(info)
+            client: Any = self._broker.client
+            if not self._broker.connection.cluster:
+                return [client.info()]
+            infos, failure = [], None
+            for node in client.get_primaries():
+                try:
+                    with self._broker.connection.limited(PARTIAL_SECONDS):
+                        infos += by_server(client.info(target_nodes=node))
+                except REDIS_ERRORS as error:
+                    failure = error
+            if failure is not None and not infos:
+                raise failure
+        return infos
 
     def last_ticks(self, ids: Sequence[tuple[Queue, str]]) -> list[int | None]:
         """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
@@ -255,6 +286,7 @@ class Inspector:
         where: JobFilter | None = None,
         accepts: Accepts | None = None,
         seconds: float = math.inf,
+        partial: bool = False,
     ) -> Page:
         """Return a page of jobs.
 
@@ -271,6 +303,7 @@ class Inspector:
             where: conditions. What the order does not cover is applied to the jobs that are read.
             accepts: further condition, which also takes the place of the search for the text of ``where``.
             seconds: a page with conditions ends after this time, with the jobs found until then.
+            partial: on a cluster, leave out shards of nodes that do not answer (:attr:`Page.unreachable`).
 
         Raises:
             InvalidJob: an unknown place, order or cursor, or a bound that does not fit the order.
@@ -293,8 +326,9 @@ class Inspector:
             where=where,
             accepts=accepts,
             seconds=seconds,
+            partial=partial,
         )
-        existing = self._broker.known_queue(queue)
+        existing = self._broker.reachable_queue(queue) if partial else self._broker.known_queue(queue)
         if existing is None:
             return Page([])
         return read_page(self._reader, existing, request, lambda view: self.payloads(queue, view.id))

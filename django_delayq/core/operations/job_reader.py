@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ..errors import QueueUnavailable
 from ..records.fields import pack_u8, pack_u16
 from ..records.keys import SHARD_KEYS, joint
 from ..records.morgue_records import record_name
@@ -31,11 +32,21 @@ class JobReader:
         self._broker = broker
 
     def first_entries(
-        self, queue: Queue, names: tuple[str, ...], after: IndexEntry | None, limit: int, reverse: bool, bounds: Range
+        self,
+        queue: Queue,
+        names: tuple[str, ...],
+        after: IndexEntry | None,
+        limit: int,
+        reverse: bool,
+        bounds: Range,
+        unreachable: set[int] | None = None,
     ) -> list[IndexEntry]:
         """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
+
+        Args:
+            unreachable: receives the numbers of shards that did not answer; None = that is an error.
         """
         score, member = (after.text, after.member) if after else ("", b"")
         range_ = bounds.arguments()
@@ -45,7 +56,11 @@ class JobReader:
             for name in names
         ]
         entries: list[IndexEntry] = []
-        for (_, number, _), answer in zip(calls, self.call_all("page", calls), strict=True):
+        answers = self.call_all("page", calls, partial=unreachable is not None)
+        for (_, number, _), answer in zip(calls, answers, strict=True):
+            if unreachable is not None and isinstance(answer, QueueUnavailable):
+                unreachable.add(number)
+                continue
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
                 entries.append(IndexEntry(float(text), entry, number, text.decode()))
         pick = heapq.nlargest if reverse else heapq.nsmallest
@@ -144,16 +159,24 @@ class JobReader:
         shard = queue.shard(number)
         return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
 
-    def stats(self, places: Sequence[tuple[Queue, int]], offsets: tuple[int, ...] = ()) -> list[Any]:
-        """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them."""
+    def stats(
+        self, places: Sequence[tuple[Queue, int]], offsets: tuple[int, ...] = (), *, partial: bool = False
+    ) -> list[Any]:
+        """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them.
+
+        Args:
+            partial: see :func:`gather`.
+        """
         shards = [queue.shard(number) for queue, number in places]
         together = 1 if self._broker.connection.cluster else COUNTED_TOGETHER
         calls = [(joint(shards[start : start + together]), offsets) for start in range(0, len(shards), together)]
-        return list(chain.from_iterable(gather(self._broker, "stats", calls, shards=together)))
+        answers = gather(self._broker, "stats", calls, shards=together, partial=partial)
+        return list(chain.from_iterable([one] if isinstance(one, QueueUnavailable) else one for one in answers))
 
-    def call_all(self, script: str, calls: Sequence[QueueCall]) -> list[Any]:
-        """Return the replies of many shards, in one round trip for each node."""
-        return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
+    def call_all(self, script: str, calls: Sequence[QueueCall], *, partial: bool = False) -> list[Any]:
+        """Return the replies of many shards, in one round trip for each node; ``partial``: see :func:`gather`."""
+        shard_calls = [(queue.shard(number), args) for queue, number, args in calls]
+        return gather(self._broker, script, shard_calls, partial=partial)
 
 
 def _most(most_bytes: int | None) -> bytes:

@@ -35,6 +35,8 @@ class Page:
     cursor: str = ""
     #: number of jobs that were read for it
     examined: int = 0
+    #: number of shards that did not answer, and whose jobs are missing
+    unreachable: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class PageRequest:
     where: JobFilter = field(default_factory=JobFilter)
     accepts: Accepts | None = None
     seconds: float = math.inf
+    partial: bool = False
 
     @property
     def matches_all(self) -> bool:
@@ -83,8 +86,12 @@ def read_page(reader: JobReader, queue: Queue, request: PageRequest, payloads_of
     give_up = time.monotonic() + request.seconds
     page, after, step = Page([]), request.after, request.at_once
     most_bytes = None if request.where.text else request.most_bytes
+    unreachable: set[int] | None = set() if request.partial else None
     while True:
-        entries = reader.first_entries(queue, request.indexes, after, step + 1, request.reverse, request.bounds)
+        entries = reader.first_entries(
+            queue, request.indexes, after, step + 1, request.reverse, request.bounds, unreachable
+        )
+        page.unreachable = len(unreachable or ())
         views = reader.entries(queue, request.place, entries[:step], most_bytes)
         for entry in entries[:step]:
             # A job that was settled between the two reads is left out; the cursor advances past it all the same.

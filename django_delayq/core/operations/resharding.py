@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..errors import InvalidJob, QueueNotEmpty
+from ..errors import InvalidJob, QueueNotEmpty, QueueUnavailable
 from ..records import layout as layouts
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.layout import Layout, all_numbers, shard_numbers
@@ -63,11 +63,19 @@ class EpochChanges:
             is_done = layouts.is_pending(now) or now["shards"] == shards
             return now if is_done else layouts.with_next(now, shards)
 
+        # Shards are closed one by one: one that does not answer would leave the others closed until it does.
+        EpochShards(self._broker, name).largest_token_and_arrival(self._broker.require_queue(name).epochs)
         while True:
             layout = self._broker.change_layout(name, with_shards)
             if not layouts.is_pending(layout):
                 return layout
-            self.finish(name)
+            try:
+                self.finish(name)
+            except QueueUnavailable as error:
+                raise QueueUnavailable(
+                    f"queue {name!r}: the change of shards has begun and is not finished ({error}); a dispatcher "
+                    "finishes it when all shards answer. Until then calls with new ids wait, and then fail"
+                ) from error
 
     def delete(self, name: str, *, force: bool = False) -> bool:
         """Delete a queue; see :meth:`Broker.delete_queue`."""

@@ -176,6 +176,11 @@ def depth_claim_key(prefix: str) -> str:
     return f"{{{prefix}}}:sampler"
 
 
+def mirror_key(prefix: str) -> str:
+    """Return the key of the moment until which the tables of failed and buried jobs are complete."""
+    return f"{{{prefix}}}:mirror"
+
+
 def bulk_loads_key(prefix: str) -> str:
     """Return the key of the records of bulk loads."""
     return f"{{{prefix}}}:loads"
@@ -202,7 +207,7 @@ def number_of(epoch: int, place: int) -> int:
 
 
 def make_shard(
-    prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int, cluster: bool
+    prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int, repeats: bytes, cluster: bool
 ) -> Shard:
     """Return the keys and constants of one shard of a queue."""
     stem = f"{prefix}:{{{queue}:{epoch}.{number}}}:"
@@ -210,7 +215,7 @@ def make_shard(
     wake = wake_key(prefix, queue).encode()
     channel = wake if cluster else b""
     keys = tuple(names.values()) if cluster else (*names.values(), wake)
-    constants = struct.pack("<IIIB", lease_ms, event_cap, number_of(epoch, number), len(channel)) + channel
+    constants = repeats + struct.pack("<IIIB", lease_ms, event_cap, number_of(epoch, number), len(channel)) + channel
     rest = tuple(names[name] for name in _FRESH_KEYS)
     fresh_keys = tuple((names[f"due.{priority}"], *rest) for priority in range(PRIORITIES))
     return Shard(number_of(epoch, number), keys, constants, names, fresh_keys)

@@ -54,8 +54,10 @@ def pack_settlement(settlement: Settlement) -> bytes:
     size = _U16.pack(len(event))
     if is_ack:
         return b"".join((head, ident, size, event))
-    outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
-    error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
+    # A handler's text may contain anything, lone surrogates too.
+    outcome, reason = settlement.outcome.encode(), settlement.reason.encode(errors="backslashreplace")[:255]
+    error_class = settlement.error_class.encode(errors="backslashreplace")[:255]
+    error = settlement.error[:65535]
     if settlement.verb == "release":  # a release has no error to keep, but may change the priority
         error = b"" if settlement.priority is None else bytes((settlement.priority,))
     return b"".join(

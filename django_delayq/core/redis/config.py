@@ -14,12 +14,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
 from ..inputs import suggest
+from ..requests import RESEND_LIMIT
 from .config_values import ALIASES, CHECKS, Address
 
 logger = logging.getLogger("django_delayq.core.redis_config")
 
-#: longest time that one command with all its retries may take, seconds
-RESEND_LIMIT: Final = 100.0
 #: longest pause between two attempts of a command, seconds
 LONGEST_PAUSE: Final = 0.5
 EXAMPLE: Final = "'redis://localhost:6379/0'"
@@ -230,6 +229,6 @@ def _check_patience(config: RedisConfig) -> RedisConfig:
     if config.patience > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "
-            f"safe, because a repeated request is recognised for two minutes: shorten them"
+            f"safe, because Redis remembers a request for two minutes: shorten them"
         )
     return config

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Final, cast
+from itertools import pairwise
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import redis
@@ -20,6 +22,7 @@ from .client_deployment import deployment_of_client
 from .config import RedisConfig
 from .confirmation import Confirmation
 from .deployments import Deployment, deployment_of
+from .faults import REDIS_ERRORS, Fault, classify
 from .link import within
 from .loop_clients import LoopClients
 from .pool import BoundedPool
@@ -27,8 +30,14 @@ from .settings import can_use_loops
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 
+T = TypeVar("T")
+#: seconds after which a reply without a node that does not answer is made from those of the others
+PARTIAL_SECONDS: Final = 3.0
 #: seconds to wait for a slot that is moving to another node of a cluster
 MOVING: Final = 10.0
+_LONGEST_PAUSE: Final = 0.3
+#: errors while a node of a cluster is replaced, or begins to serve again
+_LOSSES: Final = (redis_errors.ConnectionError, redis_errors.ClusterDownError, redis_errors.SlotNotCoveredError)
 _MOVES: Final = (redis_errors.ClusterError, redis_errors.TryAgainError)
 #: replies of a cluster node that does not hold all keys of a call
 ON_ANOTHER_NODE: Final = (
@@ -126,7 +135,66 @@ class Connection:
         client: Any = self.client
         return cast(BoundedPool, client.get_redis_connection(client.get_node_from_key(key)).connection_pool)
 
-    def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+    def limited(self, seconds: float) -> AbstractContextManager[None]:
+        """Return a block in which, on a cluster, the commands of this thread together take at most so many seconds.
+
+        One node that does not answer must not hold up work on the others. With a single server there are no others, and
+        each call has the usual time limit.
+        """
+        return within(time.monotonic() + seconds if self.cluster else None)
+
+    def ask_any(self, command: Callable[..., T]) -> T:
+        """Return the reply of any server; on a cluster the first of the masters that answers.
+
+        Args:
+            command: method of the client, without arguments.
+        """
+        if not self.cluster:
+            return command()
+        failure: Exception = redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
+        for node in cast(Any, self.client).get_primaries():
+            try:
+                with self.limited(PARTIAL_SECONDS):
+                    return command(target_nodes=node)
+            except REDIS_ERRORS as error:
+                failure = error
+        raise failure
+
+    def slots_of(self, key: bytes) -> str:
+        """Return the slots of the cluster's node that holds ``key``, and its address, as far as this client can tell.
+
+        For messages about a part that does not answer.
+        """
+        client: Any = self.client
+        try:
+            node = client.get_node_from_key(key)
+        except redis_errors.RedisClusterException:
+            node = None
+        if node is None:
+            return f"slot {client.keyslot(key)}, which no node serves"
+        return self._slots_of_node(node)
+
+    def silent_masters(self) -> list[str]:
+        """Return slots and address of each master of a cluster that does not answer."""
+        silent, client = [], cast(Any, self.client)
+        for node in client.get_primaries() if self.cluster else ():
+            try:
+                with self.limited(PARTIAL_SECONDS):
+                    client.ping(target_nodes=node)
+            except REDIS_ERRORS:
+                silent.append(self._slots_of_node(node))
+        return silent
+
+    def _slots_of_node(self, node: Any) -> str:
+        cache = cast(Any, self.client).nodes_manager.slots_cache
+        slots = sorted(slot for slot, nodes in cache.items() if nodes[0].name == node.name)
+        breaks = [0, *(place for place in range(1, len(slots)) if slots[place] > slots[place - 1] + 1), len(slots)]
+        ranges = [f"{slots[low]}-{slots[high - 1]}" for low, high in pairwise(breaks) if low < high]
+        return f"slots {', '.join(ranges)} of {node.name}"
+
+    def run(
+        self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, outlasts: bool = False
+    ) -> Any:
         """Run a script by its source, wherever its keys are now.
 
         While a slot moves from one node of a cluster to another, its keys are spread over both: Redis refuses a script
@@ -134,17 +202,22 @@ class Connection:
 
         Args:
             until: end (monotonic) of the call; None = ``patience`` from now.
+            outlasts: wait until then for a node that refuses connections or begins to serve: a replica takes its place.
         """
         until = time.monotonic() + self.patience if until is None else until
         moved_by = min(until, time.monotonic() + MOVING)
         while True:
             try:
                 return self._run_once(source, keys, args, until)
+            except _LOSSES as error:
+                pause = _pause_of_failover(error, until if outlasts else 0.0)
             except _MOVES as error:
                 pause = _pause_of_move(error, moved_by)
             time.sleep(pause)
 
-    async def run_async(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+    async def run_async(
+        self, source: str, keys: tuple[bytes, ...], *args: Any, until: float, outlasts: bool = False
+    ) -> Any:
         """Run a script by its source, see :meth:`run`: in threads, but the waits are spent on the running event loop.
 
         The threads of a loop are few, and others need them, too.
@@ -153,6 +226,8 @@ class Connection:
         while True:
             try:
                 return await asyncio.to_thread(self._run_once, source, keys, args, until)
+            except _LOSSES as error:
+                pause = _pause_of_failover(error, until if outlasts else 0.0)
             except _MOVES as error:
                 pause = _pause_of_move(error, moved_by)
             await asyncio.sleep(pause)
@@ -205,10 +280,16 @@ class Connection:
 
 def _pause_of_move(error: Exception, moved_by: float) -> float:
     """Return the seconds to wait for a slot that moves; raise the error if it is not a move, or takes too long."""
-    # A cluster that is down reports it explicitly, and for longer than that.
-    if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > moved_by:
+    if time.monotonic() > moved_by:
         raise error
     return random.uniform(0.005, 0.05)
+
+
+def _pause_of_failover(error: Exception, until: float) -> float:
+    """Return the seconds to wait for the replica of a lost node; raise the error if waiting is useless, or too long."""
+    if classify(error) is not Fault.TRANSIENT or time.monotonic() + _LONGEST_PAUSE > until:
+        raise error
+    return random.uniform(0.1, _LONGEST_PAUSE)
 
 
 def connect(config: RedisConfig) -> Connection:

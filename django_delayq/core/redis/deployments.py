@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,6 +212,7 @@ class Cluster(Deployment):
 
     nodes: tuple[Address, ...]
     _client: RedisCluster | None = field(default=None, init=False)
+    _turns: Iterator[int] = field(default_factory=lambda: itertools.count(random.getrandbits(16)), init=False)
     _lock: ThreadLock = field(default_factory=ThreadLock, init=False)
     cluster: ClassVar[bool] = True
 
@@ -264,7 +266,8 @@ class Cluster(Deployment):
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()
         nodes: list[Any] = [client.get_node_from_key(key)] if key is not None else client.get_primaries()
-        node = random.choice(nodes) if nodes else None
+        # In turn, so that a caller whose node fell silent gets another one.
+        node = nodes[next(self._turns) % len(nodes)] if nodes else None
         if node is None:
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}

@@ -102,6 +102,11 @@ _CODE_IN_SCRIPT: Final = re.compile(r"@user_script: ?\d+: -([A-Z]{3,}) ")
 _IN_SCRIPT: Final = re.compile(r"(?:ERR )?Error running script")
 
 
+def without_permission(error: Exception) -> str:
+    """Return what to do about an error of a user who may not run a command, or use a key; the error names it."""
+    return f"the Redis user may not do what a queue does ({error}); extend its ACL"
+
+
 def classify(error: BaseException) -> Fault:
     """Return the kind of ``error``; :attr:`Fault.BUG` if it does not come from Redis."""
     if isinstance(error, QueueUnavailable) and isinstance(error.__cause__, REDIS_ERRORS):

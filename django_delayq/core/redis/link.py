@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         def __init__(self, **options: Any) -> None: ...
         def connect(self) -> None: ...
         def disconnect(self, *args: Any, **options: Any) -> None: ...
+        def send_command(self, *args: Any, **options: Any) -> None: ...
         def send_packed_command(self, command: Any, check_health: bool = True) -> None: ...
         def read_response(self, *args: Any, **options: Any) -> Any: ...
         def can_read(self, timeout: float = 0) -> bool: ...
@@ -36,6 +37,8 @@ else:
 
 T = TypeVar("T")
 
+#: seconds in which a node of a cluster has to name the slots
+SLOTS_SECONDS: Final = 1.0
 #: errors after which a retry is useless
 _HOPELESS: Final = (
     redis_errors.AuthenticationError,
@@ -184,6 +187,17 @@ class Link(_Base):
         finally:
             self.socket_timeout, self.socket_connect_timeout = limits
 
+    def send_command(self, *args: Any, **options: Any) -> None:
+        """Send a command; connect first if necessary.
+
+        redis-py asks one node after another for the slots of a cluster, under a lock for which the calls of all threads
+        to another node wait, so a silent one must not take the whole time limit of a call.
+        """
+        if args[0] == "CLUSTER SLOTS":
+            until, end = self.retry.until, time.monotonic() + SLOTS_SECONDS
+            self.limit(end if until is None else min(until, end))
+        super().send_command(*args, **options)
+
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a packed command; connect first if necessary."""
         self._make_ready()
@@ -257,8 +271,8 @@ class Link(_Base):
             self._limited = True
 
     def allow(self, seconds: float) -> None:
-        """Give the reply that is read next so much time, beyond the limits of the call."""
-        self.retry.until, self._limited = time.monotonic() + seconds, True
+        """Give the reply that is read next so much time, beyond the deadline of the call. That of retries stays."""
+        self._limited = True
         if self._sock is not None:
             self._sock.settimeout(seconds)
 

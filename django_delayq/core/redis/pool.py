@@ -72,7 +72,8 @@ class BoundedPool(ConnectionPool):
     @property
     def _in_use_connections(self) -> Any:
         """Connections in use, for the other methods of redis-py."""
-        return {link for link in self._links if link.in_use}
+        with self._lock:  # other threads add connections
+            return {link for link in self._links if link.in_use}
 
     @_in_use_connections.setter
     def _in_use_connections(self, connections: Any) -> None:

@@ -14,8 +14,7 @@ from redis import exceptions as redis_errors
 from redis.connection import ConnectionPool, SSLConnection
 
 from ..errors import Misconfigured, QueueUnavailable
-from .config import logger
-from .faults import REDIS_ERRORS, Fault, classify
+from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .server_info import OLDEST_SERVER, version_of
 
 _SETTING: Final = "DELAYQ['REDIS']"
@@ -40,7 +39,7 @@ def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool)
         pool = make_pool()
         client = redis.Redis(connection_pool=pool)
         client.ping()
-        info = _info(client)
+        info: dict[str, Any] = client.info()
     except REDIS_ERRORS as error:
         raise _explain(error, pool, where) from error
     finally:
@@ -49,15 +48,6 @@ def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool)
     _check_kind(info, where, cluster)
     _check_version(info, where)
     return info
-
-
-def _info(client: redis.Redis) -> dict[str, Any]:
-    try:
-        info: dict[str, Any] = client.info()
-        return info
-    except redis_errors.NoPermissionError:
-        logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
-        return {}
 
 
 def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
@@ -94,7 +84,7 @@ def _explain(error: BaseException, pool: ConnectionPool | None, where: str) -> M
             return Misconfigured(f"{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'")
         return Misconfigured(f"{where} refuses the user or the password; correct it in {_SETTING}")
     if isinstance(error, redis_errors.NoPermissionError):
-        return Misconfigured(f"the Redis user of {where} may not do what a queue does ({text}); extend its ACL")
+        return Misconfigured(without_permission(error))
     if "DB index is out of range" in text:
         return Misconfigured(f"{where} does not have that database number; use a smaller one, or set PREFIX instead")
     if "Cluster mode is not enabled" in text or "cluster support disabled" in text:

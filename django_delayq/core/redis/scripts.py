@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, cast
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import MaxConnectionsError, NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS
 from .composition import compose
 from .confirmation import Confirmer
 from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
-from .faults import REDIS_ERRORS, Fault, classify
+from .faults import REDIS_ERRORS, Fault, classify, without_permission
+from .link import deadline_of_thread
 from .server_info import server_version
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
 #: keys of a script that works on one shard, with its wake list
 _MOST_KEYS: Final = len(SHARD_KEYS) + 1
+#: scripts of callers that do nothing else meanwhile. Loops over shards go on with the next one
+_OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 
 
@@ -42,6 +46,8 @@ def raise_clear(error: Exception) -> NoReturn:
         raise error
     if fault is Fault.OVERLOAD:
         raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error
+    if isinstance(error, NoPermissionError):
+        raise Misconfigured(without_permission(error)) from error
     if fault is Fault.CONFIG:
         raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
     raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
@@ -85,12 +91,14 @@ class Scripts:
         """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
 
         Args:
-            until: end (monotonic) of the call; None = ``patience`` of the connection from now.
+            until: end (monotonic) of the call; None = ``patience`` of the connection from now, or the deadline of this
+                thread (:func:`.link.within`).
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
         """
-        until = time.monotonic() + self._connection.patience if until is None else until
+        if until is None:
+            until = deadline_of_thread() or time.monotonic() + self._connection.patience
         try:
             sha, source = self.loaded(name)
             try:
@@ -107,7 +115,7 @@ class Scripts:
             except ELSEWHERE:
                 if not self._connection.cluster:
                     raise
-            return self._connection.run(source, keys, *args, until=until)
+            return self._connection.run(source, keys, *args, until=until, outlasts=self._outlasts(name))
         except REDIS_ERRORS as error:
             raise_clear(error)
 
@@ -130,7 +138,7 @@ class Scripts:
                     if not self._connection.cluster:
                         raise
                     # It finds the node and remembers it. The request id makes the call above a repeated one.
-                    self._connection.run(source, keys, *args, until=until)
+                    self._connection.run(source, keys, *args, until=until, outlasts=self._outlasts(name))
         except REDIS_ERRORS as error:
             raise_clear(error)
 
@@ -166,23 +174,34 @@ class Scripts:
                 return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
-            except ON_ANOTHER_NODE:
-                # While a slot moves, several nodes have to be tried.
-                return await self._connection.run_async(source, keys, *args, until=until)
+            except ELSEWHERE as error:
+                outlasts = self._outlasts(name)
+                is_saturated = isinstance(error, MaxConnectionsError)
+                if is_saturated or not (outlasts or isinstance(error, ON_ANOTHER_NODE)):
+                    raise
+                # While a slot moves or its node is replaced, several nodes have to be tried.
+                return await self._connection.run_async(source, keys, *args, until=until, outlasts=outlasts)
         except REDIS_ERRORS as error:
             raise_clear(error)
+
+    def _outlasts(self, name: str) -> bool:
+        """Return True for a call that waits for the successor of a lost node, as long as it may take."""
+        return self._connection.cluster and name in _OF_PRODUCERS
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call and return a function that waits for its reply; the function must be called.
 
         Calls to several nodes of a cluster run at the same time. If anything goes wrong, the call is repeated as a
-        whole, which is safe because it carries its request id.
+        whole. With a request id that is safe until the time limit of the call; after that, the shard may have forgotten
+        it.
         """
-        until = time.monotonic() + self._connection.patience
+        last = until = time.monotonic() + self._connection.patience
         pending = None
         with suppress(*REDIS_ERRORS):
             sha, _ = self.loaded(name)
             pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
+            if pending is None:
+                last = math.inf  # nothing was sent
         remaining = until - time.monotonic()
 
         def finish(until: float | None = None) -> Any:
@@ -191,7 +210,7 @@ class Scripts:
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)
-            return self._repeat(name, keys, args, until)
+            return self._repeat(name, keys, args, min(until, last) if args[0] else until)
 
         return finish
 

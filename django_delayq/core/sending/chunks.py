@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from ..errors import DelayQError
+from ..errors import DelayQError, InvalidJob
+from ..job import NewJob
 from ..records.keys import MAX_SHARDS
+from ..records.schedule_frames import CHUNK
 from ..redis.scripts import Reply
 from .epoch_walk import EpochWalk
 
@@ -107,3 +110,23 @@ class ChunkSender(Generic[C]):
                 self._begin(self._calls.forward(chunk, places, epoch))
         if is_complete:
             self._walk.end()
+
+
+def check_together(news: Iterable[NewJob], *, durable: bool = False) -> list[NewJob]:
+    """Return the jobs of a call that stores, of each shard, all of its jobs or none.
+
+    Args:
+        news: the jobs.
+        durable: a row is to be written for one of them.
+
+    Raises:
+        InvalidJob: they are too many for one script call, or one of them is durable.
+    """
+    jobs = list(islice(news, CHUNK + 1))
+    if len(jobs) > CHUNK:
+        raise InvalidJob(f"all_or_none is for up to {CHUNK} jobs; send several calls")
+    if durable or any(job.durable for job in jobs):
+        raise InvalidJob(
+            "all_or_none is not for durable jobs, which the relay stores one by one; leave one of both out"
+        )
+    return jobs

@@ -79,11 +79,15 @@ class JobSender:
 
     Args:
         keys: fill in ``NewJob.joined``.
+        together: store the jobs of a shard, all of them in one call, all or none (see :func:`.check_together`).
     """
 
-    def __init__(self, queue: Sender, not_after_ms: float | None = None, *, keys: bool = False) -> None:
+    def __init__(
+        self, queue: Sender, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
+    ) -> None:
         self._queue = queue
         self._keys = b"1" if keys else b""
+        self._together = together
         self._scripts = queue.broker.scripts
         self._in_order = False
         self._deadline = pack_deadline(not_after_ms)
@@ -125,7 +129,7 @@ class JobSender:
     def _put(self, entry: _Entry, epochs: Epochs) -> bool:
         """Put an entry into the chunk of its shard; return True if the chunk was full and is sent."""
         number = self._first_shard(entry[1], epochs)
-        is_full = self._unsent[number].add(entry)
+        is_full = self._unsent[number].add(entry) and not self._together
         if is_full:
             self._keep_order()
             self._send(number)
@@ -181,7 +185,16 @@ class JobSender:
         shard, entries = self._queue.shard(chunk.number), chunk.entries
         frame = b"".join([packed for _, _, packed in entries])
         news = [new for _, new, _ in entries]
-        args = (request_for(news), shard.constants, frame, b"1", b"", self._deadline, self._keys)
+        args = (
+            request_for(news),
+            shard.constants,
+            frame,
+            b"1",
+            b"",
+            self._deadline,
+            self._keys,
+            b"1" if self._together else b"",
+        )
         if self.confirmed is None:
             chunk.reply = begin("schedule", shard.keys, *args)
         else:
@@ -192,7 +205,9 @@ class JobSender:
         """Read the reply of a chunk, and yield the places of the jobs that a closed shard refused."""
         entries, answer = chunk.entries, chunk.reply()
         letters = self._read_letters(chunk, answer)
-        if FULL_LETTER in letters:
+        if self._together:
+            letters = self._found_room_together(chunk, letters)
+        elif FULL_LETTER in letters:
             is_repeated = (len(answer) - len(letters)) % 16 and all(new.repeatable for _, new, _ in entries)
             letters = self._found_room(chunk, letters, is_first=not is_repeated)
         if not self._room.over and (FULL_LETTER in letters or ID_FULL_LETTER in letters):
@@ -242,6 +257,14 @@ class JobSender:
             is_first = is_first or not (len(answer) - len(full)) % 16
         return "".join(found)
 
+    def _found_room_together(self, chunk: _JobChunk, letters: str) -> str:
+        """Send a chunk again while the queue has room for all its new jobs elsewhere; return the letters."""
+        search = RoomSearch(self._queue)
+        while (full := letters.count(FULL_LETTER)) and search.find(chunk.number, full, least=full):
+            self._call(chunk, self._queue.broker.scripts.begin)
+            letters = self._read_letters(chunk, chunk.reply())
+        return letters
+
     def _store_refusal(self, chunk: _JobChunk, rest: _JobChunk) -> None:
         """Let a repetition of a chunk whose reply is stored get the same refusals, unless callers wait for room."""
         news = [new for _, new, _ in chunk.entries]
@@ -254,8 +277,9 @@ class JobSender:
     def _without_full(self, entries: list[_Entry], letters: str) -> tuple[list[_Entry], str]:
         """Keep the jobs whose callers wait for room; return the other entries with their letters."""
         pairs, kept = list(zip(entries, letters, strict=True)), []
+        waits = self._together and any(new.room_ms for _, new, _ in entries)
         for entry, letter in pairs:
-            if letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms:
+            if (letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms) or (waits and letter != CLOSED_LETTER):
                 self._full.append(entry)
             else:
                 kept.append((entry, letter))

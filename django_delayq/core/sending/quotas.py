@@ -97,8 +97,14 @@ class RoomSearch:
         self._attempts = 0
         self._has_paused = False
 
-    def find(self, number: int, jobs: int = 1) -> bool:
-        """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again."""
+    def find(self, number: int, jobs: int = 1, *, least: int = 1) -> bool:
+        """Make room in a shard if the queue has some elsewhere; return True if the jobs should be sent again.
+
+        Args:
+            number: the shard.
+            jobs: number of jobs that need a place.
+            least: with fewer places for them the shard takes none.
+        """
         queue, now = self._queue, time.monotonic()
         if now < queue.full_until or self._attempts == MOST_ATTEMPTS:
             return False
@@ -106,12 +112,12 @@ class RoomSearch:
             self._until = now + min(MOST_SECONDS, queue.broker.connection.patience)
         try:
             with within(self._until):
-                return self._make_room(number, jobs)
+                return self._make_room(number, jobs, least)
         except QueueUnavailable:  # a part of it: the shard itself has answered
             queue.full_until = time.monotonic() + OUTAGE_SECONDS
             return False
 
-    def _make_room(self, number: int, jobs: int) -> bool:
+    def _make_room(self, number: int, jobs: int, least: int) -> bool:
         queue = self._queue
         while (began := time.monotonic()) < cast(float, self._until):
             shards = read_room(queue)
@@ -131,8 +137,10 @@ class RoomSearch:
                 now = time.monotonic()
                 queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
                 return False
+            if free < least:
+                return False
             self._attempts += 1
-            if here.spare:
+            if here.spare >= least:
                 return True  # another producer has made room
             if places := self._take(here, shards, min(jobs, free)):
                 self._call(number, here, b"give", places)

@@ -17,6 +17,7 @@ from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
+from .chunks import check_together
 from .epoch_walk import EpochWalk
 from .job_chunks import JobSender
 from .quotas import RoomSearch
@@ -51,7 +52,7 @@ class Sender(Shards):
             # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
             new.key = new.key or new_key()
             keys = self.home(new.id).fresh_keys[new.priority]
-            if self.broker.scripts.call("schedule_fresh", keys, new.key, b"", pack_new(new)):
+            if self.broker.scripts.call("schedule_fresh", keys, new.key, self.broker.repeats, pack_new(new)):
                 return ScheduleOutcome.CREATED
         outcome = self._schedule_one(new, not_after_ms=not_after_ms)
         if new.room_ms and outcome is ScheduleOutcome.FULL:
@@ -71,22 +72,29 @@ class Sender(Shards):
         """
         return self._schedule_one(new, b"%d" % tick_ms)
 
-    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[ScheduleOutcome]:
+    def schedule_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> list[ScheduleOutcome]:
         """Schedule many jobs, in chunks of at most 250 of one shard.
 
         Args:
             news: the jobs.
             not_after_ms: see :meth:`schedule`; it applies to each chunk as a whole.
+            all_or_none: if a job is refused, store none of its shard; for up to 250 jobs, none of them durable. While
+                the number of shards is being changed this holds for the jobs of an old shard that already live
+                there, and for the others by their new shards.
 
         Returns:
             For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
-                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
+                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late; with
+                ``all_or_none`` also withheld (another job of the shard was refused).
 
         Raises:
             NotConfirmed: all jobs were sent, and some are not confirmed; the error names them and all outcomes.
         """
         letter_of: dict[int, str] = {}
-        sender = JobSender(self, not_after_ms, keys=True)
+        news = check_together(news) if all_or_none else news
+        sender = JobSender(self, not_after_ms, keys=True, together=all_or_none)
         for places, letters in sender.send(news):
             letter_of.update(zip(places, letters, strict=True))
         outcomes = [OF_LETTER[letter_of[place]] for place in range(len(letter_of))]
@@ -94,12 +102,15 @@ class Sender(Shards):
             sender.confirmed.check(count_outcomes(letter_of.values()), outcomes)
         return outcomes
 
-    def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
+    def count_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> dict[str, int]:
         """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
 
         See :meth:`schedule_many`.
         """
-        sender = JobSender(self, not_after_ms)
+        news = check_together(news) if all_or_none else news
+        sender = JobSender(self, not_after_ms, together=all_or_none)
         counts = count_outcomes(letters for _, letters in sender.send(news))
         if sender.confirmed is not None:
             sender.confirmed.check(counts)
@@ -119,7 +130,7 @@ class Sender(Shards):
         return outcome
 
     def refusal(self, outcome: ScheduleOutcome, new: NewJob) -> DelayQError:
-        """Return the error for a job whose outcome of :meth:`schedule_many` was taken, exists, full or paused."""
+        """Return the error for a job whose outcome of :meth:`schedule_many` is a refusal."""
         if outcome is ScheduleOutcome.TAKEN:
             return IdTaken(
                 f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
@@ -132,6 +143,8 @@ class Sender(Shards):
             )
         if outcome is ScheduleOutcome.PAUSED:
             return self.paused_error()
+        if outcome is ScheduleOutcome.WITHHELD:
+            return DelayQError(f"job {new.id!r} was not stored because another job of its shard was refused")
         if new.payload is not None:
             return QueueFull(
                 f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "

@@ -6,13 +6,13 @@ import os
 from argparse import ArgumentParser
 from typing import Any
 
-from ... import __version__, logs
+from ... import __version__
 from ...runtime import wiring
 from ...settings.conf import conf
-from ..base import DelayQCommand, add_log_format, queue_list
+from ..base import LoggingCommand, queue_list
 
 
-class Command(DelayQCommand):
+class Command(LoggingCommand):
     """Command that runs a dispatcher without a consumer."""
 
     help = (
@@ -26,11 +26,10 @@ class Command(DelayQCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
-        add_log_format(parser)
+        super().add_arguments(parser)
 
     def run(self, **options: Any) -> None:
         """Run until stopped."""
-        logs.configure(options["log_format"], options["verbosity"])
         settings = conf()
         config = wiring.make_config(
             settings, queues=options["queues"], consumer=False, dispatcher=True, processes=1, grace=1.0

@@ -16,7 +16,10 @@ from ..base import DelayQCommand, queue_list
 class Command(DelayQCommand):
     """Command that checks the consistency of the data in Redis."""
 
-    help = "Checks the consistency of the data in Redis. Exit code 1 if a violation is left unrepaired."
+    help = (
+        "Checks the consistency of the data in Redis. Exit code 1 if a violation is left unrepaired, or a part of a "
+        "cluster could not be checked."
+    )
     examples = ("delayq_fsck", "delayq_fsck --queues orders --repair")
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -36,11 +39,15 @@ class Command(DelayQCommand):
             report = check(broker, queues=options["queues"], repair=options["repair"], progress=progress.update)
         violations = len(report.violations)
         if options["json"]:
-            self.print_json({"checked": report.checked, "violations": report.violations, "repaired": report.repaired})
+            counts = {"checked": report.checked, "violations": report.violations, "repaired": report.repaired}
+            self.print_json({**counts, "unreachable": report.unreachable})
         else:
             for violation in report.violations:
                 self.stdout.write(self.style.WARNING(printable(violation, 500)))
             self.stdout.write(f"{report.checked} entries checked, {violations} violations, {report.repaired} repaired")
+        if report.unreachable:
+            missing = printable("; ".join(report.unreachable), 2000)
+            raise CommandError(f"not checked, because no answer came: {missing}. Run the command again when all do")
         if not options["queues"]:  # a part of the deployment gives no total for the metric
             broker.set_level("fsck_violations", violations)
         if violations > report.repaired:

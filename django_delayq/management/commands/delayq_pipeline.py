@@ -14,7 +14,7 @@ from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check, running
 from ..base import share_options, with_examples
-from ..pipeline.common import MISSING, STOPPED, PipelineCommand, is_spark_error, spark_message
+from ..pipeline.common import MISSING, STOPPED, PipelineCommand, is_spark_error, root, spark_message
 from ..pipeline.stopping import Stopped, StopRequest
 
 #: names of subcommands, and of their modules in django_delayq.management.pipeline
@@ -78,10 +78,7 @@ class Command(PipelineCommand):
             except Stopped as error:
                 raise CommandError(str(error), returncode=STOPPED) from error
             except OSError as error:
-                raise CommandError(
-                    f"{error}\nIs the folder DELAYQ['PIPELINE']['root'] writable, and has its disk free space? "
-                    f"`manage.py delayq_pipeline doctor` tests both."
-                ) from error
+                raise CommandError(f"{error}{_hint(str(error))}") from error
             except Exception as error:
                 if self.stop_request():
                     raise CommandError(self.stop_request.message, returncode=STOPPED) from error
@@ -90,6 +87,16 @@ class Command(PipelineCommand):
                 raise
         if code:
             sys.exit(code)
+
+
+def _hint(text: str) -> str:
+    """Return advice on the history's folder for an error of a file, unless the error names a file elsewhere."""
+    if "/" in text and root() not in text:
+        return ""
+    return (
+        "\nIs the folder DELAYQ['PIPELINE']['root'] writable, and has its disk free space? "
+        "`manage.py delayq_pipeline doctor` tests both."
+    )
 
 
 def _module(name: str) -> ModuleType:

@@ -14,6 +14,7 @@ from ...core.filtered_bulk import change_matching
 from ...core.operations.inspector import Counts
 from ...core.operations.job_filter import JobFilter
 from ...core.queue import Queue
+from ...outbox import queue_verbs
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
 from ...status.drawing import NO_QUEUE
@@ -37,7 +38,7 @@ QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
     "run-now": QueueAction(
         "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
-        bulk.run_all_now,
+        queue_verbs.run_all_now,
         filtered_bulk.RUN_NOW,
     ),
     "kill-failed": QueueAction(
@@ -55,13 +56,13 @@ QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
     "cancel": QueueAction(
         "delete the waiting jobs that meet the conditions",
         "",
-        bulk.cancel_all,
+        queue_verbs.cancel_all,
         filtered_bulk.CANCEL,
     ),
     "cancel-all": QueueAction(
         "delete every waiting job (the admin's Purge)",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
-        bulk.cancel_all,
+        queue_verbs.cancel_all,
         filtered_bulk.CANCEL,
     ),
 }
@@ -154,12 +155,14 @@ class Command(DelayQCommand):
     def question(self, text: str, queue: Queue, action: str) -> str:
         """Return a question with the numbers of jobs, so that the operator sees the effect."""
         counts = queue.broker.inspector.counts(queue.name)
+        sums_up = "{delayed}" in text or "{waiting}" in text
+        delayed = counts.delayed + (queue_verbs.count_unsent(queue) if sums_up else 0)
         return text.format(
             action=action.capitalize(),
             queue=printable(queue.name),
-            delayed=counts.delayed,
+            delayed=delayed,
             failed=counts.failed,
-            waiting=counts.delayed + counts.ready,
+            waiting=delayed + counts.ready,
         )
 
     def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:

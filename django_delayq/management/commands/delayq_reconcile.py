@@ -57,7 +57,9 @@ class Command(DelayQCommand):
             help="send waiting rows, record the ends of jobs, and send jobs again that Redis has lost, also new ones",
         )
         parser.add_argument(
-            "--mirror", action="store_true", help="copy all failed jobs and the morgue from Redis again"
+            "--mirror",
+            action="store_true",
+            help="copy all failed jobs and the morgue from Redis again; where MIRROR is off, delete the copies",
         )
         parser.add_argument(
             "--buried",
@@ -173,11 +175,17 @@ class Command(DelayQCommand):
     # --- the mirror
 
     def mirror(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Rebuild the mirrors. Return the number of rows by place; in a dry run, how many there would be."""
+        """Rebuild the mirrors, or empty them if they are switched off (``MIRROR``).
+
+        Returns:
+            Number of rows by place; in a dry run, how many there would be.
+        """
         names = [options["queue"]] if options["queue"] else None
         if not options["dry_run"]:
             with self.progress("mirror", unit="rows") as progress:
                 return rebuild(names, progress.update)
+        if not conf().is_mirrored:
+            return {"failed": 0, "morgue": 0}
         queues = [counts for counts in broker.inspector.all_counts() if names is None or counts.queue in names]
         return {"failed": sum(counts.failed for counts in queues), "morgue": sum(counts.morgue for counts in queues)}
 

@@ -10,19 +10,22 @@ from argparse import ArgumentParser, BooleanOptionalAction
 from pathlib import Path
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.utils import autoreload
 
-from ... import __version__, connections, logs
+from ... import __version__, connections
 from ...runtime import wiring
 from ...settings.conf import Conf, conf
-from ...worker.child import child_spec
+from ...worker.child import EXIT_NO_REDIS, child_spec
 from ...worker.config import WorkerConfig
-from ..base import DelayQCommand, add_log_format, positive, queue_list
+from ..base import LoggingCommand, positive, queue_list
 
 NAME = "delayq_worker"
+#: seconds for which a burst waits for Redis
+BURST_PATIENCE_SECONDS = 60.0
 
 
-class Command(DelayQCommand):
+class Command(LoggingCommand):
     """Command that runs a worker."""
 
     help = (
@@ -84,11 +87,20 @@ class Command(DelayQCommand):
             "--reload", action="store_true", help="replace the processes when a source file changes; for development"
         )
         parser.add_argument("--burst", action="store_true", help="run in one process, and end when no job is ready")
-        add_log_format(parser)
+        parser.add_argument(
+            "--redis-patience",
+            type=positive(float, "a number of seconds", zero=True),
+            metavar="SECONDS",
+            help=f"with --burst: end with exit code {EXIT_NO_REDIS} when Redis has been away for so long (default: "
+            f"{BURST_PATIENCE_SECONDS:g}); without it a worker waits for Redis",
+        )
+        super().add_arguments(parser)
 
     def run(self, **options: Any) -> None:
         """Run as a child, a single process, or a supervisor."""
-        logs.configure(options["log_format"], options["verbosity"])
+        patience = options["redis_patience"]
+        if patience is not None and not options["burst"]:
+            raise CommandError("--redis-patience is for --burst: every other worker waits for Redis", returncode=2)
         child = child_spec()
         settings = conf()
         config = wiring.make_config(
@@ -104,6 +116,7 @@ class Command(DelayQCommand):
             grace=options["grace"],
             dispatcher=options["dispatcher"],
             burst=options["burst"] or None,
+            redis_patience=(BURST_PATIENCE_SECONDS if patience is None else patience) if options["burst"] else None,
             index=child.index if child is not None else None,
         )
         if child is not None:

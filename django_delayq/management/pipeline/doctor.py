@@ -110,8 +110,8 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
         check_reach(redis_address(settings), master)
         broker = ours.broker()
         info = broker.connection.check()
-        # {} if INFO is not allowed; the settings of a cluster are those of its worst master
-        nodes = list(memory_of(broker).values()) if broker.connection.cluster and info else [info]
+        # The settings of a cluster are those of its worst master.
+        nodes = list(memory_of(broker).values()) if broker.connection.cluster else [info]
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
         return

@@ -57,8 +57,14 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
             command.stop_request.check()
             progress.update(done, total)
 
-        exported = export(
-            [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
-        )
+        try:
+            exported = export(
+                [Versions(store, name) for name in options["tables"]], options["parquet"], *days, on_file=on_file
+            )
+        except OSError as error:
+            raise CommandError(
+                f"{error}\nThe export copies from {common.root()} to {options['parquet']}: is the one readable, the "
+                "other writable, and has its disk free space?"
+            ) from error
     tables = {name: asdict(files) for name, files in exported.items()}
     command.print_result({"state": "finished", "folder": options["parquet"], "tables": tables})

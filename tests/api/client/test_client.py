@@ -25,6 +25,7 @@ from django_delayq.client import (
     QueueNotFound,
 )
 
+from ...support.moments import in_days
 from ..world import CANCEL, SYNC, WORKER
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,10 +67,16 @@ def test_large_ones_are_put_in_requests_that_the_server_takes(client: Client) ->
 
 
 def test_tasks_are_scheduled_with_their_arguments(client: Client) -> None:
-    at = datetime(2030, 1, 1, tzinfo=UTC)
+    at = in_days(30)
     assert client.schedule("orders", CANCEL, args=[5], kwargs={"reason": "late"}, id="o5", at=at).due == at
     assert client.schedule("crm", SYNC, id="c5", payload={"name": "Ada"}, score=3, delay=60).outcome == "created"
     assert client.schedule("crm", SYNC, id="c5", payload={"name": "Bob"}, score=4).outcome == "merged"
+    assert client.put_many("mail", (), all_or_none=True).results == []
+    whole = client.put_many(
+        "mail", [{"body": "x", "id": ident, "on_conflict": "error"} for ident in "aba"], all_or_none=True
+    )
+    assert whole.counts["exists"] == 1
+    assert client.job("mail", "a") is None
     told = client.schedule_many("orders", [{"task": CANCEL, "args": [number], "delay": 60} for number in range(3)])
     assert told.counts == {"created": 3}
     order, merged = client.job("orders", "o5"), client.job("crm", "c5")
@@ -202,7 +209,7 @@ def test_all_records_of_an_id_are_fetched_however_large_they_are(client: Client)
 def test_dots_alone_are_an_id_and_no_way_to_another_address(client: Client, ident: str) -> None:
     client.create_queue("images", kind="pull")
     client.put("images", "x", id=ident, delay=60)
-    due = datetime(2030, 1, 1, tzinfo=UTC)
+    due = in_days(30)
     assert client.reschedule_job("images", ident, at=due) == due
     assert client.cancel_job("images", ident) == "cancelled"
     with pytest.raises(JobNotFound):
@@ -222,8 +229,8 @@ def test_jobs_are_moved_cancelled_and_brought_back(client: Client) -> None:
     assert client.run_now("mail", ["mail-delayed"]).results == [("mail-delayed", "moved")]
     assert client.cancel("mail", ["mail-delayed", "mail-reserved"]).counts == {"cancelled": 1, "stopping": 1}
     assert client.cancel_job("mail", "mail-ready") == "cancelled"
-    due = client.reschedule_job("orders", "orders-delayed", at=datetime(2030, 1, 1, tzinfo=UTC))
-    assert due == datetime(2030, 1, 1, tzinfo=UTC)
+    due = in_days(30)
+    assert client.reschedule_job("orders", "orders-delayed", at=due) == due
     assert client.kick("mail", list(client.morgue("mail")), delay=60).results == [("mail-morgue", "kicked")]
     assert client.discard("orders", ["orders-morgue", "nobody"]).counts == {"discarded": 1, "gone": 1}
     assert client.kill_failed("mail").counts == {"killed": 1}

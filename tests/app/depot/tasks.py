@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
+import warnings
 from pathlib import Path
 
 from django.contrib.auth.models import Group
@@ -22,6 +25,18 @@ def say(line: str) -> None:
 def ship(number: int) -> None:
     say(f"ship {number} {translation.get_language()}")
     translation.activate("de")
+
+
+@task
+def speak() -> None:
+    """Writes log lines in each way that handlers have."""
+    logging.getLogger("depot").warning("few parcels")
+    logging.getLogger("django").warning("django's own")
+    warnings.warn("old parcels", stacklevel=2)
+    thread = threading.Thread(target=lambda: 1 / 0, name="depot-thread")
+    thread.start()
+    thread.join()
+    say("spoke")
 
 
 @task(max_attempts=1)

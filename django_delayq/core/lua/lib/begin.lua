@@ -1,7 +1,8 @@
 -- Start of every operation: the constants of the shard, and the current time.
--- ARGV[1] request id; ARGV[2] '<I4 lease ms><I4 event cap><I4 shard><Bc0 wake channel, empty = wake list>'.
+-- ARGV[1] request id; ARGV[2] '<I4 ms for which the caller may repeat the call><I4 lease ms><I4 event cap><I4 shard>
+-- <Bc0 wake channel, empty = wake list>'.
 local request = ARGV[1]
-local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4Bc0', ARGV[2])
+local repeated_ms, lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4I4Bc0', ARGV[2])
 
 local now_us = server_us()
 local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules', 'durable', 'last_event')

@@ -1,0 +1,88 @@
+-- Rehearses the entries of a call that stores all of its jobs or none: works out what schedule() (lib/put, lib/policies)
+-- would answer to each, behind those in front of it, and writes nothing. Durable jobs are not sent in such calls.
+-- Includes: state bytes payload.
+-- id -> what an entry finds there: its task (or the task's code), whether it is merged, and of merged ones how many
+-- payloads wait and which digests came in this call; false = nothing.
+local met, places = {}, 0
+
+local function find(e)
+  if met[e.id] == nil then
+    local old = redis.call('HGET', BODY, e.id)
+    met[e.id] = old and { code = task_code_of(old), merged = is_merged(old) } or false
+  end
+  return met[e.id]
+end
+
+local function is_of_task(found, e)
+  if found.task then
+    return found.task == e.task
+  end
+  return found.code == (codes[e.task] or find_task_code(e.task))
+end
+
+local function count_waiting(found, id)
+  if not found.waiting then
+    local from, behind = range_of(id)
+    found.taken = redis.call('ZSCORE', LEASE, id) and read_state(redis.call('HGET', STATE, id)).taken or ''
+    found.waiting = redis.call('ZLEXCOUNT', ORDER, from, behind) - #in_hand(id, found.taken)
+    found.came = {}
+  end
+end
+
+local function has_twin(found, e)
+  local slot = in_flight(found.taken, e.digest) and '1' or '0'
+  return found.came[e.digest] or not found.replaced and redis.call('HEXISTS', PAYLOAD, field_of(e.id, e.digest, slot)) == 1
+end
+
+local function add_payload_to(found, e)
+  count_waiting(found, e.id)
+  if e.conflict ~= MERGE then
+    found.waiting, found.came, found.replaced = 1, { [e.digest] = true }, true
+  elseif not has_twin(found, e) then
+    if found.waiting >= e.max_payloads and e.payload_policy == ALL then
+      return 'h'
+    end
+    found.waiting, found.came[e.digest] = math.min(found.waiting + 1, e.max_payloads), true
+  end
+end
+
+-- Return the letter of schedule(), c for an entry that needs a place in the shard, x for another one that is stored.
+local function rehearse(e)
+  local found = find(e)
+  if closing and not found then
+    return 'v'
+  elseif paused_in then
+    return 'p'
+  elseif not found then
+    places = places + 1
+    met[e.id] = { task = e.task, merged = e.record ~= nil, waiting = 1, taken = '', came = { [e.digest or ''] = true } }
+    return 'c'
+  elseif not is_of_task(found, e) or found.merged ~= (e.record ~= nil) then
+    return 't'
+  elseif e.conflict == IGNORE then
+    return 'i'
+  elseif e.conflict == ERROR then
+    return 'e'
+  end
+  return e.record and add_payload_to(found, e) or 'x'
+end
+
+-- Return the letters if an entry of the frame would be refused; nil = all of them can be stored. If the new jobs do not
+-- fit together, each of them is refused as full.
+local function refused_together(frame)
+  local letters, at, refused = {}, 1, false
+  while at <= #frame do
+    local e
+    e, at = read_entry(frame, at)
+    letters[#letters + 1] = rehearse(e)
+    refused = refused or string.find('pteh', letters[#letters], 1, true)
+  end
+  local is_full = max_length > 0
+    and redis.call('HLEN', BODY) + places > tonumber(redis.call('HGET', META, 'quota') or 0)
+  for i, letter in ipairs(letters) do
+    letters[i] = letter == 'c' and (is_full and 'f' or 'x') or letter
+  end
+  return (refused or is_full and places > 0) and letters
+end
+
+return refused_together

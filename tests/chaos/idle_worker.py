@@ -1,0 +1,73 @@
+"""A worker program for campaigns of idle processes: ``python -m tests.chaos.idle_worker supervise|child``.
+
+``IDLE_SETUP`` is JSON: url, prefix, queues, processes, threads, limits by queue and by task. Every attempt leaves
+"start:id:pid:time" and "end:…" in the list "trace:<prefix>".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker.child import adopt, child_spec, leave
+from django_delayq.worker.config import WorkerConfig
+from django_delayq.worker.current import current_job
+from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.worker import Worker
+
+SETUP: dict[str, Any] = json.loads(os.environ.get("IDLE_SETUP", "{}"))
+#: tasks; those that the set-up limits run no more at the same time
+TASKS = ("plain", "limited")
+
+
+def make_broker() -> Broker:
+    return Broker(connect(RedisConfig.parse(SETUP["url"])), prefix=SETUP["prefix"])
+
+
+def registry(broker: Broker | None = None) -> Registry:
+    def run(seconds: float) -> None:
+        job = current_job()
+        assert job is not None and broker is not None
+
+        def note(word: str) -> None:
+            broker.client.rpush(f"trace:{SETUP['prefix']}", f"{word}:{job.id}:{os.getpid()}:{time.time()}")
+
+        note("start")
+        time.sleep(seconds)
+        note("end")
+
+    made = Registry()
+    for name in TASKS:
+        limit = SETUP["limits"].get(name)
+        made.add(Task(run, name=name, options=TaskOptions(**({"concurrency": limit} if limit else {}))))
+    return made
+
+
+def main(role: str) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(message)s")
+    config = WorkerConfig(
+        queues=tuple(SETUP["queues"]),
+        processes=SETUP["processes"],
+        threads=SETUP["threads"],
+        heartbeat=1.0,
+        concurrency={
+            queue: Concurrency(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]
+        },
+    )
+    if role == "supervise":
+        command = [sys.executable, "-m", "tests.chaos.idle_worker", "child"]
+        sys.exit(Supervisor(command, config, make_broker, registry()).run())
+    spec, broker = child_spec(), make_broker()
+    leave(Worker(broker, registry(broker), config, child_spec=spec, board=adopt(spec) if spec else None).run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

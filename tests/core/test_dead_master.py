@@ -1,0 +1,102 @@
+"""Producers on a cluster without one of its masters: the one of the registry, or one with shards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import NewJob, new_id
+from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.replay import run_verb
+from tests.support.cluster_box import ClusterBox
+from tests.support.redis_box import RedisBox
+
+QUEUES = tuple(f"q{number}" for number in range(9))
+
+
+@pytest.fixture(scope="module")
+def own_cluster(redis_box: RedisBox) -> Iterator[ClusterBox]:
+    """Provide a cluster whose masters this module kills; what was written is on their disks."""
+    # Each write waits for the disk: on a busy machine longer than the second after which other clusters give a node up.
+    with ClusterBox(binary=redis_box.binary, aof="always", cluster_node_timeout=3000) as box:
+        yield box
+
+
+@pytest.fixture
+def spread(own_cluster: ClusterBox, prefix: str) -> Iterator[Broker]:
+    """Provide a broker on the emptied cluster whose calls may take four seconds."""
+    own_cluster.flush()
+    connection = connect(RedisConfig.parse({**own_cluster.setting, "SOCKET_TIMEOUT": 1.0, "RETRIES": 3}))
+    yield Broker(connection, prefix=prefix)
+    connection.close()
+
+
+def living_queues(cluster: ClusterBox, broker: Broker, dead: RedisBox) -> list[str]:
+    names = [name for name in QUEUES if cluster.node_of(broker.queue(name).present[0].keys[0]) is not dead]
+    assert 0 < len(names) < len(QUEUES)
+    return names
+
+
+def job() -> NewJob:
+    return NewJob(new_id(), "work", fresh=True)
+
+
+def test_a_process_that_knows_its_queues_schedules_without_the_registry(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    dead = own_cluster.node_of(spread.queues_key)
+    living = living_queues(own_cluster, spread, dead)
+    dead.kill()
+    try:
+        began = time.monotonic()
+        for name in QUEUES:
+            spread.queue(name).read_at -= spread.layout_seconds
+        for name in living:
+            assert spread.queue(name).schedule(job()) == "created"
+        assert time.monotonic() - began < 2.5, "one call waited for the registry, not each"
+        with pytest.raises(QueueUnavailable, match="has not read its layout yet, and the registry"):
+            spread.queue("unknown")
+    finally:
+        dead.start()
+
+
+@pytest.mark.parametrize("way", ["thread", "event loop"])
+def test_a_call_waits_for_a_node_that_refuses_connections(own_cluster: ClusterBox, spread: Broker, way: str) -> None:
+    dead = next(node for node in own_cluster.nodes if node is not own_cluster.node_of(spread.queues_key))
+    living = living_queues(own_cluster, spread, dead)
+    queue = spread.queue(next(name for name in QUEUES if name not in living))
+    assert queue.schedule(job()) == "created"
+    dead.kill()
+    back = threading.Timer(1.5, dead.start)
+    back.start()
+    try:
+        if way == "thread":
+            assert queue.schedule(job()) == "created"
+        else:
+            new = job()
+            assert asyncio.run(run_verb(spread, lambda view: view.queue(queue.name).schedule(new))) == "created"
+    finally:
+        back.join()
+    assert sum(counts.ready for counts in spread.inspector.all_counts()) == 2
+
+
+def test_a_call_ends_at_its_deadline_although_the_node_still_refuses_connections(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    dead = next(node for node in own_cluster.nodes if node is not own_cluster.node_of(spread.queues_key))
+    living = living_queues(own_cluster, spread, dead)
+    queue = spread.queue(next(name for name in QUEUES if name not in living))
+    dead.kill()
+    try:
+        began = time.monotonic()
+        with pytest.raises(QueueUnavailable):
+            queue.schedule(job())
+        assert spread.connection.patience - 1.0 < time.monotonic() - began < spread.connection.patience + 1.0
+    finally:
+        dead.start()

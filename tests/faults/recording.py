@@ -1,0 +1,192 @@
+"""Record of which tests execute which lines and which scripts, made by one run of the tests.
+
+``record()`` runs pytest under coverage, with the test as the context of every line; child processes inherit the name of
+the test by pytest's own environment variable. This module is also the plugin of that run: it switches the contexts and
+writes each test's duration and scripts to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from .catalogue import PACKAGE, ROOT
+
+FOLDER: Final = ROOT / ".faults"
+_DATA: Final = FOLDER / "coverage"
+_TESTS: Final = FOLDER / "tests.jsonl"
+_CONFIG: Final = f"""
+[run]
+source = {ROOT / PACKAGE}
+data_file = {_DATA}
+parallel = true
+context = ${{PYTEST_CURRENT_TEST-}}
+sigterm = true
+"""
+_FILE_VARIABLE: Final = "DELAYQ_FAULTS_RECORD"
+
+
+# --- the run
+
+
+def record(arguments: Sequence[str]) -> int:
+    """Run the tests that pytest's arguments name, and keep what they execute; return pytest's exit code."""
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("coverage*"):
+        old.unlink()
+    _TESTS.unlink(missing_ok=True)
+    config = FOLDER / "coveragerc"
+    config.write_text(_CONFIG, encoding="utf-8")
+    environment = {**os.environ, "COVERAGE_PROCESS_START": str(config), _FILE_VARIABLE: str(_TESTS)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", f"{__package__}.recording", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    subprocess.run([sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={config}"], cwd=ROOT, check=True)
+    return code
+
+
+class _Recorder:
+    """Plugin that names the running test to coverage, and writes what became of it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._scripts: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        from coverage import Coverage
+
+        current = Coverage.current()
+        self._scripts.clear()
+        if current is not None:
+            current.switch_context(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            if current is not None:
+                current.switch_context("")
+
+    def pytest_configure(self) -> None:
+        from django_delayq.core.redis.scripts import Scripts
+
+        original = Scripts.loaded
+
+        def loaded(scripts: Scripts, name: str) -> Any:
+            self._scripts.add(name)
+            return original(scripts, name)
+
+        Scripts.loaded = loaded  # type: ignore[method-assign]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" or hasattr(report, "node"):  # the controller of xdist repeats its workers' reports
+            return
+        entry = {"test": report.nodeid, "seconds": round(report.duration, 3), "scripts": sorted(self._scripts)}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the recorder where a recorded run asks for it."""
+    if file := os.environ.get(_FILE_VARIABLE):
+        recorder = _Recorder(Path(file))
+        recorder.pytest_configure()
+        config.pluginmanager.register(recorder, "delayq-fault-recorder")
+
+
+# --- what was recorded
+
+
+class Record:
+    """Which tests execute a line of the package. Lua is recorded by script, since servers do not count its lines."""
+
+    def __init__(self) -> None:
+        if not _TESTS.exists():
+            raise FileNotFoundError("Nothing is recorded yet; run: python -m tests.faults record")
+        self._database = sqlite3.connect(_DATA, check_same_thread=False)
+        self._seconds: dict[str, float] = {}
+        self._by_script: dict[str, set[str]] = defaultdict(set)
+        for line in _TESTS.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            self._seconds[entry["test"]] = entry["seconds"]
+            for script in entry["scripts"]:
+                self._by_script[script].add(entry["test"])
+
+    def tests_of(self, file: str, lines: Iterable[int]) -> list[str]:
+        """Return the tests to try on a fault in these lines, in an order that is likely to end soon.
+
+        Tests of different files take turns, the quickest of each first. A line that runs at import belongs to no test:
+        those of the whole file are returned then.
+        """
+        if file.endswith(".lua"):
+            found = self._tests_of_script(Path(file))
+        else:
+            found = self._executed(file, set(lines)) or self._executed(file, None)
+        return self._in_turns(found)
+
+    def _tests_of_script(self, file: Path) -> set[str]:
+        scripts = {file.stem} if file.parent.name != "lib" else self._including(file.stem)
+        return set().union(*(self._by_script[script] for script in scripts))
+
+    @staticmethod
+    def _including(piece: str) -> set[str]:
+        from django_delayq.core.redis.composition import script_names
+
+        folder = ROOT / PACKAGE / "core" / "lua"
+        return {
+            name
+            for name in script_names()
+            if any(
+                line.startswith("-- include ") and piece in line.split()
+                for line in (folder / f"{name}.lua").read_text(encoding="utf-8").splitlines()
+            )
+        }
+
+    def _executed(self, file: str, lines: set[int] | None) -> set[str]:
+        from coverage.numbits import numbits_to_nums
+
+        rows = self._database.execute(
+            "SELECT context.context, line_bits.numbits FROM line_bits JOIN file ON file.id = line_bits.file_id "
+            "JOIN context ON context.id = line_bits.context_id WHERE file.path = ?",
+            (str(ROOT / PACKAGE / file),),
+        )
+        found = set()
+        for context, bits in rows:
+            test = self._test_of(context)
+            if test and (lines is None or lines.intersection(numbits_to_nums(bits))):
+                found.add(test)
+        return found
+
+    def _test_of(self, context: str) -> str | None:
+        """Return the test that a context names: of the test's own process, or of a child (``static (phase)``)."""
+        name = context.rpartition("|")[2] or context
+        return name if name in self._seconds else self._by_phase.get(name)
+
+    @cached_property
+    def _by_phase(self) -> dict[str, str]:
+        return {f"{test} ({phase})": test for test in self._seconds for phase in ("setup", "call", "teardown")}
+
+    def _in_turns(self, tests: set[str]) -> list[str]:
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
+            by_file[test.split("::")[0]].append(test)
+        turns = [(turn, self._seconds[test], test) for own in by_file.values() for turn, test in enumerate(own)]
+        return [test for _, _, test in sorted(turns)]
+
+    def within(self, tests: Sequence[str], seconds: float) -> list[str]:
+        """Return the first of these tests that together take so many seconds."""
+        chosen, left = [], seconds
+        for test in tests:
+            left -= self._seconds[test] + 0.02
+            if chosen and left < 0:
+                break
+            chosen.append(test)
+        return chosen

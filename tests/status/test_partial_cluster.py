@@ -1,0 +1,232 @@
+"""Views of a deployment while a master of its Redis Cluster is away: they show the rest, and name what is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from django_delayq import connections
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import NewJob
+from django_delayq.metrics import measuring, names
+from django_delayq.status import take
+from tests.support.api_caller import ALL, make_caller
+from tests.support.cluster_box import ClusterBox
+from tests.support.redis_box import RedisBox
+
+pytestmark = [pytest.mark.django_db, pytest.mark.one_server("it kills a master")]
+SHARDS = 12
+JOBS = 60
+
+
+@dataclass
+class World:
+    """Deployment on a cluster, with a queue on all masters."""
+
+    cluster: ClusterBox
+    broker: DjangoBroker
+
+    @property
+    def registry_node(self) -> RedisBox:
+        """Master with the registry."""
+        return self.cluster.node_of(self.broker.queues_key)
+
+    @property
+    def other_node(self) -> RedisBox:
+        """Master without it."""
+        return next(node for node in self.cluster.nodes if node is not self.registry_node)
+
+    def shards_on(self, node: RedisBox) -> list[int]:
+        """Return the shards of the queue on this master."""
+        queue = self.broker.queue("spread")
+        return [n for n in queue.numbers if self.cluster.node_of(queue.shard(n).keys[0]) is node]
+
+    def jobs_on(self, node: RedisBox) -> int:
+        """Return the number of jobs on this master."""
+        queue = self.broker.queue("spread")
+        return sum(counts.delayed for counts in self.broker.inspector.count_each_shard(queue, self.shards_on(node)))
+
+
+@pytest.fixture
+def world(cluster_box: ClusterBox, prefix: str, settings: Any) -> Iterator[World]:
+    """The world before the outage: 60 delayed jobs in 12 shards, read once by this process."""
+    cluster_box.flush()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": cluster_box.setting, "PREFIX": prefix}
+    connections.close_broker()
+    broker = connections.hurried_broker()
+    queue = broker.queue("spread", shards=SHARDS)
+    queue.schedule_many([NewJob(f"job-{n}", "none.such", delay_ms=3_600_000) for n in range(JOBS)])
+    made = World(cluster_box, broker)
+    assert all(made.shards_on(node) for node in cluster_box.nodes)
+    yield made
+    cluster_box.flush()
+    connections.close_broker()
+
+
+def printed(*command: str, **options: Any) -> str:
+    """Return the output of a command."""
+    out = io.StringIO()
+    call_command(*command, stdout=out, no_color=True, **options)
+    return out.getvalue()
+
+
+def test_a_snapshot_has_the_living_masters_and_names_the_dead_one(world: World) -> None:
+    dead, left = world.other_node, JOBS - world.jobs_on(world.other_node)
+    missing = len(world.shards_on(dead))
+    dead.kill()
+
+    snapshot = take(world.broker)
+
+    assert snapshot.totals.delayed == left
+    (part,) = snapshot.unreachable
+    assert (part.shards, part.registry) == ({"spread": missing}, False)
+    assert f":{dead.port}" in part.slots and part.slots.startswith("slots ")
+    assert snapshot.has_registry
+
+
+def test_without_the_registry_a_snapshot_has_the_queues_that_the_process_knows(world: World) -> None:
+    dead = world.registry_node
+    left = JOBS - world.jobs_on(dead)
+    dead.kill()
+
+    snapshot = take(world.broker)
+
+    assert (snapshot.totals.delayed, snapshot.has_registry) == (left, False)
+    (part,) = snapshot.unreachable
+    assert part.registry and f":{dead.port}" in part.slots
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_master_that_hangs_hides_no_other_one(world: World, number: int) -> None:
+    broker = connections.broker()
+    inspector, queue = broker.inspector, broker.queue("spread")
+    inspector.all_counts(queues=[queue], partial=True)
+    silent = world.cluster.nodes[number]
+    missing = world.shards_on(silent)
+    silent.pause()
+    try:
+        (counts,) = inspector.all_counts(queues=[queue], partial=True)
+    finally:
+        silent.resume()
+    assert sorted(counts.unreachable) == missing
+
+
+def test_the_status_is_printed_without_the_dead_master(world: World) -> None:
+    dead = world.other_node
+    dead.kill()
+
+    text, data = printed("delayq_status"), json.loads(printed("delayq_status", "--json"))
+
+    assert "INCOMPLETE: slots " in text and "of spread" in text and f":{dead.port}" in text
+    (part,) = data["unreachable"]
+    assert part["shards"] == {"spread": data["queues"][0]["unreachable_shards"]}
+
+
+def test_a_process_that_knows_no_queue_reports_the_registry_instead_of_none(world: World) -> None:
+    world.registry_node.kill()
+    connections.close_broker()  # as in a process that begins now
+
+    text = printed("delayq_status")
+
+    assert "INCOMPLETE: slots " in text and "the registry of queues and workers" in text
+    assert "nothing was ever scheduled" not in text and "No worker is running" not in text
+
+
+def test_fsck_checks_the_living_masters_and_fails_with_what_is_left(world: World) -> None:
+    dead = world.other_node
+    missing = len(world.shards_on(dead))
+    dead.kill()
+    out = io.StringIO()
+
+    with pytest.raises(CommandError, match=f"not checked.*{missing} of {SHARDS} shards of spread.*:{dead.port}"):
+        call_command("delayq_fsck", stdout=out)
+
+    assert "0 violations" in out.getvalue() and not out.getvalue().startswith("0 entries")
+
+
+def test_the_check_names_the_dead_master_once(world: World) -> None:
+    dead = world.other_node
+    dead.kill()
+    out = io.StringIO()
+
+    with pytest.raises(CommandError, match="1 error,"):
+        call_command("delayq_check", "--json", stdout=out)
+
+    found = json.loads(out.getvalue())
+    (error,) = [one for one in found if one["level"] == "ERROR"]
+    assert error["what"] == "connection" and f":{dead.port}" in error["text"]
+    assert not any(one["what"] == "connection" for one in found if one["level"] == "OK")
+
+
+def test_lists_and_counts_of_the_api_have_the_living_masters(world: World) -> None:
+    dead = world.other_node
+    missing, left = len(world.shards_on(dead)), JOBS - world.jobs_on(dead)
+    api = make_caller(*ALL)
+    dead.kill()
+
+    _, jobs = api.get("v1/queues/spread/jobs?limit=250")
+    _, queues = api.get("v1/queues")
+    _, stats = api.get("v1/stats")
+
+    assert (len(jobs["jobs"]), jobs["unreachable_shards"]) == (left, missing)
+    assert [(one["counts"]["delayed"], one["unreachable_shards"]) for one in queues["queues"]] == [(left, missing)]
+    assert (stats["total"]["length"], stats["unreachable_shards"]) == (left, missing)
+
+
+@pytest.mark.parametrize("page", ["queueentry/", "livejob/", "dashboard/"])
+def test_pages_of_the_admin_show_the_rest_and_a_warning(world: World, admin_client: Client, page: str) -> None:
+    dead = world.other_node
+    dead.kill()
+
+    answer = admin_client.get(f"/admin/django_delayq/{page}")
+
+    assert answer.status_code == 200
+    assert f":{dead.port}" in answer.content.decode() and "of spread" in answer.content.decode()
+
+
+def test_metrics_leave_out_a_queue_that_is_counted_in_part(world: World) -> None:
+    missing = len(world.shards_on(world.other_node))
+    before = measuring.measure()
+    world.other_node.kill()
+
+    after = measuring.measure()
+
+    assert before[names.UNREACHABLE] == {("spread",): 0} and ("spread", "delayed") in before[names.JOBS]
+    assert after[names.UP] == {(): 1.0} and after[names.UNREACHABLE] == {("spread",): missing}
+    assert names.JOBS not in after
+
+
+def test_a_change_of_shards_is_refused_before_it_begins(world: World) -> None:
+    dead = world.other_node
+    dead.kill()
+
+    with pytest.raises(QueueUnavailable):
+        world.broker.reshard("spread", 4)
+
+    world.cluster.revive()
+    assert [(one.shards, one.state) for one in world.broker.epochs.progress("spread")] == [(SHARDS, "open")]
+
+
+def test_a_change_of_shards_that_fails_after_its_beginning_says_who_completes_it(world: World) -> None:
+    dead = world.other_node
+
+    def kill_when_published(verb: str, seconds: float, failed: bool) -> None:
+        if verb == "layout" and dead.running:
+            dead.kill()
+
+    world.broker.observe(kill_when_published)
+    with pytest.raises(QueueUnavailable, match=r"has begun and is not finished .* a dispatcher finishes it"):
+        world.broker.reshard("spread", 4)
+    world.broker.observe(None)
+
+    world.cluster.revive()
+    world.broker.epochs.finish("spread")  # as dispatchers do
+    assert [(one.shards, one.state) for one in world.broker.epochs.progress("spread")] == [(SHARDS, "old"), (4, "open")]

@@ -1,0 +1,195 @@
+"""A process with free slots listens, and no due job waits beside one: by example, and in random orders of events."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.redis.connection import Connection
+from django_delayq.core.settlement import ack
+
+from .support import DEADLINE, config, eventually, put, registry_of, working
+from .waiting_stage import Clock, Member, WaitingWorld, play
+
+EXAMPLES = int(os.environ.get("DELAYQ_WAITING_EXAMPLES", "10"))
+QUEUES = {"a": 1, "b": 2, "c": 1}
+LIMITS: dict[str, Mapping[str, Concurrency]] = {
+    "no limits": {},
+    "a queue, over all workers": {"a": Concurrency(total=2)},
+    "a queue, in each process": {"a": Concurrency(local=1)},
+    "a task, over all workers": {"limited": Concurrency(total=2)},
+    "a task, in each process": {"limited": Concurrency(local=1)},
+    "all of them": {
+        "a": Concurrency(total=3),
+        "b": Concurrency(total=2, local=1),
+        "limited": Concurrency(total=4, local=2),
+    },
+}
+
+
+def explore(connection: Connection, prefix: str, clock: Clock, limits: str, examples: int) -> None:
+    for seed in range(examples):
+        broker = Broker(connection, prefix=f"{prefix}{seed}", test_clock=True)
+        world = WaitingWorld(broker, clock, random.Random(f"{limits} {seed}"), QUEUES, LIMITS[limits])
+        try:
+            play(world, 80)
+        except AssertionError as error:
+            error.add_note(f"limits: {limits}, seed {seed}")
+            raise
+
+
+@pytest.mark.one_server("its twin for channels is below")
+@pytest.mark.parametrize("limits", LIMITS)
+def test_no_due_job_waits_beside_a_free_slot(
+    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch, limits: str
+) -> None:
+    explore(connection, prefix, Clock(monkeypatch), limits, EXAMPLES)
+
+
+@pytest.mark.parametrize("limits", ["no limits", "all of them"])
+def test_no_due_job_waits_beside_a_free_slot_where_tokens_are_sent_by_channels(
+    cluster_connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch, limits: str
+) -> None:
+    explore(cluster_connection, prefix, Clock(monkeypatch), limits, max(1, EXAMPLES // 4))
+
+
+# --- by example
+
+
+def test_jobs_behind_a_limit_of_one_process_reach_another_that_did_not_listen_just_then(
+    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(connection, prefix=prefix, test_clock=True)
+    limits = {"limited": Concurrency(local=1)}
+    world = WaitingWorld(broker, Clock(monkeypatch), random.Random(1), {"a": 1}, limits)
+    full, other = (Member(world, name, 3, ["a"]) for name in ("full", "other"))
+    world.members.append(full)
+    world.put("a", "limited", 0.0)
+    world.settle_down()
+    world.members.append(other)
+    world.settle_down()
+    other.listener.reading_names = None  # its thread is late
+    world.put("a", "limited", 0.0)
+    while full.listener.step() or full.turn():
+        pass
+    assert (full.holds(), other.holds()) == (1, 0)
+    world.settle_down()
+    assert other.holds() == 1
+
+
+def test_a_shard_that_was_removed_takes_no_turn_from_one_that_waits_for_the_same_limit(
+    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(connection, prefix=prefix, test_clock=True)
+    limits = {"limited": Concurrency(local=1)}
+    world = WaitingWorld(broker, Clock(monkeypatch), random.Random(1), {"a": 1, "b": 1}, limits)
+    member = Member(world, "w", 3, ["a", "b"])
+    world.members.append(member)
+    world.put("b", "limited", 0.0)
+    world.settle_down()
+    world.put("a", "limited", 0.0)
+    world.settle_down()
+    (elsewhere,) = broker.queue("a").reserve(0, 1, worker="other").jobs  # it had waited for the limit of this process
+    broker.queue("a").settle([ack(elsewhere, 1, 2)])
+    world.ended.add(elsewhere.id)
+    broker.reshard("a", 2)
+    world.advance(200.0)
+    broker.epochs.retire("a")
+    member.refresh()
+    assert ("a", 0) not in member.selector.by_place
+    world.put("a", "limited", 0.0)
+    world.settle_down()
+    assert member.holds() == 1
+    member.end_one()
+    world.settle_down()
+    world.check()
+    assert member.holds("a") == 1
+
+
+def test_due_jobs_reach_the_idle_process_beside_a_full_one_although_another_queue_has_a_limit(broker: Broker) -> None:
+    release, began, ran = threading.Event(), [], []
+
+    def long() -> None:
+        began.append(1)
+        release.wait(DEADLINE)
+
+    def short() -> None:
+        ran.append(time.monotonic())
+
+    settings = config(queues=("partner", "long", "other"), threads=5, concurrency={"partner": Concurrency(total=4)})
+    with ExitStack() as stack:
+        workers = [stack.enter_context(working(broker, registry_of(long, short), settings)) for _ in range(2)]
+        selectors = [worker._selector for worker in workers]
+        eventually(lambda: all(one is not None and one.resting and one.waiting for one in selectors))
+        stack.callback(release.set)
+        for _ in range(5):
+            put(broker, "long", queue="long")
+        eventually(lambda: len(began) == 5)
+        for number in range(10):
+            scheduled_at = time.monotonic()
+            put(broker, "short", queue="other")
+            eventually(lambda number=number: len(ran) > number, "the job to run")  # type: ignore[misc]
+            assert ran[-1] - scheduled_at < 2.0
+
+
+def test_a_backlog_of_one_queue_does_not_hide_the_jobs_of_another(broker: Broker) -> None:
+    ran: list[str] = []
+
+    def work(name: str) -> None:
+        ran.append(name)
+        time.sleep(0.02)
+
+    with working(broker, registry_of(work), config(queues=("many", "few"), threads=2)):
+        for _ in range(200):
+            put(broker, "work", "many", queue="many")
+        eventually(lambda: len(ran) > 10)
+        put(broker, "work", "few", queue="few")
+        eventually(lambda: "few" in ran)
+        assert len(ran) < 100
+
+
+def test_an_idle_process_with_a_limited_queue_sends_nothing(broker: Broker) -> None:
+    calls: list[str] = []
+    settings = config(queues=("partner", "default"), concurrency={"partner": Concurrency(total=2)})
+    with ExitStack() as stack:
+        for _ in range(2):
+            worker = stack.enter_context(working(broker, registry_of(lambda: None), settings))
+            eventually(lambda worker=worker: worker._selector and worker._selector.resting)  # type: ignore[misc]
+        time.sleep(0.5)  # a moment for what the start of one causes in the other
+        broker.observe(lambda verb, seconds, failed: calls.append(verb))
+        time.sleep(2.0)
+        broker.observe(None)
+    assert len(calls) <= 4, calls
+
+
+@pytest.mark.one_server("on channels every process gets every token")
+def test_a_process_that_stops_leaves_what_it_knows_of_later_work_to_others(broker: Broker) -> None:
+    ran = threading.Event()
+
+    def work() -> None:
+        ran.set()
+
+    alone = config(dispatcher=False)
+    with ExitStack() as stack:
+        first = stack.enter_context(working(broker, registry_of(work), alone))  # it waits longest, so it gets the token
+        eventually(lambda: blocked(broker) == 1)
+        stack.enter_context(working(broker, registry_of(work), alone))
+        eventually(lambda: blocked(broker) == 2)
+        put(broker, "work", delay_ms=1500)
+        eventually(lambda: blocked(broker) == 1)
+        eventually(lambda: blocked(broker) == 2)
+        first.stop(2.0)
+        assert ran.wait(3.5)
+
+
+def blocked(broker: Broker) -> int:
+    """Return the number of processes that wait for a token."""
+    return int(broker.client.info("clients")["blocked_clients"])

@@ -1,0 +1,336 @@
+"""Processes whose fetch loops and wake listeners run step by step, in any order, under a clock that the test moves.
+
+The fetch loops, limits, slots and scripts are the real ones. Left out are the threads, the handlers, and the safety
+nets: checks without a token, and dispatchers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.job import NewJob
+from django_delayq.core.records.keys import number_of
+from django_delayq.core.settlement import ack
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.core.wake import Waker
+from django_delayq.worker import concurrency, consumer, rest, settler, shard_selector, workload
+from django_delayq.worker.consumer import Consumer
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.readiness import ReadinessGate
+from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.scope import Scope
+from django_delayq.worker.shard_selector import ShardSelector, build_sources
+from django_delayq.worker.slots import Slots
+from django_delayq.worker.wake_listener import WakeListener
+from tests.core.stage import T0
+
+from .support import config, make_process
+
+TASKS = ("plain", "limited")
+#: s; within which a due job has to reach a free slot. Longer than the pause between two reminders
+SOON = 2.5
+#: turns of all processes after which they should rest
+MOST_TURNS = 1500
+
+
+class Clock:
+    """Clock of the processes, and of all shards."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in (concurrency, consumer, rest, settler, shard_selector, workload):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        monkeypatch.setattr(rest, "SAFETY_CHECK", 1e6)
+        for module in (concurrency, settler):  # calls to Redis take real time
+            monkeypatch.setattr(module, "CALL_SECONDS", 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("an error in a fetch loop")
+
+
+class SteppedListener(WakeListener):
+    """Wake listener without a thread: a read begins, or returns what there is, when the test wants."""
+
+    def __init__(self, world: WaitingWorld, selector: ShardSelector) -> None:
+        super().__init__(world.broker, selector, RedisHealth(), selector.lock)
+        self.reading_names: frozenset[str] | None = None
+        #: number of the present read among those of all processes
+        self.began = 0
+        self._world = world
+        self._selector = selector
+        self._dice = world.dice
+
+    def listens_to(self, names: frozenset[str]) -> bool:
+        return self.reading_names is not None and names <= self.reading_names
+
+    def call(self, names: frozenset[str]) -> None:
+        if self.reading_names is not None and not names <= self.reading_names and self._dice.random() < 0.7:
+            self.reading_names = None  # else the call is missed
+
+    def step(self) -> bool:
+        """Begin a read, or end it if there is a token. Return False if nothing happened."""
+        if self.reading_names is None:
+            self.reading_names = self._selector.awaited_queues() or None
+            self.began = next(self._world.reads)
+            return self.reading_names is not None
+        hints = self._take(self.reading_names)
+        if not hints:
+            return False
+        self.reading_names = None
+        self.put_back(self._selector.tokens(hints))
+        return True
+
+    def _take(self, names: frozenset[str]) -> list[tuple[str, int]]:
+        some = sorted(names)
+        self._dice.shuffle(some)
+        for name in some:
+            if any(name in (one.reading_names or ()) and one.began < self.began for one in self._others()):
+                continue  # Redis serves the client that has waited longest
+            token = self._broker.client.lpop(self._broker.wake_key(name))
+            if token is not None:
+                return [(name, int(token))]
+        return []
+
+    def _others(self) -> list[SteppedListener]:
+        return [member.listener for member in self._world.members if member.listener is not self]
+
+
+class ChannelListener(SteppedListener):
+    """The same for channels: what arrived while nothing was read is still there."""
+
+    subscribed: Waker | None = None
+
+    def _take(self, names: frozenset[str]) -> list[tuple[str, int]]:
+        if self.subscribed is None:
+            self.subscribed = self._broker.waker(sorted(self._selector.names))
+            self._selector.check_all()
+        return self.subscribed.wait(0.03, names)
+
+
+class Member:
+    """One process."""
+
+    def __init__(self, world: WaitingWorld, name: str, threads: int, queues: Sequence[str]) -> None:
+        broker, self.world = world.broker, world
+        settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits)
+        process = make_process(broker, world.registry, settings, name=name)
+        self.selector = ShardSelector([], on_unknown=self.refresh)
+        self.scope = Scope(
+            broker,
+            settings,
+            lambda found: self.selector.adopt(build_sources(found, settings, name, self.selector.by_place)),
+        )
+        self.refresh()
+        self.selector.rest = self._rest  # type: ignore[method-assign]
+        self.slots = Slots(threads, lambda attempt: None, Hooks(), self.selector.attempt_ended)
+        kind = ChannelListener if broker.connection.cluster else SteppedListener
+        self.listener = kind(world, self.selector)
+        self.consumer = Consumer(process, self.selector, self.slots, self.listener, ReadinessGate())
+        self.until = 0.0
+        self.stopping = False
+
+    def refresh(self) -> None:
+        self.scope.refresh()
+
+    def _rest(self, until: float) -> None:
+        self.until = until if self.selector.resting else 0.0
+
+    @property
+    def calls(self) -> bool:
+        """True while it repeats a call of its listener."""
+        return bool(self.selector.waiting) and not self.listener.listens_to(self.selector.waiting)
+
+    @property
+    def awake(self) -> bool:
+        return not self.selector.resting or self.until <= self.world.clock.now
+
+    def turn(self) -> bool:
+        """Run the fetch loop once, unless it rests. Return False if it does."""
+        if not self.awake:
+            return False
+        self.selector.resting = False
+        if self.consumer._is_over():
+            self.consumer._run_thread()  # no further turn: what the loop does at its end
+            self.world.members.remove(self)
+            return True
+        self.consumer._turn()
+        while self.slots.inbox and None in self.slots.running:
+            attempt = self.slots.inbox.popleft()
+            attempt.started = self.world.clock.now
+            self.slots.running[self.slots.running.index(None)] = attempt
+        return True
+
+    def end_one(self) -> None:
+        """End one attempt."""
+        running = [attempt for attempt in self.slots.running if attempt is not None]
+        if not running:
+            return
+        attempt = self.world.dice.choice(running)
+        attempt.settlement, attempt.ended = ack(attempt.job, T0, 1), self.world.clock.now
+        self.slots.running[self.slots.running.index(attempt)] = None
+        self.slots.done.append(attempt)
+        self.world.ended.add(attempt.job.id)
+        self.selector.attempt_ended()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.consumer.stop()
+
+    def holds(self, name: str = "") -> int:
+        """Return the number of jobs that it holds, of all or of one queue or task."""
+        return len([one for one in self.consumer.held if name in ("", one.job.queue, one.job.task)])
+
+
+class WaitingWorld:
+    """Queues, jobs and processes."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        dice: random.Random,
+        queues: Mapping[str, int],
+        limits: Mapping[str, Concurrency],
+    ) -> None:
+        self.broker, self.clock, self.dice, self.limits = broker, clock, dice, limits
+        self.queue_limits = {name: limits[name] for name in queues if name in limits}
+        self.registry = Registry()
+        for task in TASKS:
+            self.registry.add(Task(lambda: None, name=task, options=TaskOptions(concurrency=limits.get(task))))
+        self.members: list[Member] = []
+        self.reads = itertools.count(1)
+        self.jobs: dict[str, tuple[str, str, float]] = {}
+        self.ended: set[str] = set()
+        self.paused: set[str] = set()
+        self.shards = dict(queues)
+        for name, shards in queues.items():
+            broker.queue(name, shards=shards)
+        self.advance(0.0)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock on."""
+        self.clock.now += seconds
+        for name in self.shards:
+            queue = self.broker.queue(name)
+            epoch = queue.layout["epoch"]
+            places = {*queue.numbers, *(number_of(epoch + 1, place) for place in range(4))}
+            for number in places:  # also those that a change of shards is about to make
+                key = self.broker.shard(name, number).names["meta"]
+                self.broker.client.hset(key, "test_clock", self.us)
+
+    @property
+    def us(self) -> int:
+        return T0 * 1000 + int((self.clock.now - 1000) * 1e6)
+
+    # --- what may happen
+
+    def put(self, queue: str, task: str, delay: float) -> None:
+        ident = f"job-{len(self.jobs)}"
+        self.broker.queue(queue).schedule(NewJob(ident, task, delay_ms=int(delay * 1000)))
+        self.jobs[ident] = queue, task, self.clock.now + delay
+
+    def pause(self, queue: str) -> None:
+        if queue in self.paused:
+            self.paused.remove(queue)
+            self.broker.resume(queue, "out")
+        else:
+            self.paused.add(queue)
+            self.broker.pause(queue, "out")
+
+    def reshard(self, queue: str) -> None:
+        self.broker.reshard(queue, self.dice.randint(1, 4))
+        self.advance(0.0)
+
+    # --- what must hold
+
+    def settle_down(self) -> None:
+        """Let all processes run until they rest, in any order, for some time."""
+        for member in self.members:
+            member.refresh()  # as after an announcement
+        until, turns = self.clock.now + SOON, 0
+        while True:
+            steps = [step for member in self.members for step in (member.turn, member.listener.step)]
+            self.dice.shuffle(steps)
+            turns += 1
+            assert turns < MOST_TURNS, "the processes do not come to rest"
+            moved = [step() for step in steps]
+            if any(moved):
+                continue
+            nearest = min((member.until for member in self.members), default=until)
+            if nearest >= until and not any(member.calls for member in self.members):
+                return
+            self.advance(max(nearest - self.clock.now, 0.0) + 1e-3)
+
+    def check(self) -> None:
+        """Assert that no due job waits beside a free slot, and that who has free slots listens."""
+        held = {attempt.job.id for member in self.members for attempt in member.consumer.held}
+        for ident, (queue, task, due) in self.jobs.items():
+            if ident not in held and ident not in self.ended and due <= self.clock.now - SOON:
+                able = [member for member in self.members if self._able(member, queue, task)]
+                assert not able, f"{ident} ({task} of {queue}) waits beside {[one.slots.free for one in able]} slots"
+        for member in self.members:
+            if member.slots.free and not member.stopping:
+                names = member.selector.names - member.consumer.limits.full_queues
+                assert not names or member.listener.listens_to(names), (
+                    f"a process with {member.slots.free} free slots listens to {member.listener.reading_names}, "
+                    f"not to {set(names)}; it awaits {set(member.selector.waiting)}"
+                )
+
+    def _able(self, member: Member, queue: str, task: str) -> bool:
+        limits = [(self.limits[name], name) for name in (queue, task) if name in self.limits]
+        return (
+            queue in member.selector.names
+            and queue not in self.paused
+            and not member.stopping
+            and member.slots.free > len(member.slots.inbox)
+            and all(limit.local is None or member.holds(name) < limit.local for limit, name in limits)
+            and all(
+                limit.total is None or sum(one.holds(name) for one in self.members) < limit.total
+                for limit, name in limits
+            )
+        )
+
+
+def play(world: WaitingWorld, actions: int) -> None:
+    """Let things happen in a random order, and check the world now and then."""
+    dice, queues = world.dice, list(world.shards)
+    for number in range(3):
+        served = queues if number == 0 else dice.sample(queues, dice.randint(1, len(queues)))
+        world.members.append(Member(world, f"w{number}", dice.randint(1, 4), served))
+    for number in range(actions):
+        member: Any = dice.choice(world.members)
+        kind = dice.choices(
+            ["put", "turn", "listen", "end", "advance", "pause", "reshard", "stop", "settle"],
+            [8, 6, 6, 4, 3, 1, 0.4, 0.3, 3],
+        )[0]
+        if kind == "put":
+            for _ in range(dice.choice([1, 1, 5])):
+                world.put(dice.choice(queues), dice.choice(TASKS), dice.choice([0.0, 0.0, dice.uniform(0.1, 4.0)]))
+        elif kind == "turn":
+            member.turn()
+        elif kind == "listen":
+            member.listener.step()
+        elif kind == "end":
+            member.end_one()
+        elif kind == "advance":
+            world.advance(dice.uniform(0.0, 1.0))
+        elif kind == "pause":
+            world.pause(dice.choice(queues))
+        elif kind == "reshard":
+            world.reshard(dice.choice(queues))
+        elif kind == "stop":
+            member.stop()
+            world.members.append(Member(world, f"n{number}", dice.randint(1, 4), queues))
+        else:
+            world.settle_down()
+            world.check()
+    world.settle_down()
+    world.check()
