@@ -134,13 +134,13 @@ def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
 def test_what_waits_for_its_chunk_is_bounded(broker: Broker) -> None:
     broker.queue("q", shards=64)
     load = open_load(broker, "a", "q")
-    room = WriterRoom(waiting_bytes=20_000)
+    room = WriterRoom(waiting_bytes=4_000)
     writer = BulkLoadWriter(broker, load, room=room)
     news = rows(2000)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
         waiting = collected(writer)
-        assert waiting.counted_bytes == waiting.bytes < 20_000
+        assert waiting.counted_bytes == waiting.bytes < 4_000
     assert writer.finish().counts == {"created": 2000}
     with unchanged(broker):
         assert write(broker, load, news, room=room).counts == {"created": 2000}
