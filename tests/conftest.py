@@ -59,7 +59,8 @@ hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
 
 _numbers = itertools.count(1)
-_program, ON_CLUSTER = chosen()
+IN_MEMORY = os.environ.get("DELAYQ_TEST_REDIS") == "memory"
+_program, ON_CLUSTER = ("", False) if IN_MEMORY else chosen()
 _choices = ["path", "bundled"] if _program == "all" else [_program]
 
 
@@ -126,9 +127,17 @@ def redis_setting(redis_box: RedisBox, request: pytest.FixtureRequest) -> str | 
 
 
 @pytest.fixture
-def connection(redis_setting: object) -> Iterator[Connection]:
-    """The core's connection to the emptied Redis."""
-    yield from _opened(redis_setting)
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """The core's connection to the emptied Redis, or to one of the testing kit's in-memory servers."""
+    if IN_MEMORY:
+        from django_delayq.testing.server import MemoryServer
+        from django_delayq.testing.times import Clock
+
+        opened = MemoryServer(Clock()).connection()
+        yield opened
+        opened.close()
+    else:
+        yield from _opened(request.getfixturevalue("redis_setting"))
 
 
 @pytest.fixture
@@ -332,7 +341,7 @@ def sigterm_as_before() -> Iterator[None]:
 
 
 _OF_ONE_SERVER = {"redis_url", "redis_client", "redis_factory", "sentinel_box", "manage_env", "make_mill"}
-_OF_ANY_SERVER = {"redis_setting", "cluster_box"}
+_OF_ANY_SERVER = {"connection", "redis_setting", "cluster_box"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -340,6 +349,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell without job control starts what runs in its background so, and every process of the tests would
         # inherit it: none of them would hear the Ctrl-C that it is to be sent.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "server: needs a server outside the process, not the in-memory one")
     config.addinivalue_line("markers", "one_server(reason): makes no sense on a Redis Cluster, because ...")
 
 
@@ -360,10 +370,26 @@ def _sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = kept
 
 
+def _keep_what_needs_no_server(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In memory only what uses a connection is worth running, and nothing that needs the server behind it."""
+    servers = {"redis_setting", "redis_box", "cluster_box"}
+    kept = [
+        item
+        for item in items
+        if "connection" in (names := set(getattr(item, "fixturenames", ())))
+        and not names & servers
+        and item.get_closest_marker("server") is None
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """``-m database`` selects what is worth running on a second database system."""
     if ON_CLUSTER:
         _sort_out(config, items)
+    elif IN_MEMORY:
+        _keep_what_needs_no_server(config, items)
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or names & {"db", "transactional_db"}:
