@@ -134,6 +134,9 @@ class RecordingMachine(RuleBasedStateMachine):
     def lives(self) -> dict[str, Live]:
         return {ident: live for shard in self.model for ident, live in shard.lives.items()}
 
+    def begun(self) -> list[Job]:
+        return [job for shard in self.model for job in shard.begun.values()]
+
     def failed(self) -> list[str]:
         return [ident for ident, live in self.lives().items() if live.failures]
 

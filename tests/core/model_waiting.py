@@ -36,6 +36,8 @@ class WaitingJobs:
         self.graves: dict[tuple[str, bytes], Grave] = {}
         #: durable key -> how its generation ended
         self.marks: dict[bytes, str] = {}
+        #: token and id of attempts that began with an early ack, whose end is not recorded -> the job
+        self.begun: dict[tuple[int, str], Job] = {}
         self.counters: dict[str, int] = {}
         self.pauses = Pauses()
         self.clock_us = self.token = self.hold_ms = 0

@@ -32,6 +32,7 @@ from .model_draws import (
     allowances,
     anytime,
     as_sent,
+    by_id,
     endings,
     ids,
     new_jobs,
@@ -209,6 +210,30 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         expected = [self.shard(job.id).touch(job, started) for job in jobs]
         assert self.real.touch(jobs, {(job.id, job.token) for job in jobs if started}) == expected
 
+    @act(
+        lambda self: self.begun(),
+        which=st.integers(0, 2),
+        outcome=st.sampled_from(["succeeded", "failed", "crashed"]),
+        guard=st.sampled_from(["token", "expired"]),
+    )
+    def record_the_end(self, which: int, outcome: Any, guard: str) -> None:
+        """Record how an attempt ended that began with an early ack: by its holder, or by another one after a crash."""
+        began = self.begun()
+        self.end(Settlement(began[which % len(began)], "record", 1, 2, outcome=outcome, guard=guard))
+
+    @act(lambda self: self.begun(), worker=st.sampled_from(["", "w1", "w3"]), age=st.sampled_from([None, 0, 1000]))
+    def ask_who_began(self, worker: str, age: int | None) -> None:
+        before_ms = None if age is None else self.us // 1000 - age
+        for shard in self.model:
+            wanted = [
+                job
+                for job in shard.begun.values()
+                if worker in ("", job.worker) and (before_ms is None or job.deadline_ms < before_ms)
+            ]
+            assert by_id(self.real.begun(shard.number, worker, before_ms=before_ms)) == by_id(wanted)
+            others = [job for job in shard.begun.values() if job.worker != worker]
+            assert by_id(self.real.begun(shard.number, except_workers=[worker])) == by_id(others)
+
     # -- the dispatcher ----------------------------------------------------------------------------------------------
 
     @act(
@@ -342,7 +367,10 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         """Compare the shards that were called since the last step, and one more in turn: what is wrong stays wrong."""
         self.called.add(self.steps % SHARDS)
         for number in sorted(self.called):
-            assert read_world(self.real, number) == self.model[number].world()
+            model = self.model[number]
+            assert read_world(self.real, number) == model.world()
+            if model.begun or self.steps % 4 == 0:
+                assert by_id(self.real.begun(number)) == by_id(list(model.begun.values()))
         self.called.clear()
 
     @invariant()
