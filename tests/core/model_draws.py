@@ -180,6 +180,8 @@ WEIGHTS = {
     "the_clock_moves": 2,
     "resume": 4,
     "resume_producers": 4,
+    "end_the_limit": 3,
+    "schedule_all_or_none": 2,
     "reserve_by_id": 3,
     "record_the_end": 4,
 }

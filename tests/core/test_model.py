@@ -7,6 +7,7 @@ the same.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +74,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
 
     def send(self, new: NewJob, fresh: bool, late: bool) -> None:
         clock_us = self.model[self.real.shard_of(new.id)].clock_us
-        shard = self.shard(new.id)
+        shard = self.with_room(self.shard(new.id))
         # It may be said only when nothing lives under the id.
         new.fresh = fresh and new.id not in shard.lives
         expected = shard.schedule([new], late=late)[0]
@@ -82,7 +83,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
             with pytest.raises(IdTaken, match="already lives" if expected == "exists" else "another task"):
                 self.real.schedule(new, not_after_ms=deadline)
         elif expected == "full":
-            with pytest.raises(QueueFull, match="max_payloads"):
+            with pytest.raises(QueueFull, match="max_length"):
                 self.real.schedule(new, not_after_ms=deadline)
         elif expected == "paused":
             with pytest.raises(QueueUnavailable, match="new jobs"):
@@ -120,6 +121,8 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
     def schedule_many(self, news: list[NewJob]) -> None:
+        if self.max_length < math.inf:  # which of several shards gets the last places is not decided
+            news = [new for new in news if self.real.shard_of(new.id) == self.real.shard_of(news[0].id)]
         for new in news:
             self.keyed(new)
         expected = [""] * len(news)
@@ -127,7 +130,8 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
             places = [place for place, new in enumerate(news) if self.real.shard_of(new.id) == shard.number]
             if places:
                 shard.see(self.us)
-                for place, outcome in zip(places, shard.schedule([news[place] for place in places]), strict=True):
+                outcomes = self.with_room(shard).schedule([news[place] for place in places])
+                for place, outcome in zip(places, outcomes, strict=True):
                     expected[place] = outcome
         assert self.real.schedule_many(news) == expected
 
@@ -368,7 +372,9 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         self.called.add(self.steps % SHARDS)
         for number in sorted(self.called):
             model = self.model[number]
-            assert read_world(self.real, number) == model.world()
+            found = read_world(self.real, number)
+            self.check_refusals(model, found["counters"])
+            assert found == model.world()
             if model.begun or self.steps % 4 == 0:
                 assert by_id(self.real.begun(number)) == by_id(list(model.begun.values()))
         self.called.clear()
@@ -394,13 +400,14 @@ def test_random_lives_of_three_ids_are_those_of_the_model(connection: Connection
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(EXAMPLES or 300),
+            max_examples=int(EXAMPLES or 250),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,
             database=None,
             print_blob=False,
-            phases=(Phase.generate, Phase.shrink),
+            # A run that is always the same fails at once; its history is made short by a campaign.
+            phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )
