@@ -17,7 +17,6 @@ from django_delayq.core.bulk import (
     run_all_now,
 )
 from django_delayq.core.filtered_bulk import CANCEL, RUN_NOW, change_matching
-from django_delayq.core.job import new_key
 from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations.actions import cancel as cancel_action
 from django_delayq.core.operations.actions import cancel_selected, reschedule_selected, retry_failed
@@ -26,6 +25,7 @@ from django_delayq.core.operations.columns import Part, read_columns, read_entri
 from django_delayq.core.operations.job_filter import JobFilter
 from django_delayq.core.operations.search import search
 from django_delayq.core.operations.selection import CHUNK as SELECTED_AT_ONCE
+from tests.support.core_values import new_key
 
 from .stage import Stage
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from django_delayq.core import Broker, Job, Queue
-from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
+from tests.support.core_stored import MAX_SHARDS, number_of, set_clock
 
 from .stage import Stage
 
@@ -20,8 +20,7 @@ class Killed(Exception):
 def clocks(stage: Stage, epoch: int, shards: int) -> None:
     """Set the test's clock in shards that do not exist yet."""
     for place in range(shards):
-        meta = stage.broker.shard("q", number_of(epoch, place)).names["meta"]
-        stage.broker.client.hset(meta, "test_clock", stage.us)
+        set_clock(stage.queue, number_of(epoch, place), stage.us)
 
 
 def reshard(stage: Stage, shards: int) -> None:

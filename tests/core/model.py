@@ -45,7 +45,7 @@ class ModelShard(WaitingJobs):
 
     def _settle(self, s: Settlement) -> bool:
         if s.verb == "record":
-            return s.guard != "expired"  # no run began early here, so none has an open end
+            return self._record(s)
         live = self.lives.get(s.job.id)
         if live is None or live.lease is None or live.lease.token != s.job.token:
             return False
@@ -55,6 +55,10 @@ class ModelShard(WaitingJobs):
             live.counts = one_more(live.counts, "timeouts")
         if s.verb == "ack":
             self.count("acked")
+            self._end(s.job.id, live)
+        elif s.verb == "ack_early":
+            began = self.job(s.job.id, live, live.lease.worker)
+            self.begun[s.job.token, s.job.id] = replace(began, deadline_ms=self.now_ms, error=live.error)
             self._end(s.job.id, live)
         elif live.flags & STOPPING:
             self.count("cancelled")
@@ -75,6 +79,12 @@ class ModelShard(WaitingJobs):
             live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~(POSTPONED if s.began else 0)
             self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
         return True
+
+    def _record(self, s: Settlement) -> bool:
+        """Record how an attempt ended whose job was acked when it began; only the first end counts."""
+        is_open = self.begun.pop((s.job.token, s.job.id), None) is not None
+        self.count("acked" if s.outcome == "succeeded" else s.outcome, by=is_open)
+        return is_open or s.guard != "expired"
 
     def expire_late(self, jobs: list[Job]) -> list[Job]:
         """End jobs that were handed out too late to be of use; return the others."""
@@ -267,7 +277,8 @@ class ModelShard(WaitingJobs):
 def latest_start_ms(job: Job) -> float:
     """Return the last moment at which a start of a job is of use."""
     options = json.loads(job.options_json or "{}")
-    return min(options.get("expires_ms", math.inf), job.due_ms + options.get("expires_in_ms", math.inf))
+    latest: float = min(options.get("expires_ms", math.inf), job.due_ms + options.get("expires_in_ms", math.inf))
+    return latest
 
 
 def shard_of(ident: str, shards: int) -> int:

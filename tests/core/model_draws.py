@@ -79,7 +79,7 @@ def new_jobs(draw: Any) -> NewJob:
 @st.composite
 def endings(draw: Any, guard: str = "token") -> Ending:
     """Return a function that makes a settlement of a job: one of the verbs with its arguments."""
-    verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record"]))
+    verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record", "ack_early"]))
     delay = draw(delays)
     of_merged: dict[str, Any] = {
         "inherit": draw(st.booleans()),
@@ -111,7 +111,12 @@ def endings(draw: Any, guard: str = "token") -> Ending:
         return lambda job: replace(
             bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard), **of_merged
         )
-    if verb in ("expire", "record"):
+    if verb == "ack_early" and guard == "token":
+        return lambda job: Settlement(job, verb, 1, 2, event=False)
+    if verb == "record":
+        end = draw(st.sampled_from(["succeeded", "failed", "crashed"]))
+        return lambda job: Settlement(job, verb, 1, 2, outcome=end, guard=guard)
+    if verb == "expire":
         return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
     unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
@@ -131,7 +136,7 @@ def endings(draw: Any, guard: str = "token") -> Ending:
 
 
 def by_id(jobs: list[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: job.id)
+    return sorted(jobs, key=lambda job: (job.id, job.token))
 
 
 def as_sent(allowed: dict[str, int]) -> list[Allowance]:
@@ -175,7 +180,10 @@ WEIGHTS = {
     "the_clock_moves": 2,
     "resume": 4,
     "resume_producers": 4,
+    "end_the_limit": 3,
+    "schedule_all_or_none": 2,
     "reserve_by_id": 3,
+    "record_the_end": 4,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ class ModelBroker(Broker):
     """Broker whose clock is that of the test."""
 
     us = START_US
+    #: it looks for room at each call, even if there was none a moment ago
+    full_seconds = 0.0
 
     def now_ms(self) -> float:
         return self.us / 1000
@@ -53,6 +56,9 @@ class RecordingMachine(RuleBasedStateMachine):
         self.us = START_US
         self.steps = 0
         self.numbers = itertools.count(1)
+        self.max_length = math.inf
+        #: a call that looked for room may have been refused more often than its caller
+        self.looked_for_room = False
         self.handed: list[Job] = []
         self.calls: list[Call] = []
         self.sent: list[NewJob] = []
@@ -88,13 +94,13 @@ class RecordingMachine(RuleBasedStateMachine):
             pipe.execute()
 
     def _remembering_call(self, script: str, keys: tuple[bytes, ...], *args: Any, **limits: Any) -> Any:
-        self._note_called(keys)
+        self._note_called(script, keys, args)
         reply = self._send(script, keys, *args, **limits)
         self._remember(script, keys, args, reply)
         return reply
 
     def _remembering_begin(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        self._note_called(keys)
+        self._note_called(script, keys, args)
         finish = self._begin(script, keys, *args)
 
         def remembered() -> Any:
@@ -104,10 +110,12 @@ class RecordingMachine(RuleBasedStateMachine):
 
         return remembered
 
-    def _note_called(self, keys: tuple[bytes, ...]) -> None:
+    def _note_called(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> None:
         place = keys[0].rpartition(b"}")[0].rpartition(b".")[2]
         if place.isdigit():  # else the registry
             self.called.add(int(place))
+            if script == "quota" and args[4] in (b"take", b"give"):  # a shard that stores its answer stores the time
+                self.model[int(place)].see(self.us)
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
         if script == "schedule" and not reply.strip(b"klfhp"):
@@ -134,6 +142,9 @@ class RecordingMachine(RuleBasedStateMachine):
     def lives(self) -> dict[str, Live]:
         return {ident: live for shard in self.model for ident, live in shard.lives.items()}
 
+    def begun(self) -> list[Job]:
+        return [job for shard in self.model for job in shard.begun.values()]
+
     def failed(self) -> list[str]:
         return [ident for ident, live in self.lives().items() if live.failures]
 
@@ -141,6 +152,17 @@ class RecordingMachine(RuleBasedStateMachine):
         """Return the job that waits while the other id of its shard is free."""
         lives = [(ident, live) for ident, live in self.model[1].lives.items()]
         return lives if len(lives) == 1 and not lives[0][1].lease else []
+
+    def with_room(self, shard: ModelShard) -> ModelShard:
+        """Return a shard that knows how many more ids may live in the queue."""
+        shard.room = self.max_length - len(self.lives())
+        return shard
+
+    def check_refusals(self, model: ModelShard, counters: dict[str, int]) -> None:
+        """Adopt the number of refusals of a shard that may have been asked several times for a caller."""
+        found = counters.get("refused", 0)
+        if self.looked_for_room and found > model.counters.get("refused", 0):
+            model.counters["refused"] = found
 
     def see(self) -> list[ModelShard]:
         """Show all shards the clock, without a call that lets them store it; return them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +28,8 @@ from .model_values import (
     is_durable,
 )
 
+REFUSALS = frozenset({"taken", "exists", "full", "paused"})
+
 
 class WaitingJobs:
     """Model of a shard with the verbs ``schedule`` and ``reserve``. Base of :class:`.model.ModelShard`."""
@@ -36,8 +40,12 @@ class WaitingJobs:
         self.graves: dict[tuple[str, bytes], Grave] = {}
         #: durable key -> how its generation ended
         self.marks: dict[bytes, str] = {}
+        #: token and id of attempts that began with an early ack, whose end is not recorded -> the job
+        self.begun: dict[tuple[int, str], Job] = {}
         self.counters: dict[str, int] = {}
         self.pauses = Pauses()
+        #: how many more ids may live in the queue, of which this is one shard
+        self.room = math.inf
         self.clock_us = self.token = self.hold_ms = 0
         self.seen_before = (0, 0)
         self.arrivals = itertools.count(1)
@@ -119,6 +127,24 @@ class WaitingJobs:
         self.count("changed", len(outcomes) - outcomes.count("created") - refused - idle)
         return outcomes
 
+    def schedule_together(self, news: list[NewJob]) -> list[str]:
+        """Store all jobs; or none if one is refused, or if the new ones do not fit into the queue together."""
+        trial = copy.copy(self)
+        trial.room, trial.lives = math.inf, copy.deepcopy(self.lives)
+        trial.counters, trial.marks = {}, dict(self.marks)
+        outcomes = trial.schedule(news)
+        do_not_fit = 0 < outcomes.count("created") > self.room
+        if not do_not_fit and not REFUSALS.intersection(outcomes):
+            return self.schedule(news)
+        self.count("refused", len(news))
+
+        def answer(new: NewJob, outcome: str) -> str:
+            if outcome in REFUSALS or (outcome == "ignored" and new.on_conflict == "ignore"):
+                return outcome
+            return "full" if do_not_fit and outcome == "created" else "withheld"
+
+        return [answer(new, outcome) for new, outcome in zip(news, outcomes, strict=True)]
+
     def _ask_for(self, new: NewJob) -> str:
         key = new.payload.key if new.payload else new.key
         if is_durable(key) and self.knows(key):
@@ -142,6 +168,8 @@ class WaitingJobs:
                 return "taken"
             if new.on_conflict in ("ignore", "error"):
                 return "ignored" if new.on_conflict == "ignore" else "exists"
+        elif self.room <= 0:
+            return "full"
         due = self.at(self.now_ms + (new.delay_ms or 0) if new.due_ms is None else new.due_ms)
         waiting: dict[bytes, Item] | str = {}
         if new.payload:
@@ -151,6 +179,7 @@ class WaitingJobs:
             return waiting
         if live is None:
             live = self.lives[new.id] = Live(content, due)
+            self.room -= 1
             outcome = "created"
         elif live.lease:
             outcome = self._gate(live, new, content, due)

@@ -7,7 +7,7 @@ from typing import Any
 
 from django_delayq.core import Batch, Broker, Job, NewJob, Payload, Queue, Settlement, ack, bury, fail
 from django_delayq.core import release as give_back
-from django_delayq.core.job import STARTED, STOPPING, UNCLEAR, UNRENEWED, new_key
+from tests.support.core_values import STARTED, STOPPING, UNCLEAR, UNRENEWED, new_key
 
 from .world import raw, read_world
 

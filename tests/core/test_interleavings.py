@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from tests.support.core_stored import assert_invariants, shard_key
+from tests.support.core_stored import assert_invariants, set_clock
 
 from . import model_operators as operators
 from .epochs_stage import forget_queues
@@ -58,7 +58,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def pass_time(self, ms: float) -> None:
         self.us += int(ms * 1000)
-        self.broker.client.hset(shard_key(self.real, "meta", 0), "test_clock", self.us)
+        set_clock(self.real, 0, self.us)
 
     # -- the moves ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the same.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from .model_draws import (
     allowances,
     anytime,
     as_sent,
+    by_id,
     endings,
     ids,
     new_jobs,
@@ -72,7 +74,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
 
     def send(self, new: NewJob, fresh: bool, late: bool) -> None:
         clock_us = self.model[self.real.shard_of(new.id)].clock_us
-        shard = self.shard(new.id)
+        shard = self.with_room(self.shard(new.id))
         # It may be said only when nothing lives under the id.
         new.fresh = fresh and new.id not in shard.lives
         expected = shard.schedule([new], late=late)[0]
@@ -81,7 +83,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
             with pytest.raises(IdTaken, match="already lives" if expected == "exists" else "another task"):
                 self.real.schedule(new, not_after_ms=deadline)
         elif expected == "full":
-            with pytest.raises(QueueFull, match="max_payloads"):
+            with pytest.raises(QueueFull, match="max_length"):
                 self.real.schedule(new, not_after_ms=deadline)
         elif expected == "paused":
             with pytest.raises(QueueUnavailable, match="new jobs"):
@@ -119,6 +121,8 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
     def schedule_many(self, news: list[NewJob]) -> None:
+        if self.max_length < math.inf:  # which of several shards gets the last places is not decided
+            news = [new for new in news if self.real.shard_of(new.id) == self.real.shard_of(news[0].id)]
         for new in news:
             self.keyed(new)
         expected = [""] * len(news)
@@ -126,7 +130,8 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
             places = [place for place, new in enumerate(news) if self.real.shard_of(new.id) == shard.number]
             if places:
                 shard.see(self.us)
-                for place, outcome in zip(places, shard.schedule([news[place] for place in places]), strict=True):
+                outcomes = self.with_room(shard).schedule([news[place] for place in places])
+                for place, outcome in zip(places, outcomes, strict=True):
                     expected[place] = outcome
         assert self.real.schedule_many(news) == expected
 
@@ -208,6 +213,30 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         jobs = [self.past(past) for past in which]
         expected = [self.shard(job.id).touch(job, started) for job in jobs]
         assert self.real.touch(jobs, {(job.id, job.token) for job in jobs if started}) == expected
+
+    @act(
+        lambda self: self.begun(),
+        which=st.integers(0, 2),
+        outcome=st.sampled_from(["succeeded", "failed", "crashed"]),
+        guard=st.sampled_from(["token", "expired"]),
+    )
+    def record_the_end(self, which: int, outcome: Any, guard: str) -> None:
+        """Record how an attempt ended that began with an early ack: by its holder, or by another one after a crash."""
+        began = self.begun()
+        self.end(Settlement(began[which % len(began)], "record", 1, 2, outcome=outcome, guard=guard))
+
+    @act(lambda self: self.begun(), worker=st.sampled_from(["", "w1", "w3"]), age=st.sampled_from([None, 0, 1000]))
+    def ask_who_began(self, worker: str, age: int | None) -> None:
+        before_ms = None if age is None else self.us // 1000 - age
+        for shard in self.model:
+            wanted = [
+                job
+                for job in shard.begun.values()
+                if worker in ("", job.worker) and (before_ms is None or job.deadline_ms < before_ms)
+            ]
+            assert by_id(self.real.begun(shard.number, worker, before_ms=before_ms)) == by_id(wanted)
+            others = [job for job in shard.begun.values() if job.worker != worker]
+            assert by_id(self.real.begun(shard.number, except_workers=[worker])) == by_id(others)
 
     # -- the dispatcher ----------------------------------------------------------------------------------------------
 
@@ -342,7 +371,12 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         """Compare the shards that were called since the last step, and one more in turn: what is wrong stays wrong."""
         self.called.add(self.steps % SHARDS)
         for number in sorted(self.called):
-            assert read_world(self.real, number) == self.model[number].world()
+            model = self.model[number]
+            found = read_world(self.real, number)
+            self.check_refusals(model, found["counters"])
+            assert found == model.world()
+            if model.begun or self.steps % 4 == 0:
+                assert by_id(self.real.begun(number)) == by_id(list(model.begun.values()))
         self.called.clear()
 
     @invariant()
@@ -366,13 +400,14 @@ def test_random_lives_of_three_ids_are_those_of_the_model(connection: Connection
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(EXAMPLES or 300),
+            max_examples=int(EXAMPLES or 250),
             stateful_step_count=50,
             deadline=None,
             derandomize=EXAMPLES is None,
             database=None,
             print_blob=False,
-            phases=(Phase.generate, Phase.shrink),
+            # A run that is always the same fails at once; its history is made short by a campaign.
+            phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq.core import Broker, Job, ack, release
-from tests.support.core_stored import number_of
+from tests.support.core_stored import number_of, set_clock
 
 from .epochs_stage import epoch_of, other, reshard, take_all
 from .stage import Stage
@@ -98,7 +98,7 @@ def test_the_clocks_of_old_and_new_shards_may_differ_by_two_seconds(clocked: Bro
 
     def set_clocks() -> None:
         for place, off in ((number_of(0, 0), 0), (number_of(1, 0), behind), (number_of(1, 1), behind)):
-            clocked.client.hset(clocked.shard("q", place).names["meta"], "test_clock", stage.us - off * MS)
+            set_clock(stage.queue, place, stage.us - off * MS)
 
     set_clocks()
     clocked.reshard("q", 2)

@@ -11,12 +11,18 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from django_delayq.core import Broker, Payload, Queue
-from django_delayq.core.marks import unpack_marks
-from django_delayq.core.records.body import is_quarantined, unpack_body
-from django_delayq.core.records.fields import take_u8, take_u16, take_u32
-from django_delayq.core.records.keys import DUE_KEYS
-from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
-from django_delayq.core.records.schedule_frames import unpack_payload
+from tests.support.core_stored import (
+    DUE_KEYS,
+    is_quarantined,
+    take_u8,
+    take_u16,
+    take_u32,
+    unpack_body,
+    unpack_counts,
+    unpack_marks,
+    unpack_payload,
+    unpack_state,
+)
 
 from .model_values import Content
 

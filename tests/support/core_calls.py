@@ -19,7 +19,7 @@ from django_delayq.core.redis.scripts import Reply, Scripts, pack_command
 from django_delayq.core.replay import run_verb
 from django_delayq.core.sending.chunks import IN_FLIGHT
 from django_delayq.core.sending.job_chunks import JobSender
-from django_delayq.core.wake import ChannelWaker, Waker, wake
+from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [
     "IN_FLIGHT",
@@ -27,7 +27,6 @@ __all__ = [
     "ChannelWaker",
     "Fault",
     "OpenSender",
-    "Reply",
     "ScriptCall",
     "Waker",
     "before_layout_change",
@@ -35,7 +34,6 @@ __all__ = [
     "broker_clock",
     "call_stats",
     "classify",
-    "compose",
     "keep_few_heads",
     "lock_of",
     "lost_replies",
@@ -47,7 +45,6 @@ __all__ = [
     "scripts_used",
     "send_twice",
     "source_of",
-    "wake",
     "watch_begun",
     "watch_calls",
     "watch_commands",

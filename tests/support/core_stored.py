@@ -6,7 +6,7 @@ from django_delayq.core import Queue
 from django_delayq.core.marks import unpack_marks
 from django_delayq.core.operations.fsck import assert_invariants
 from django_delayq.core.operations.fsck import check as check_stored
-from django_delayq.core.operations.resharding import HEAD_START, EpochChanges
+from django_delayq.core.operations.resharding import HEAD_START
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.keys import (
@@ -29,17 +29,14 @@ from django_delayq.core.records.layout import (
     Rules,
     is_pending,
     new_layout,
-    with_next,
-    without_epoch,
 )
-from django_delayq.core.records.layout import encode as encode_layout
 from django_delayq.core.records.layout import rules_of as rules_of_layout
 from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.records.reserve_frames import unpack_batch, unpack_counts, unpack_state
+from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
 from django_delayq.core.records.schedule_frames import CHUNK, digest, pack_new, unpack_payload
 from django_delayq.core.records.settle_frames import SettlementMark, pack_take_over
-from django_delayq.core.rules import POLICY_FLAGS, limit_arguments, limits_in_force, queue_policy
 from django_delayq.core.rules import limit as limit_queue
+from django_delayq.core.rules import limits_in_force, queue_policy
 
 __all__ = [
     "CHUNK",
@@ -47,12 +44,10 @@ __all__ = [
     "DUE_KEYS",
     "HEAD_START",
     "MAX_SHARDS",
-    "POLICY_FLAGS",
     "RULES",
     "SHARD_KEYS",
     "WEIGHTED",
     "Allowance",
-    "EpochChanges",
     "Rules",
     "SettlementMark",
     "assert_invariants",
@@ -60,11 +55,9 @@ __all__ = [
     "check_stored",
     "depth_key",
     "digest",
-    "encode_layout",
     "figures_keys",
     "is_pending",
     "is_quarantined",
-    "limit_arguments",
     "limit_queue",
     "limits_in_force",
     "make_shard",
@@ -75,19 +68,17 @@ __all__ = [
     "pack_take_over",
     "queue_policy",
     "rules_of_layout",
+    "set_clock",
     "shard_key",
     "take_u8",
     "take_u16",
     "take_u32",
-    "unpack_batch",
     "unpack_body",
     "unpack_counts",
     "unpack_marks",
     "unpack_payload",
     "unpack_state",
     "wake_key",
-    "with_next",
-    "without_epoch",
     "workers_key",
 ]
 
@@ -95,3 +86,8 @@ __all__ = [
 def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:
     """Return the key of a part of a shard: its "meta", "body", "lease", …"""
     return queue.shard(number).names[name]
+
+
+def set_clock(queue: Queue, number: int, us: float) -> None:
+    """Set the clock of a shard, µs, for a broker with a test clock."""
+    queue.broker.client.hset(shard_key(queue, "meta", number), "test_clock", int(us))

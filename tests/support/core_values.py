@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from django_delayq.core.attempt_outcome import AttemptOutcome
-from django_delayq.core.codec import MAX_DEPTH, decode, decode_args, encode, encode_args
+from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.codec_types import types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
 from django_delayq.core.job import (
-    DURABLE,
-    NO_COUNTS,
     POSTPONED,
-    PRIORITIES,
     STARTED,
     STOPPING,
     UNCLEAR,
@@ -26,24 +22,18 @@ from django_delayq.core.job import (
 from django_delayq.core.marks import CompletionMark
 from django_delayq.core.operations.inspector import Lease
 from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
-from django_delayq.core.replies import Which
 from django_delayq.core.schedule_outcome import ScheduleOutcome
 
 __all__ = [
     "CONFLICTS",
     "DUE_POLICIES",
-    "DURABLE",
-    "MAX_DEPTH",
-    "NO_COUNTS",
     "PAYLOAD_POLICIES",
     "POSTPONED",
-    "PRIORITIES",
     "SCORE_POLICIES",
     "STARTED",
     "STOPPING",
     "UNCLEAR",
     "UNRENEWED",
-    "AttemptOutcome",
     "CompletionMark",
     "Generation",
     "JobCounts",
@@ -52,10 +42,7 @@ __all__ = [
     "QueuePaused",
     "ScheduleOutcome",
     "Undecodable",
-    "Which",
     "created_ms",
-    "decode",
-    "decode_args",
     "derived_key",
     "encode",
     "encode_args",
