@@ -14,9 +14,8 @@ from typing import IO, Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Connection
 from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection
 
 from .programs import ROOT, Program
 from .recurring_stage import Tower

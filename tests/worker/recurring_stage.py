@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.core import Broker, Registry, Task, TaskOptions
 from django_delayq.worker.recurring import RecurringTicker
 from tests.core.stage import Stage
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import redis
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Job, NewJob, Payload, Registry, Task, TaskOptions, new_id
 from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.core.job import new_key
 from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.config import WorkerConfig

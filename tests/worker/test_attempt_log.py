@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, Release, Retry
+from django_delayq.core import Bury, Release, Retry
 from django_delayq.logs import JsonFormatter
 from django_delayq.masking import Mask
 from django_delayq.worker.attempt_log import AttemptLog

@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, Release, Retry
-from django_delayq.core.job import Job, Payload
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import (
+    Bury,
+    Job,
+    LeakedTransaction,
+    Payload,
+    Registry,
+    Release,
+    Retry,
+    Settlement,
+    Task,
+    TaskOptions,
+)
 from django_delayq.worker.attempt import Attempt, BatchAttempt
 from django_delayq.worker.batch import Batcher
-from django_delayq.worker.current import current_job
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.hooks import Hooks
 

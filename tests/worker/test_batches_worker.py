@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import PartialFailure
-from django_delayq.core.settlement import release
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, Registry, Task, TaskOptions, release
 from django_delayq.worker.consumer import Consumer
-from django_delayq.worker.current import current_job
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.readiness import ReadinessGate
 from django_delayq.worker.shard_selector import ShardSelector

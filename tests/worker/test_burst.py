@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Registry
+from django_delayq.core import Broker, RedisConfig, Registry, connect
 from django_delayq.worker.child import EXIT_NO_REDIS, EXIT_OK
 
 from .support import DEADLINE, config, places, put, put_payload, registry_named, registry_of, run_dry, working

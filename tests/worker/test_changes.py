@@ -7,12 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury
+from django_delayq.core import Broker, Bury, Connection, Tick, ack, bury, fail
 from django_delayq.core.job import new_key
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.replies import Tick
-from django_delayq.core.settlement import ack, bury, fail
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.loop import Loop

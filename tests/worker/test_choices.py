@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import Broker, InvalidJob
 from django_delayq.core.workers import CHOICES_KEPT
 
 from .programs import Program

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import permits
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Registry, Task, TaskOptions, permits
 from django_delayq.core.concurrency import Concurrency
 from django_delayq.core.operations import fsck
 from django_delayq.core.permits import Holding
-from django_delayq.core.task import Registry, Task, TaskOptions
 
 from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
 

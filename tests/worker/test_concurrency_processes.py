@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.core.operations import fsck
 
 from .programs import Program

@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, Task, TaskOptions, connect, depths
 from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Task, TaskOptions
 from django_delayq.worker.child import EXIT_NO_REDIS
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.depth_sampler import DepthSampler

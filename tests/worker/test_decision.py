@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, JobTimeout, Release, Retry
-from django_delayq.core.job import STARTED, UNRENEWED, Job
+from django_delayq.core import Bury, Job, JobTimeout, Release, Retry, Settlement, Task, TaskOptions
+from django_delayq.core.job import STARTED, UNRENEWED
 from django_delayq.core.retry import MAX_DELAY
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Task, TaskOptions
 from django_delayq.worker import crash, decision, unbegun
 from django_delayq.worker.policy import Policy, policy_of
 from django_delayq.worker.record import error_record

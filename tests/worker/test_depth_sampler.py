@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, bury
+from django_delayq.core import Broker, NewJob, ack, bury, depths
 from django_delayq.worker import depth_sampler
 from django_delayq.worker.depth_sampler import PERIOD, DepthSampler
 

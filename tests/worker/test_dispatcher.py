@@ -6,12 +6,8 @@ import struct
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core import Broker, Connection, QueueUnavailable, Registry, Settlement
 from django_delayq.core.job import UNCLEAR
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS, LeaseReaper

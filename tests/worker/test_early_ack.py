@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import PartialFailure, QueueUnavailable, Release
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, QueueUnavailable, Registry, Release, Settlement, Task, TaskOptions, release
 from django_delayq.core.events import read as read_events
-from django_delayq.core.settlement import Settlement, release
-from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker.attempt import Attempt, BatchAttempt
-from django_delayq.worker.current import current_job
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.hooks import Hooks
 

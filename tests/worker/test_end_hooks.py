@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.worker.child import EXIT_FATAL
 from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.consumer import Consumer

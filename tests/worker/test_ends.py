@@ -9,10 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury
-from django_delayq.core.settlement import Settlement
+from django_delayq.core import Broker, Bury, Settlement, events
 
 from .programs import Program
 from .support import eventually, places, put, put_payload, registry_of, run_dry

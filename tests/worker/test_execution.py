@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from django_delayq import current_job
+from django_delayq.core import Bury, Job, JobTimeout, LeakedTransaction, Payload, Release, Retry
 from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import Bury, JobTimeout, LeakedTransaction, Release, Retry
-from django_delayq.core.job import Job, Payload
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.current import current_job
 from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_attempt, make_job, registry_of

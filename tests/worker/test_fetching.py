@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.core.records import keys
 from django_delayq.worker import rest
 

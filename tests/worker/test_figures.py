@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import tally
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, NewJob, RedisConfig, connect, tally
 from django_delayq.core.codec import encode_args
-from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.timings import BUCKETS_MS, Figures
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.metrics_flusher import MetricsFlusher

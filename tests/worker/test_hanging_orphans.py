@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq import signals
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import JobTimeout
+from django_delayq.core import Broker, JobTimeout, events
 from django_delayq.core.records.reserve_frames import BrokenJob
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.limited_calls import HangingCall, LimitedCalls

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, NewJob
 from django_delayq.core.records.keys import workers_key
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.commands import WorkerCommands

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury, PartialFailure
-from django_delayq.worker.current import current_job
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, Bury
 from django_delayq.worker.hooks import Hooks
 
 from .support import (

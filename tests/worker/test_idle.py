@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Connection, ack
 from django_delayq.core.records.keys import depth_claim_key
 from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import ack
 from django_delayq.worker import dispatcher, heartbeat, reaper, rest, wake_listener
 from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dispatcher import dispatcher_duties

@@ -11,10 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Connection, ack
 from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import ack
 
 from .support import DEADLINE, config, eventually, put, registry_of, working
 from .waiting_stage import Clock, Member, WaitingWorld, play

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.worker.hooks import Hooks
 
 from .support import config, eventually, places, put, put_payload, registry_of, working

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
+from django_delayq.core import Broker, Misconfigured
 from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.shard_selector import split
 

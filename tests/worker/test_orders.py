@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.core.workers import AnnouncementReply, WorkerCommand
 from django_delayq.worker.attempt import BatchAttempt
 from django_delayq.worker.commands import WorkerCommands

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import ack
+from django_delayq.core import Broker, RedisConfig, ack, connect
 from django_delayq.worker.orphaned_leases import OrphanedLeases
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.redis_health import RedisHealth

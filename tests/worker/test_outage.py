@@ -15,12 +15,8 @@ from typing import Any
 import pytest
 from redis.exceptions import AuthenticationError
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Misconfigured, NewJob, Queue, QueueFull, QueueUnavailable, RedisConfig, connect
 from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.faults import Backoff, Fault
 from django_delayq.worker.child import ChildSpec
 from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
@@ -212,7 +208,7 @@ def patrol_of(queue: BrokenQueue, health: RedisHealth) -> ShardPoller:
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
     import time
 
-    from django_delayq.core.replies import Tick
+    from django_delayq.core import Tick
 
     now = time.time() * 1000
     queue = BrokenQueue(
@@ -232,7 +228,7 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
 def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
     import time
 
-    from django_delayq.core.replies import Tick
+    from django_delayq.core import Tick
 
     now = time.time() * 1000
     queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
+from django_delayq.core import Broker, Misconfigured
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker.attempt import NEVER

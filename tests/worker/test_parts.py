@@ -7,11 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import Connection
+from django_delayq.core import Broker, Connection, Queue, QueueUnavailable, depths
 from django_delayq.worker.depth_sampler import DepthSampler
 from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
 from django_delayq.worker.hooks import Hooks

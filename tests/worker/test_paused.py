@@ -7,7 +7,7 @@ import time
 
 import redis
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 
 from .support import calls_of, config, eventually, places, put, registry_of, working
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 
 from ..support.seeds import seed_of_run
 from .programs import Program

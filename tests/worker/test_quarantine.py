@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq import current_job
+from django_delayq.core import Broker, fail, release
 from django_delayq.core.job import STARTED
-from django_delayq.core.settlement import fail, release
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.current import current_job
 from django_delayq.worker.salvage import Death, decide
 from django_delayq.worker.scoreboard import SlotRecord
 

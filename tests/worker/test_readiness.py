@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job
+from django_delayq.core import Broker, Job
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.readiness import ReadinessGate
 

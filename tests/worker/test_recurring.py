@@ -11,12 +11,18 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq import current_job
+from django_delayq.core import (
+    Broker,
+    Misconfigured,
+    QueueUnavailable,
+    RedisConfig,
+    Registry,
+    Task,
+    TaskOptions,
+    connect,
+)
 from django_delayq.worker.changes import Changes
-from django_delayq.worker.current import current_job
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
 from django_delayq.worker.redis_health import RedisHealth

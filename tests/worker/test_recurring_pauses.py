@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import recurring_pauses
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import InvalidJob, recurring_pauses
 from django_delayq.worker.recurring import resume, run_now, work_of
 
 from .recurring_stage import EVERY, ID, Tower, recurring

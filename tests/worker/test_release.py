@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release, Retry
+from django_delayq.core import Broker, Release, Retry
 from django_delayq.worker import decision
 from django_delayq.worker.policy import policy_of
 

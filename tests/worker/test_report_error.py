@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Release
+from django_delayq.core import Release
 from django_delayq.worker.hooks import Hooks
 
 from .support import execute, make_job

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release
-from django_delayq.worker.current import current_job
+from django_delayq import current_job
+from django_delayq.core import Broker, Release
 
 from .support import places, put, registry_of, run_dry
 

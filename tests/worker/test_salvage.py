@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import Job
+from django_delayq.core import Broker, Job, QueueUnavailable, Registry, Settlement
 from django_delayq.core.recent_events import EventFilter, newest
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.orphans import Orphans

@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob, Registry
 from django_delayq.core.records.keys import MAX_SHARDS
-from django_delayq.core.task import Registry
 from django_delayq.worker import dispatcher
-from django_delayq.worker.current import current_job
 
 from .support import config, eventually, put, registry_of, working
 

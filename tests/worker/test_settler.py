@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core import Broker, NewJob, QueueUnavailable, ack, fail
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.redis_health import RedisHealth

@@ -9,11 +9,10 @@ from zlib import crc32
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, new_id
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob, new_id
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
-from django_delayq.worker.current import current_job
 from django_delayq.worker.scheduler import DueShard
 
 from .support import eventually, put, registry_of, run_dry

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release
-from django_delayq.core.task import Registry, Task
+from django_delayq import current_job
+from django_delayq.core import Broker, Registry, Release, Task
 from django_delayq.worker.child import EXIT_RECYCLE, EXIT_STUCK
-from django_delayq.worker.current import current_job
 from django_delayq.worker.ending import Ending
 
 from .support import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.salvage import Death, decide
 from django_delayq.worker.scoreboard import SlotRecord

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.task import Registry
+from django_delayq.core import Broker, Registry
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.early import ack_early
 from django_delayq.worker.ending import Ending

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.core.errors import JobTimeout
+from django_delayq.core import JobTimeout
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.timeout_monitor import TimeoutMonitor
 

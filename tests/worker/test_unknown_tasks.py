@@ -8,13 +8,10 @@ from datetime import datetime
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq import current_job
+from django_delayq.core import Broker, Connection, Registry, Task, release
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.views import JobView
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import release
-from django_delayq.core.task import Registry, Task
-from django_delayq.worker.current import current_job
 
 from .support import DEADLINE, config, eventually, put, run_dry, working
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.current import current_job
+from django_delayq import current_job
+from django_delayq.core import Broker, InvalidJob, QueueUnavailable, Registry, Task, TaskOptions
 from django_delayq.worker.worker import Worker
 
 from .support import config, eventually, put, registry_of, working

@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
 from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.job import NewJob
 from django_delayq.core.records.keys import number_of
-from django_delayq.core.settlement import ack
-from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.core.wake import Waker
 from django_delayq.worker import concurrency, consumer, rest, settler, shard_selector, workload
 from django_delayq.worker.consumer import Consumer
