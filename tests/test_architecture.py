@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import pkgutil
 import subprocess
@@ -49,6 +50,21 @@ QUESTIONS = {
 
 #: most lines of a file
 MOST_LINES = {"source": 700, "test": 700}
+
+
+#: modules through which the tests of a folder know more of the package than its public names, by folder
+STAGES = {
+    "core": {
+        "bulk_loads_stage",
+        "bulk_stage",
+        "conftest",
+        "epochs_stage",
+        "events_stage",
+        "quotas_stage",
+        "stage",
+        "world",
+    },
+}
 
 
 def modules_loaded_by(name: str) -> set[str]:
@@ -149,3 +165,57 @@ def test_no_file_grows_too_long() -> None:
     }
     long = {path: count for path, (kind, count) in lines.items() if count > MOST_LINES[kind]}
     assert long == {}, f"split these files by idea, or shorten them (at most {MOST_LINES} lines)"
+
+
+def inner_modules_of(path: Path) -> set[str]:
+    """Return the modules of the project's package that a test file imports, its public packages left out."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = {name for name in names if is_module(name)}
+            found |= submodules if submodules == names else {node.module, *submodules}
+    return {name for name in found if name.partition(".")[0] == "django_delayq" and not is_public(name)}
+
+
+def is_module(name: str) -> bool:
+    """Return True for a module or package that no public name of the package around it hides."""
+    package, _, last = name.rpartition(".")
+    if is_public(package) and last in getattr(importlib.import_module(package), "__all__", ()):
+        return False
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def is_public(name: str) -> bool:
+    """Return True for the package and for the packages right below it."""
+    parts = name.split(".")
+    return parts[0] == PACKAGE.name and len(parts) <= 2 and PACKAGE.parent.joinpath(*parts, "__init__.py").exists()
+
+
+def private_names_in(path: Path) -> list[str]:
+    """Return the attributes with a leading underscore that a file uses of objects other than ``self``."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+            used = ast.unparse(node)
+            if used not in {f"self.{node.attr}", f"cls.{node.attr}", "os._exit"}:
+                found.append(f"{node.lineno}: {used}")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "patch.object")):
+            name = node.args[1] if len(node.args) > 1 else None
+            if isinstance(name, ast.Constant) and str(name.value).startswith("_"):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_tests_know_the_package_by_public_names_or_through_their_stage() -> None:
+    """A file may know one inner module, the subject of its tests."""
+    found = {}
+    for folder, stages in STAGES.items():
+        for path in sorted((PACKAGE.parent / "tests" / folder).glob("*.py")):
+            modules, private = inner_modules_of(path), private_names_in(path)
+            if path.stem not in stages and (len(modules) > 1 or private):
+                found[f"{folder}/{path.name}"] = [*sorted(modules)[: len(modules) if len(modules) > 1 else 0], *private]
+    assert found == {}, "import public names, or give the stage of these tests what they need"

@@ -6,20 +6,73 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload
+from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack
 from django_delayq.core.operations.resharding import EpochChanges
-from django_delayq.core.queue import Queue
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
+from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, key_of, with_keys
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
+from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped, BulkLoadWait
 from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
-from django_delayq.core.sending.bulk_loads import BulkLoad
-from django_delayq.core.sending.ledger_calls import Written
-from django_delayq.core.settlement import ack
+from django_delayq.core.sending.bulk_loads import FORM as LOAD_FORM
+from django_delayq.core.sending.bulk_loads import OPEN as OPEN_LOAD
+from django_delayq.core.sending.bulk_loads import (
+    BulkLoad,
+    BulkLoadDiffers,
+    close_load,
+    forget_load,
+    list_loads,
+    open_load,
+    read_load,
+)
+from django_delayq.core.sending.bulk_loads import forget_old as forget_old_loads
+from django_delayq.core.sending.ledger_calls import BulkLoadClosed, Written
+from django_delayq.core.sending.ledgers import CLOSED_MS, ChunksLost
 
 from .epochs_stage import take_all
 from .stage import Stage
+
+__all__ = [
+    "AT_ONCE",
+    "CLOSED_MS",
+    "FAR",
+    "LOAD_FORM",
+    "NO_CODE",
+    "OPEN_LOAD",
+    "BulkLoad",
+    "BulkLoadClosed",
+    "BulkLoadDiffers",
+    "BulkLoadLimits",
+    "BulkLoadStopped",
+    "BulkLoadWait",
+    "BulkLoadWriter",
+    "ChunksLost",
+    "Frame",
+    "Rows",
+    "Shape",
+    "close_load",
+    "counted",
+    "entry_of",
+    "forget_load",
+    "forget_old_loads",
+    "idents",
+    "key_of",
+    "ledgers",
+    "list_loads",
+    "live",
+    "merged_row",
+    "open_ledgers",
+    "open_load",
+    "open_on",
+    "read_load",
+    "retire_now",
+    "row",
+    "rows",
+    "with_keys",
+    "work_off",
+    "write",
+    "write_all",
+    "write_some",
+]
+
 
 FAR = 4_000_000_000_000  # Unix ms: nothing is due
 AT_ONCE = BulkLoadLimits(patience=0)

@@ -4,11 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import bury, fail
+from django_delayq.core import NewJob, Payload, Queue, bury, fail
+from django_delayq.core.bulk import (
+    act_in_shard,
+    cancel_all,
+    delete_failed,
+    discard_all,
+    discard_many,
+    kick_all,
+    kick_many,
+    kill_failed,
+    run_all_now,
+)
+from django_delayq.core.filtered_bulk import CANCEL, RUN_NOW, change_matching
+from django_delayq.core.job import new_key
+from django_delayq.core.matching import Holder, reserve_match
+from django_delayq.core.operations.actions import cancel as cancel_action
+from django_delayq.core.operations.actions import cancel_selected, reschedule_selected, retry_failed
+from django_delayq.core.operations.actions import reschedule as reschedule_action
+from django_delayq.core.operations.columns import Part, read_columns, read_entries
+from django_delayq.core.operations.job_filter import JobFilter
+from django_delayq.core.operations.search import search
+from django_delayq.core.operations.selection import CHUNK as SELECTED_AT_ONCE
 
 from .stage import Stage
+
+__all__ = [
+    "CANCEL",
+    "RUN_NOW",
+    "SELECTED_AT_ONCE",
+    "Holder",
+    "JobFilter",
+    "Part",
+    "ProgressLog",
+    "act_in_shard",
+    "bury_all",
+    "cancel_action",
+    "cancel_all",
+    "cancel_selected",
+    "change_matching",
+    "delete_failed",
+    "discard_all",
+    "discard_many",
+    "everything_in_morgue",
+    "fail_all",
+    "kick_all",
+    "kick_many",
+    "kill_failed",
+    "merged_jobs",
+    "read_columns",
+    "read_entries",
+    "reschedule_action",
+    "reschedule_selected",
+    "reserve_match",
+    "retry_failed",
+    "run_all_now",
+    "search",
+]
 
 
 def merged_jobs(ids: int, payloads: int) -> Iterator[NewJob]:

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect
 from tests.acceptance.world import Mill
 from tests.support.cluster_box import ClusterBox
 from tests.support.processes import wait_until
+
+from .events_stage import read_events
 
 SHARDS = 16
 QUEUE = "default"
@@ -81,7 +80,7 @@ class ClusterMill(Mill):
         """Return the number of attempts of each job that never ran, or ran more often than recorded causes explain."""
         causes: Counter[str] = Counter()
         for number in range(SHARDS):
-            found = events.read(self.broker, QUEUE, number, limit=20_000)
+            found = read_events(self.broker, QUEUE, number, limit=20_000)
             causes.update(event.id for event in found if event.outcome in ("crashed", "lost", "released"))
         starts = self.starts_by_id()
         return {ident: starts[ident] for ident in {*ids, *starts} if not 1 <= starts[ident] <= 1 + causes[ident]}

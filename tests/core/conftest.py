@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, Connection, RedisConfig, connect
 from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
 from django_delayq.core.sending import epoch_walk
 

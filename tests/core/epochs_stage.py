@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job
-from django_delayq.core.queue import Queue
+from django_delayq.core import Broker, Job, Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 
 from .stage import Stage

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from django_delayq.core import events, streams
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.records.events import EventEntry
-from django_delayq.core.settlement import ack
+from django_delayq.core import Broker, NewJob, Queue, ack, events, streams
+from django_delayq.core.events import Event
+from django_delayq.core.events import advance as advance_cursor
+from django_delayq.core.events import advance_all as advance_cursors
+from django_delayq.core.events import lag as lag_of
+from django_delayq.core.events import last as last_position
+from django_delayq.core.events import read as read_events
+from django_delayq.core.recent_events import EventFilter, newest
+from django_delayq.core.records.events import FIELD, SINCE, VERSION, EventEntry
+from django_delayq.core.records.events import latest as latest_position
+from django_delayq.core.records.events import parts as position_parts
+from django_delayq.core.streams import Stream
+from django_delayq.core.streams import entries as read_entries
+from django_delayq.core.streams import following as entries_behind
+from django_delayq.core.streams import streams as read_streams
 
 from .epochs_stage import take_all
+
+__all__ = [
+    "FIELD",
+    "SINCE",
+    "VERSION",
+    "Event",
+    "EventEntry",
+    "EventFilter",
+    "Stream",
+    "advance_cursor",
+    "advance_cursors",
+    "entries",
+    "entries_behind",
+    "ids",
+    "lag_of",
+    "last_position",
+    "latest_position",
+    "newest",
+    "position_parts",
+    "read_entries",
+    "read_events",
+    "read_streams",
+    "run",
+    "run_singly",
+]
 
 
 def run(queue: Queue, number: int) -> None:

@@ -7,12 +7,22 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
+from django_delayq.core import Broker, NewJob, Queue, QueueFull, ack
 from django_delayq.core.sending import quotas
-from django_delayq.core.settlement import ack
+from django_delayq.core.sending.quotas import ShardRoom, is_divided, read_room
+
+__all__ = [
+    "ShardRoom",
+    "calls_of",
+    "given",
+    "held",
+    "ids_of",
+    "in_threads",
+    "is_divided",
+    "put",
+    "read_room",
+    "run_some",
+]
 
 
 def held(queue: Queue) -> int:

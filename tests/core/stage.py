@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, STOPPING, UNCLEAR, UNRENEWED, Job, NewJob, Payload, new_key
-from django_delayq.core.queue import Queue
-from django_delayq.core.replies import Batch
-from django_delayq.core.settlement import Settlement, ack, bury, fail
-from django_delayq.core.settlement import release as give_back
+from django_delayq.core import Batch, Broker, Job, NewJob, Payload, Queue, Settlement, ack, bury, fail
+from django_delayq.core import release as give_back
+from django_delayq.core.job import STARTED, STOPPING, UNCLEAR, UNRENEWED, new_key
 
 from .world import raw, read_world
 

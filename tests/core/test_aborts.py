@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Generation, Job, NewJob, is_durable
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.composition import compose
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core import Broker, Job, NewJob, Settlement, ack, bury, fail, release
+from tests.support.core_calls import compose
+from tests.support.core_stored import assert_invariants, check_stored
+from tests.support.core_values import Generation, is_durable
 
+from .bulk_stage import cancel_all, delete_failed, discard_many, kick_all, kill_failed, run_all_now
 from .stage import Stage
 from .world import read_world
 
@@ -200,12 +199,12 @@ ACTS: dict[str, tuple[str, Act]] = {
     "kick and replace": ("kick", lambda stage, _: stage.queue.kick("waiting again", replace=True)),
     "kick a merged job": ("kick", lambda stage, _: stage.queue.kick("mburied")),
     "discard": ("discard", lambda stage, _: stage.queue.discard("buried")),
-    "kick many": ("kick", lambda stage, _: bulk.kick_all(stage.queue, replace=True)),
-    "discard many": ("discard", lambda stage, _: bulk.discard_many(stage.queue, ["buried", "mburied"])),
-    "kill what has failed": ("end_failed", lambda stage, _: bulk.kill_failed(stage.queue)),
-    "delete what has failed": ("end_failed", lambda stage, _: bulk.delete_failed(stage.queue)),
-    "cancel everything": ("cancel", lambda stage, _: bulk.cancel_all(stage.queue)),
-    "run everything now": ("run_all_now", lambda stage, _: bulk.run_all_now(stage.queue)),
+    "kick many": ("kick", lambda stage, _: kick_all(stage.queue, replace=True)),
+    "discard many": ("discard", lambda stage, _: discard_many(stage.queue, ["buried", "mburied"])),
+    "kill what has failed": ("end_failed", lambda stage, _: kill_failed(stage.queue)),
+    "delete what has failed": ("end_failed", lambda stage, _: delete_failed(stage.queue)),
+    "cancel everything": ("cancel", lambda stage, _: cancel_all(stage.queue)),
+    "run everything now": ("run_all_now", lambda stage, _: run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
 }
 
@@ -233,7 +232,7 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
 
     before, known = contents(stage), ever(stage)
     act(stage, jobs)
-    fsck.assert_invariants(clocked)
+    assert_invariants(clocked)
     assert_marks(stage)
     done = {key for key, end in read_world(stage.queue, 0)["marks"].items() if end == "done"}
     assert known - ever(stage) <= done, "whatever is gone is marked"
@@ -248,13 +247,13 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
         else:
             break
         break_off(0)
-        fsck.check(clocked, repair=True)
-        fsck.assert_invariants(clocked)
+        check_stored(clocked, repair=True)
+        assert_invariants(clocked)
         assert lasting <= contents(stage), at
         assert_marks(stage)
         stage.wait(200_000)
         stage.done(*stage.take())
-        fsck.assert_invariants(clocked)
+        assert_invariants(clocked)
     else:
         pytest.fail("the script never came to its end")
     assert at > 1, "the script wrote nothing"

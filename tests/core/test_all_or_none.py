@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.records.schedule_frames import CHUNK
-from django_delayq.core.schedule_outcome import ScheduleOutcome
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload
+from tests.support.core_stored import CHUNK
+from tests.support.core_values import ScheduleOutcome, new_key
 
 from .stage import Stage
 

@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
-from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import Settlement, ack, fail
+from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, fail
+from tests.support.core_stored import assert_invariants
+from tests.support.core_values import new_key
 
-from .bulk_stage import ProgressLog, fail_all, merged_jobs
+from .bulk_stage import (
+    ProgressLog,
+    cancel_all,
+    delete_failed,
+    fail_all,
+    kick_all,
+    kill_failed,
+    merged_jobs,
+    run_all_now,
+)
+from .events_stage import read_events
 from .stage import LEASE, T0, Stage
 from .world import read_world, unchanged
 
@@ -39,7 +46,7 @@ def failed_scene(stage: Stage) -> None:
 def test_failed_jobs_are_killed_and_the_others_left_alone(stage: Stage) -> None:
     failed_scene(stage)
     told = ProgressLog()
-    assert bulk.kill_failed(stage.queue, progress=told) == {"killed": 2}
+    assert kill_failed(stage.queue, progress=told) == {"killed": 2}
     assert told.steps == [(3, 3)]
     assert stage.picture() == {
         "waiting": ["fresh +70000"],
@@ -52,9 +59,9 @@ def test_failed_jobs_are_killed_and_the_others_left_alone(stage: Stage) -> None:
     assert (view.reason, view.outcome) == ("buried by an operator", "buried")
     assert (view.error, view.job.failures, view.due_ms) == ({"message": "no"}, 1, T0 + 60_000)
     assert stage.counters()["killed"] == 2
-    (told_event,) = [event for event in events.read(stage.broker, "q", 0) if event.outcome == "bulk"]
+    (told_event,) = [event for event in read_events(stage.broker, "q", 0) if event.outcome == "bulk"]
     assert told_event.fields == {"jobs": "2", "created": "0", "verb": "killed"}
-    assert bulk.kick_all(stage.queue) == {"kicked": 2}
+    assert kick_all(stage.queue) == {"kicked": 2}
     assert {job.id: [payload.data for payload in job.payloads] for job in stage.take()} == {
         "failed": [],
         "m": [b"p", b"q"],
@@ -63,7 +70,7 @@ def test_failed_jobs_are_killed_and_the_others_left_alone(stage: Stage) -> None:
 
 def test_failed_jobs_are_deleted_and_the_others_left_alone(stage: Stage) -> None:
     failed_scene(stage)
-    assert bulk.delete_failed(stage.queue) == {"deleted": 2}
+    assert delete_failed(stage.queue) == {"deleted": 2}
     assert stage.picture() == {
         "waiting": ["fresh +70000"],
         "reserved": [f"retried by w until +{LEASE}"],
@@ -72,7 +79,7 @@ def test_failed_jobs_are_deleted_and_the_others_left_alone(stage: Stage) -> None
     assert stage.counters()["deleted"] == 2
 
 
-@pytest.mark.parametrize(("verb", "outcome"), [(bulk.kill_failed, "killed"), (bulk.delete_failed, "deleted")])
+@pytest.mark.parametrize(("verb", "outcome"), [(kill_failed, "killed"), (delete_failed, "deleted")])
 def test_what_fails_after_the_call_is_left_alone(stage: Stage, verb: Callable[..., object], outcome: str) -> None:
     stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(600))
     fail_all(stage)
@@ -91,12 +98,12 @@ def test_what_fails_after_the_call_is_left_alone(stage: Stage, verb: Callable[..
 def test_a_killed_job_with_many_payloads_lies_in_several_graves_and_nothing_is_lost(stage: Stage) -> None:
     stage.queue.schedule_many(merged_jobs(3, 600))
     fail_all(stage)
-    assert bulk.kill_failed(stage.queue) == {"killed": 3}
+    assert kill_failed(stage.queue) == {"killed": 3}
     assert stage.picture()["morgue"] == [f"m{number} buried" for number in (0, 0, 0, 1, 1, 1, 2, 2, 2)]
     graves = stage.broker.inspector.graves("q", "m1")
     assert sorted(view.payload_count for view in graves) == [100, 250, 250]
     assert len({view.job.key for view in graves}) == 3
-    assert bulk.kick_all(stage.queue) == {"kicked": 9}
+    assert kick_all(stage.queue) == {"kicked": 9}
     lives = read_world(stage.queue, 0)["lives"]
     assert {ident: [payload.data for payload in live["waiting"]] for ident, live in lives.items()} == {
         f"m{ident}": [b"%d of m%d" % (number, ident) for number in range(600)] for ident in range(3)
@@ -107,7 +114,7 @@ def test_a_grave_gets_no_more_bytes_than_a_run_would(stage: Stage) -> None:
     for number in range(60):
         stage.add("a", b"%02d" % number + b"x" * 400_000, str(number))
     fail_all(stage)
-    assert bulk.kill_failed(stage.queue) == {"killed": 1}
+    assert kill_failed(stage.queue) == {"killed": 1}
     graves = stage.broker.inspector.graves("q", "a")
     assert sorted(view.payload_count for view in graves) == [10, 25, 25]
     assert len({view.job.key for view in graves}) == 3
@@ -118,9 +125,9 @@ def test_a_grave_gets_no_more_bytes_than_a_run_would(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("verb", "outcome"),
     [
-        (bulk.kill_failed, "killed"),
-        (bulk.delete_failed, "deleted"),
-        (bulk.cancel_all, "cancelled"),
+        (kill_failed, "killed"),
+        (delete_failed, "deleted"),
+        (cancel_all, "cancelled"),
     ],
 )
 def test_a_call_with_many_payloads_rests_in_between(
@@ -139,7 +146,7 @@ def test_a_call_with_many_payloads_rests_in_between(
     assert verb(stage.queue) == {outcome: 10}
     assert calls["end_failed"] + calls["cancel"] == 3
     if outcome == "killed":
-        assert bulk.kick_all(stage.queue) == {"kicked": 20}
+        assert kick_all(stage.queue) == {"kicked": 20}
         assert calls["kick"] > 1
         assert stage.picture()["waiting"] == [f"m{number} +0" for number in range(10)]
     else:
@@ -222,14 +229,14 @@ def test_t19_failed_jobs_are_killed_under_full_load_and_no_payload_is_lost(broke
     queue = broker.queue("q", shards=2)
     load = Load(queue)
     killed: Counter[str] = Counter()
-    load.run(2.0, lambda: killed.update(bulk.kill_failed(queue)))
+    load.run(2.0, lambda: killed.update(kill_failed(queue)))
     assert killed["killed"] > 0
     assert load.done
-    fsck.assert_invariants(broker)
-    bulk.run_all_now(queue)
-    bulk.kick_all(queue)
+    assert_invariants(broker)
+    run_all_now(queue)
+    kick_all(queue)
     while any(queue.reserve(number, 0, worker="w").next_due_ms is not None for number in queue.numbers):
-        bulk.run_all_now(queue)
+        run_all_now(queue)
         load.round(0)
     assert load.done == load.pushed
     assert broker.inspector.counts("q").morgue == 0
@@ -239,9 +246,9 @@ def test_t19_failed_jobs_are_deleted_under_full_load_and_what_comes_later_is_not
     queue = broker.queue("q", shards=2)
     load = Load(queue)
     deleted: Counter[str] = Counter()
-    load.run(2.0, lambda: deleted.update(bulk.delete_failed(queue)))
+    load.run(2.0, lambda: deleted.update(delete_failed(queue)))
     assert deleted["deleted"] > 0
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     # Every payload was handled, was deleted with its failed job, or is still there: none is there twice or half.
     left = {
         payload.data
@@ -260,7 +267,7 @@ def test_t19_what_is_pushed_behind_a_run_survives_the_deletion_of_failed_jobs(st
     job = stage.take_one()
     stage.add("m", b"q")
     with unchanged(stage.broker):
-        assert bulk.delete_failed(stage.queue) == {}
-        assert bulk.kill_failed(stage.queue) == {}
+        assert delete_failed(stage.queue) == {}
+        assert kill_failed(stage.queue) == {}
     stage.done(job)
     assert [payload.data for payload in stage.take_one().payloads] == [b"q"]

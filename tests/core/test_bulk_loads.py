@@ -7,38 +7,54 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError, InvalidJob
-from django_delayq.core.records.bulk_load_frames import entry_of, key_of, with_keys
-from django_delayq.core.records.keys import bulk_loads_key
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
-from django_delayq.core.sending.bulk_loads import BulkLoadDiffers
-from django_delayq.core.sending.ledger_calls import BulkLoadClosed
-from django_delayq.core.sending.ledgers import CLOSED_MS
+from django_delayq.core import Broker, DelayQError, InvalidJob
+from tests.support.core_stored import bulk_loads_key
 
-from .bulk_loads_stage import counted, ledgers, live, open_ledgers, row, rows, write
+from .bulk_loads_stage import (
+    CLOSED_MS,
+    LOAD_FORM,
+    BulkLoadClosed,
+    BulkLoadDiffers,
+    BulkLoadWriter,
+    close_load,
+    counted,
+    entry_of,
+    forget_load,
+    forget_old_loads,
+    key_of,
+    ledgers,
+    list_loads,
+    live,
+    open_ledgers,
+    open_load,
+    read_load,
+    row,
+    rows,
+    with_keys,
+    write,
+    write_all,
+)
 from .epochs_stage import Killed, kill_after, other
 
 
 def test_a_run_is_gone_on_with_as_it_was_opened(broker: Broker) -> None:
     broker.queue("q", shards=4)
-    load = bulk_loads.open_load(broker, "nightly", "q", source={"path": "a.csv", "size": 17})
+    load = open_load(broker, "nightly", "q", source={"path": "a.csv", "size": 17})
     assert (load.queue, load.epochs, load.chunk, load.state, load.closed) == ("q", ((0, 4),), 250, "open", False)
     assert load.source == (("path", "a.csv"), ("size", "17"))
     assert abs(load.opened_ms - broker.now_ms()) < 60_000
     broker.reshard("q", 6)
-    assert bulk_loads.open_load(broker, "nightly", "q", source={"size": "17", "path": "a.csv"}) == load
-    assert bulk_loads.read_load(broker, "nightly") == load
-    assert bulk_loads.read_load(broker, "another") is None
+    assert open_load(broker, "nightly", "q", source={"size": "17", "path": "a.csv"}) == load
+    assert read_load(broker, "nightly") == load
+    assert read_load(broker, "another") is None
 
 
 def test_a_run_makes_its_queue_and_brings_a_deleted_one_back(broker: Broker) -> None:
-    assert bulk_loads.open_load(broker, "a", "fresh").epochs == ((0, 1),)
+    assert open_load(broker, "a", "fresh").epochs == ((0, 1),)
     here = other(broker)
     assert here.queue("fresh").epochs == ((0, 1),)
     broker.delete_queue("fresh")
-    assert bulk_loads.open_load(here, "b", "fresh").epochs == ((1, 1),)
+    assert open_load(here, "b", "fresh").epochs == ((1, 1),)
 
 
 def test_what_this_process_knows_of_a_queue_may_be_old(broker: Broker) -> None:
@@ -46,7 +62,7 @@ def test_what_this_process_knows_of_a_queue_may_be_old(broker: Broker) -> None:
     here = other(broker)
     here.queue("q")
     broker.reshard("q", 3)
-    assert bulk_loads.open_load(here, "a", "q").epochs == ((0, 2), (1, 3))
+    assert open_load(here, "a", "q").epochs == ((0, 2), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -62,89 +78,84 @@ def test_what_this_process_knows_of_a_queue_may_be_old(broker: Broker) -> None:
 )
 def test_a_run_with_another_input_is_refused_by_name(broker: Broker, change: dict[str, Any], told: str) -> None:
     first: dict[str, Any] = {"queue": "q", "source": {"path": "a.csv", "size": 17}}
-    load = bulk_loads.open_load(broker, "nightly", **first)
+    load = open_load(broker, "nightly", **first)
     with pytest.raises(BulkLoadDiffers) as caught:
-        bulk_loads.open_load(broker, "nightly", **{**first, **change})
+        open_load(broker, "nightly", **{**first, **change})
     assert told in str(caught.value)
     assert "begin a new bulk load under another id" in str(caught.value)
     assert len(str(caught.value)) < 600
-    assert bulk_loads.read_load(broker, "nightly") == load
-    bulk_loads.close_load(broker, load)
+    assert read_load(broker, "nightly") == load
+    close_load(broker, load)
     with pytest.raises(BulkLoadDiffers):
-        bulk_loads.open_load(broker, "nightly", **{**first, **change})
+        open_load(broker, "nightly", **{**first, **change})
 
 
 @pytest.mark.parametrize("load_id", ["", "x" * 201, "é" * 101, "a b", "a\nb", "a\0b", "\ud800", "\u00a0"])
 def test_an_id_that_cannot_be_one_is_refused(broker: Broker, load_id: str) -> None:
     with pytest.raises(InvalidJob, match="1 to 200 bytes"):
-        bulk_loads.open_load(broker, load_id, "q")
-    assert bulk_loads.list_loads(broker) == []
+        open_load(broker, load_id, "q")
+    assert list_loads(broker) == []
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 251, True, 2.5, "250"])
 def test_a_chunk_that_cannot_be_is_refused(broker: Broker, chunk: Any) -> None:
     with pytest.raises(InvalidJob, match=r"1 to 250 jobs"):
-        bulk_loads.open_load(broker, "a", "q", chunk=chunk)
+        open_load(broker, "a", "q", chunk=chunk)
 
 
 @pytest.mark.parametrize("load_id", ["x" * 200, "é" * 100, "{a}:load:{b}", "a:meta", "*?[x]"])
 def test_any_other_id_will_do(broker: Broker, load_id: str) -> None:
-    load = bulk_loads.open_load(broker, load_id, "q")
+    load = open_load(broker, load_id, "q")
     assert write(broker, load, rows(3)).counts == {"created": 3}
     assert write(broker, load, rows(3)).counts == counted(broker, load) == {"created": 3}
-    assert bulk_loads.close_load(broker, load).counts == (("created", 3),)
-    assert [known.id for known in bulk_loads.list_loads(broker)] == [load_id]
-    assert bulk_loads.forget_load(broker, load_id)
+    assert close_load(broker, load).counts == (("created", 3),)
+    assert [known.id for known in list_loads(broker)] == [load_id]
+    assert forget_load(broker, load_id)
     assert open_ledgers(broker) == []
 
 
 def test_all_runs_are_listed_the_oldest_first(broker: Broker) -> None:
-    made = [bulk_loads.open_load(broker, name, "q") for name in ("c", "a", "b")]
-    assert bulk_loads.list_loads(broker) == sorted(made, key=lambda load: (load.opened_ms, load.id))
+    made = [open_load(broker, name, "q") for name in ("c", "a", "b")]
+    assert list_loads(broker) == sorted(made, key=lambda load: (load.opened_ms, load.id))
 
 
 def test_a_record_of_a_newer_release_can_be_read(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     key = bulk_loads_key(broker.prefix)
     broker.client.hset(key, "a", json.dumps({**json.loads(broker.client.hget(key, "a")), "colour": "blue"}))
-    assert bulk_loads.read_load(broker, "a") == load
+    assert read_load(broker, "a") == load
 
 
 def test_a_closed_run_keeps_its_counts_and_forgets_its_chunks(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
     queue.schedule(row(5))
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(1000))
     assert counted(broker, load) == {"created": 999, "ignored": 1}
     sizes = [broker.client.hlen(key) for key in ledgers(broker)]
     assert len(sizes) == 3 and min(sizes) > 1
-    closed = bulk_loads.close_load(broker, load)
+    closed = close_load(broker, load)
     assert closed.closed and closed.closed_ms >= load.opened_ms
     assert dict(closed.counts) == counted(broker, load) == counted(broker, closed) == {"created": 999, "ignored": 1}
-    assert (
-        bulk_loads.close_load(broker, load)
-        == bulk_loads.close_load(broker, closed)
-        == bulk_loads.read_load(broker, "a")
-        == closed
-    )
-    assert bulk_loads.open_load(broker, "a", "q") == closed
+    assert close_load(broker, load) == close_load(broker, closed) == read_load(broker, "a") == closed
+    assert open_load(broker, "a", "q") == closed
     assert all(set(broker.client.hkeys(key)) <= {b"\0closed", b"\0c", b"\0i"} for key in ledgers(broker))
     assert all(0 < broker.client.pttl(key) <= CLOSED_MS for key in ledgers(broker))
 
 
 def test_who_was_left_behind_is_turned_away_and_writes_nothing(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     late = BulkLoadWriter(broker, load)
     write(broker, load, rows(10))
-    bulk_loads.close_load(broker, load)
+    close_load(broker, load)
     with pytest.raises(BulkLoadClosed, match="'a' was closed or forgotten"):
         write_all(late, rows(600))
     assert live(broker) == 10
     with pytest.raises(DelayQError, match="resume the bulk load with a new sender"):
         late.finish()
     with pytest.raises(BulkLoadClosed):
-        BulkLoadWriter(broker, bulk_loads.close_load(broker, load))
+        BulkLoadWriter(broker, close_load(broker, load))
 
 
 @pytest.mark.parametrize("calls", range(5))
@@ -152,16 +163,16 @@ def test_a_closing_that_broke_off_is_finished_with_the_same_counts(
     broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(100))
     with monkeypatch.context() as patch:
         kill_after(broker, calls, patch)
         with pytest.raises(Killed):
-            bulk_loads.close_load(broker, load)
-    record = bulk_loads.read_load(broker, "a")
+            close_load(broker, load)
+    record = read_load(broker, "a")
     assert record is not None and record.state == ("closing" if calls else "open")
     assert counted(broker, load) == {"created": 100}
-    closed = bulk_loads.open_load(broker, "a", "q") if calls else bulk_loads.close_load(broker, load)
+    closed = open_load(broker, "a", "q") if calls else close_load(broker, load)
     assert closed.closed
     assert closed.counts == (("created", 100),)
 
@@ -172,55 +183,53 @@ def test_a_forgetting_that_broke_off_is_finished_by_who_opens_or_forgets_the_loa
     broker: Broker, calls: int, ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(100))
     if ended:
-        bulk_loads.close_load(broker, load)
+        close_load(broker, load)
     with monkeypatch.context() as patch:
         kill_after(broker, calls, patch)
         with pytest.raises(Killed):
-            bulk_loads.forget_load(broker, "a")
+            forget_load(broker, "a")
     assert counted(broker, load) == {"created": 100}
-    assert bulk_loads.close_load(broker, load).closed
-    assert [record.state for record in bulk_loads.list_loads(broker)] == ["forgetting"], (
-        "it is not closed, for it is no more"
-    )
+    assert close_load(broker, load).closed
+    assert [record.state for record in list_loads(broker)] == ["forgetting"], "it is not closed, for it is no more"
     if calls > 1:  # the first ledger is closed
         with pytest.raises(BulkLoadClosed):
             write(broker, load, rows(100))
     if calls % 2:
-        anew = bulk_loads.open_load(broker, "a", "q", source={"path": "another"})
+        anew = open_load(broker, "a", "q", source={"path": "another"})
         assert anew.opened_ms > load.opened_ms
         assert write(broker, anew, rows(101)).counts == {"created": 1, "ignored": 100}
         assert len(open_ledgers(broker)) == 3
-    assert bulk_loads.forget_old(broker, 0) == ["a"]
-    assert bulk_loads.list_loads(broker) == []
+    assert forget_old_loads(broker, 0) == ["a"]
+    assert list_loads(broker) == []
     assert open_ledgers(broker) == []
 
 
 def test_a_forgotten_run_leaves_nothing_but_its_jobs(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(10))
-    assert bulk_loads.forget_load(broker, "a")
-    assert not bulk_loads.forget_load(broker, "a")
+    assert forget_load(broker, "a")
+    assert not forget_load(broker, "a")
     assert open_ledgers(broker) == []
-    assert bulk_loads.list_loads(broker) == []
+    assert list_loads(broker) == []
     assert live(broker) == 10
 
 
 def test_who_is_at_work_on_a_run_that_is_forgotten_is_turned_away(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     behind = BulkLoadWriter(broker, load)
     write(broker, load, rows(50))
-    assert bulk_loads.forget_load(broker, "a")
+    assert forget_load(broker, "a")
     with pytest.raises(BulkLoadClosed):
         for new in rows(100):
             behind.add(*entry_of(with_keys(load.id, new)))
         behind.finish()
     assert live(broker) == 50
-    anew = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    anew = open_load(broker, "a", "q", chunk=10)
     assert write(broker, anew, rows(100)).counts == {"created": 50, "ignored": 50}
 
 
@@ -229,31 +238,31 @@ def test_a_run_that_is_opened_in_the_same_moment_as_one_that_was_forgotten_is_an
 ) -> None:
     now = broker.now_ms()
     monkeypatch.setattr(Broker, "now_ms", lambda _: now)
-    first = bulk_loads.open_load(broker, "a", "q")
+    first = open_load(broker, "a", "q")
     write(broker, first, rows(3))
-    bulk_loads.forget_load(broker, "a")
-    second = bulk_loads.open_load(broker, "a", "q")
+    forget_load(broker, "a")
+    second = open_load(broker, "a", "q")
     assert second.opened_ms > first.opened_ms
     assert write(broker, second, [row("new")]).counts == {"created": 1}
-    assert bulk_loads.close_load(broker, first).closed
-    assert bulk_loads.read_load(broker, "a") == second
+    assert close_load(broker, first).closed
+    assert read_load(broker, "a") == second
 
 
 def test_a_run_whose_chunks_were_made_in_another_way_is_not_gone_on_with(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     stored = json.loads(broker.client.hget(bulk_loads_key(broker.prefix), "a"))
-    broker.client.hset(bulk_loads_key(broker.prefix), "a", json.dumps({**stored, "form": bulk_loads.FORM - 1}))
+    broker.client.hset(bulk_loads_key(broker.prefix), "a", json.dumps({**stored, "form": LOAD_FORM - 1}))
     with pytest.raises(BulkLoadDiffers, match="form of its chunks"):
-        bulk_loads.open_load(broker, "a", "q")
-    bulk_loads.close_load(broker, load)
-    assert bulk_loads.open_load(broker, "a", "q").closed
+        open_load(broker, "a", "q")
+    close_load(broker, load)
+    assert open_load(broker, "a", "q").closed
 
 
 def test_a_run_that_was_forgotten_is_not_brought_back_by_who_closes_it(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
-    assert bulk_loads.forget_load(broker, "a")
-    assert bulk_loads.close_load(broker, load).closed
-    assert bulk_loads.list_loads(broker) == []
+    load = open_load(broker, "a", "q")
+    assert forget_load(broker, "a")
+    assert close_load(broker, load).closed
+    assert list_loads(broker) == []
 
 
 def test_old_runs_are_forgotten_closed_or_open(broker: Broker) -> None:
@@ -264,23 +273,23 @@ def test_old_runs_are_forgotten_closed_or_open(broker: Broker) -> None:
     now, day = round(broker.now_ms()), 86_400_000
     opened = {"open,_old": 10, "open": 0, "closed,_old": 30, "closed_late": 30, "closed": 0}
     for load_id, days in opened.items():
-        bulk_loads.open_load(broker, load_id, "q")
+        open_load(broker, load_id, "q")
         age(load_id, opened_ms=now - days * day)
-        load = bulk_loads.read_load(broker, load_id)
+        load = read_load(broker, load_id)
         write(broker, load, [row(load_id)])
         if load_id.startswith("closed"):
-            bulk_loads.close_load(broker, load)
+            close_load(broker, load)
     age("closed,_old", closed_ms=now - 10 * day)
-    assert bulk_loads.forget_old(broker, 9 * day) == ["closed,_old", "open,_old"]
-    assert {load.id for load in bulk_loads.list_loads(broker)} == {"open", "closed_late", "closed"}
+    assert forget_old_loads(broker, 9 * day) == ["closed,_old", "open,_old"]
+    assert {load.id for load in list_loads(broker)} == {"open", "closed_late", "closed"}
     assert len(open_ledgers(broker)) == 1
-    assert bulk_loads.forget_old(broker, 9 * day) == []
-    assert sorted(bulk_loads.forget_old(broker, 0)) == ["closed", "closed_late", "open"]
+    assert forget_old_loads(broker, 9 * day) == []
+    assert sorted(forget_old_loads(broker, 0)) == ["closed", "closed_late", "open"]
     assert open_ledgers(broker) == []
     assert live(broker) == 5
     for wrong in (-1, 1.5, True, "9"):
         with pytest.raises(InvalidJob, match="older_than_ms"):
-            bulk_loads.forget_old(broker, wrong)  # type: ignore[arg-type]
+            forget_old_loads(broker, wrong)  # type: ignore[arg-type]
 
 
 def test_the_key_of_a_generation_is_the_same_in_every_try_and_never_durable() -> None:

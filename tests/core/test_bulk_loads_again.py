@@ -8,16 +8,26 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core import Broker, NewJob, RedisConfig, connect
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
-from .bulk_loads_stage import FAR, counted, ledgers, live, merged_row, open_on, row, rows, work_off, write
+from .bulk_loads_stage import (
+    FAR,
+    BulkLoadWriter,
+    counted,
+    entry_of,
+    ledgers,
+    live,
+    merged_row,
+    open_load,
+    open_on,
+    row,
+    rows,
+    with_keys,
+    work_off,
+    write,
+)
 from .epochs_stage import other
 from .stage import Stage
 from .world import raw, read_world
@@ -25,7 +35,7 @@ from .world import raw, read_world
 
 def test_a_chunk_that_was_written_before_is_skipped(broker: Broker) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     assert write(broker, load, rows(1000)).counts == {"created": 1000}
     everything = raw(broker)
     assert write(broker, load, rows(1000)).counts == {"created": 1000}
@@ -36,7 +46,7 @@ def test_a_chunk_that_was_written_before_is_skipped(broker: Broker) -> None:
 
 def test_jobs_that_ran_and_are_gone_do_not_run_again(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(700, due=1))
     assert work_off(queue) == 700
     broker.client.script_flush()
@@ -50,7 +60,7 @@ def test_jobs_that_ran_and_are_gone_do_not_run_again(broker: Broker) -> None:
 
 def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
+    load = open_load(broker, "a", "q", chunk=50)
     broken = BulkLoadWriter(broker, load)
     for new in rows(600, due=1)[:450]:
         broken.add(*entry_of(with_keys("a", new)))
@@ -65,7 +75,7 @@ def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> 
 def test_the_same_rows_make_the_same_chunks_whoever_sends_them(broker: Broker) -> None:
     """Chunks depend only on the rows and the record, not on other chunks or the state of the queue."""
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=40)
+    load = open_load(broker, "a", "q", chunk=40)
     news = list(mixed_rows(random.Random(1), 600))
     write(broker, load, news)
     before = {key: set(broker.client.hkeys(key)) for key in ledgers(broker)}
@@ -92,7 +102,7 @@ def mixed_rows(chance: random.Random, n: int) -> Iterator[NewJob]:
 @pytest.mark.one_server("scripts of one server")
 def test_a_server_that_forgot_its_scripts_in_between_is_told_them_again(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     writer = BulkLoadWriter(broker, load)
     for number, new in enumerate(rows(2000)):
         if number % 300 == 0:
@@ -110,7 +120,7 @@ def test_a_lost_reply_writes_nothing_twice(
     connection = connect(RedisConfig.parse(proxy.url))
     broker = Broker(connection, prefix=prefix)
     queue = broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     ledger = b"load:a"
     write(broker, load, rows(100, due=1)[:40])
     for nth in (1, 2, 4):

@@ -9,15 +9,27 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending import bulk_load_writer, bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload
+from django_delayq.core.sending import bulk_load_writer
+from tests.support.core_values import new_key
 
-from .bulk_loads_stage import FAR, live, merged_row, row, rows, write
+from .bulk_loads_stage import (
+    FAR,
+    NO_CODE,
+    BulkLoadWriter,
+    Frame,
+    Rows,
+    Shape,
+    entry_of,
+    live,
+    merged_row,
+    open_load,
+    row,
+    rows,
+    with_keys,
+    write,
+)
+from .events_stage import read_events
 from .world import unchanged
 
 # -- shapes, keys and frames -------------------------------------------------------------------------------------------
@@ -111,17 +123,17 @@ def test_a_frame_says_what_its_jobs_have_in_common_once_and_its_digest_does_not_
 
 
 def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     news = [row(number, args=b"x" * 300_000) for number in range(20)] + [row("big", args=b"y" * 3_000_000)]
     assert write(broker, load, news).counts == {"created": 21}
-    told = [int(event.fields["jobs"]) for event in events.read(broker, "q", 0)]
+    told = [int(event.fields["jobs"]) for event in read_events(broker, "q", 0)]
     assert (max(told), sum(told)) == (4, 21)
 
 
 def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 20_000)
     broker.queue("q", shards=64)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     writer = BulkLoadWriter(broker, load)
     news = rows(2000)
     for new in news:
@@ -135,7 +147,7 @@ def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest
 
 def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_load_writer, "MAX_SHAPES", 5)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
     writer = BulkLoadWriter(broker, load)
     for new in news:
@@ -147,7 +159,7 @@ def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest
 
 
 def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
 
     def failing() -> Iterator[NewJob]:
         yield from rows(95)

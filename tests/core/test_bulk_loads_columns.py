@@ -11,14 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueFull
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.bulk_load_frames import Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending import bulk_load_writer, bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
+from django_delayq.core import Broker, InvalidJob, NewJob, QueueFull
+from django_delayq.core.sending import bulk_load_writer
 
-from .bulk_loads_stage import counted, ledgers, merged_row, row, rows, write
+from .bulk_loads_stage import (
+    BulkLoad,
+    BulkLoadWriter,
+    Rows,
+    Shape,
+    counted,
+    entry_of,
+    ledgers,
+    merged_row,
+    open_load,
+    row,
+    rows,
+    with_keys,
+    write,
+)
 
 EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
 _names = itertools.count()
@@ -31,7 +41,7 @@ def keys(broker: Broker, queue: str = "q") -> dict[str, bytes]:
     return {ident.decode(): body[3:19] for some in stored for ident, body in some.items()}
 
 
-def write_columns(broker: Broker, load: bulk_loads.BulkLoad, news: list[NewJob], cuts: list[int]) -> Any:
+def write_columns(broker: Broker, load: BulkLoad, news: list[NewJob], cuts: list[int]) -> Any:
     """Write the rows in slices, one shape after the other."""
     writer = BulkLoadWriter(broker, load)
     places = sorted({0, len(news), *(cut % (len(news) + 1) for cut in cuts)})
@@ -50,7 +60,7 @@ def test_each_job_has_a_key_of_its_own_and_the_same_in_every_try(broker: Broker)
     for load_id in ("a", "a", "b"):
         broker.client.flushdb()
         broker.queue("q", shards=3).reload()
-        write(broker, bulk_loads.open_load(broker, load_id, "q", chunk=40), rows(300))
+        write(broker, open_load(broker, load_id, "q", chunk=40), rows(300))
         seen.append(keys(broker))
     assert len(set(seen[0].values())) == 300
     assert seen[0] == seen[1]
@@ -59,7 +69,7 @@ def test_each_job_has_a_key_of_its_own_and_the_same_in_every_try(broker: Broker)
 
 
 def test_an_id_that_comes_again_has_another_key_even_if_all_else_is_the_same(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     first = row(1, on_conflict="replace")
     found = []
     writer = BulkLoadWriter(broker, load)
@@ -74,7 +84,7 @@ def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
     """The queue accepted the first rows; the others are sent again when there is room, and in the next try."""
     queue = broker.queue("q")
     broker.limit("q", max_length=30)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     with pytest.raises(QueueFull):
         write(broker, load, rows(50))
     some = keys(broker)
@@ -87,7 +97,7 @@ def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
     queue.reload()
     broker.client.flushdb()
     queue.reload()
-    write(broker, bulk_loads.open_load(broker, "a", "q"), rows(50))
+    write(broker, open_load(broker, "a", "q"), rows(50))
     assert keys(broker) == whole
 
 
@@ -123,7 +133,7 @@ def test_columns_make_the_chunks_that_rows_make(
     monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 4000)
     name = f"q{next(_names)}"
     broker.queue(name, shards=shards)
-    load = bulk_loads.open_load(broker, name, name, chunk=chunk)
+    load = open_load(broker, name, name, chunk=chunk)
     written = write(broker, load, news)
     known, had = ledgers(broker), keys(broker, name)
     assert write_columns(broker, load, news, cuts).counts == written.counts
@@ -133,7 +143,7 @@ def test_columns_make_the_chunks_that_rows_make(
 
 def test_columns_that_were_never_sent_before_are_all_there(broker: Broker) -> None:
     broker.queue("q", shards=4)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     assert write_columns(broker, load, rows(2_345), [100, 1100]).counts == {"created": 2_345}
     assert counted(broker, load) == {"created": 2_345}
     assert len(keys(broker)) == 2_345
@@ -141,7 +151,7 @@ def test_columns_that_were_never_sent_before_are_all_there(broker: Broker) -> No
 
 @pytest.mark.parametrize("ident", [b"", b"a\0b", b"x" * 256])
 def test_an_id_that_cannot_be_one_is_refused_in_columns_too(broker: Broker, ident: bytes) -> None:
-    writer = BulkLoadWriter(broker, bulk_loads.open_load(broker, "a", "q"))
+    writer = BulkLoadWriter(broker, open_load(broker, "a", "q"))
     shape = Shape.of("work", flags=36, keyed=False)
     writer.add_many(shape, Rows([b"good", ident], [b"1", b"1"], [b"", b""]))
     with pytest.raises(InvalidJob, match="id"):
@@ -149,6 +159,6 @@ def test_an_id_that_cannot_be_one_is_refused_in_columns_too(broker: Broker, iden
 
 
 def test_no_rows_are_no_chunk(broker: Broker) -> None:
-    writer = BulkLoadWriter(broker, bulk_loads.open_load(broker, "a", "q"))
+    writer = BulkLoadWriter(broker, open_load(broker, "a", "q"))
     writer.add_many(Shape.of("work", flags=36, keyed=False), Rows())
     assert writer.finish().counts == {}

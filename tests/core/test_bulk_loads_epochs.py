@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueFull
-from django_delayq.core.operations import fsck
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
-from django_delayq.core.records.keys import MAX_SHARDS
+from django_delayq.core import Broker, QueueFull, ack
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
-from django_delayq.core.sending.ledger_calls import BulkLoadClosed
-from django_delayq.core.settlement import ack
+from tests.support.core_stored import MAX_SHARDS, assert_invariants
 
 from .bulk_loads_stage import (
     FAR,
+    BulkLoadClosed,
+    BulkLoadWriter,
+    close_load,
     counted,
+    entry_of,
+    forget_load,
     ledgers,
     live,
     merged_row,
     open_ledgers,
+    open_load,
     retire_now,
     row,
     rows,
+    with_keys,
     work_off,
     write,
     write_some,
@@ -37,7 +37,7 @@ from .epochs_stage import epoch_of, other, take_all
 
 def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     writer = BulkLoadWriter(broker, load)
     for number, new in enumerate(rows(900, due=1)):
         if number in (300, 600):
@@ -45,7 +45,7 @@ def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broke
         writer.add(*entry_of(with_keys("a", new)))
     assert writer.finish().counts == counted(broker, load) == {"created": 900}
     assert live(broker) == 900
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     assert write(broker, load, rows(900, due=1)).counts == {"created": 900}
     assert work_off(broker.queue("q")) == 900
     assert write(broker, load, rows(900, due=1)).counts == counted(broker, load) == {"created": 900}
@@ -54,7 +54,7 @@ def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broke
 
 def test_a_change_between_two_tries_doubles_nothing(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     write_some(broker, load, 410, 900, due=1)
     ran = work_off(queue)
     assert 300 < ran < 410
@@ -70,7 +70,7 @@ def test_what_ran_in_an_epoch_that_was_retired_in_between_is_not_written_again(
 ) -> None:
     """This includes an epoch created after the load was opened and retired before it is resumed."""
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     write_some(broker, load, 200, 900, due=1)
     done = work_off(broker.queue("q"))
     broker.reshard("q", 4)
@@ -88,7 +88,7 @@ def test_what_ran_in_an_epoch_that_was_retired_in_between_is_not_written_again(
 
 def test_nothing_is_ever_written_to_a_retired_epoch_even_when_its_tombstone_is_lost(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     old = queue.numbers
     broker.reshard("q", 3)
     assert retire_now(broker) == [0]
@@ -103,7 +103,7 @@ def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
     queue.schedule_many(rows(300, due=FAR - 7)[::3])
     broker.reshard("q", 4)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     assert load.epochs == ((0, 3), (1, 4))
     assert write(broker, load, rows(300, on_conflict="replace")).counts == {"created": 200, "replaced": 100}
     assert epoch_of(queue, "r3") == 0
@@ -120,7 +120,7 @@ def test_chunks_stay_whole_on_their_way_through_the_epochs(
     """Valid if the shard counts have a common multiple that is not too large. No jobs are lost otherwise."""
     for number in shards:
         broker.queue("q", shards=number) if number == shards[0] else broker.reshard("q", number)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     sent: list[int] = []
     begin = Scripts.begin
 
@@ -140,7 +140,7 @@ def test_chunks_stay_whole_on_their_way_through_the_epochs(
 
 def test_a_queue_that_was_deleted_comes_back_with_what_was_not_in_yet(broker: Broker) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     write_some(broker, load, 410, 900)
     there = live(broker)
     assert 0 < there < 410
@@ -152,7 +152,7 @@ def test_a_queue_that_was_deleted_comes_back_with_what_was_not_in_yet(broker: Br
 
 def test_a_queue_that_is_deleted_under_a_sender_comes_back(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     writer = BulkLoadWriter(broker, load)
     for number, new in enumerate(rows(200)):
         if number == 100:
@@ -166,7 +166,7 @@ def test_a_change_that_its_author_left_half_done_is_finished(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     queue = broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     broken = other(broker)
     monkeypatch.setattr(broken.epochs, "_swapped", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -177,7 +177,7 @@ def test_a_change_that_its_author_left_half_done_is_finished(
 
 def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     write_some(broker, load, 100, 300, due=1)
     work_off(broker.queue("q"))
     broker.reshard("q", 3)
@@ -187,12 +187,12 @@ def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
     retire_now(broker)
     write(broker, load, rows(300, due=1))
     assert len(ledgers(broker)) == 2 + 3 + 4
-    assert dict(bulk_loads.close_load(broker, load).counts) == {"created": 300}
+    assert dict(close_load(broker, load).counts) == {"created": 300}
     assert len(ledgers(broker)) == 2 + 3 + 4
     assert all(broker.client.hexists(key, "\0closed") for key in ledgers(broker))
     with pytest.raises(BulkLoadClosed):
         write(broker, load, rows(300, due=1))
-    assert bulk_loads.forget_load(broker, "a")
+    assert forget_load(broker, "a")
     assert open_ledgers(broker) == []
 
 
@@ -201,13 +201,13 @@ def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
 ) -> None:
     """The sender received "closed" before the load was closed; the epoch it continues in is created afterwards."""
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     late = other(broker)
     writer = BulkLoadWriter(late, load)
     refresh = late.epochs.refresh
 
     def close_first(*args: Any, **options: Any) -> bool:
-        bulk_loads.close_load(broker, load)
+        close_load(broker, load)
         return refresh(*args, **options)
 
     monkeypatch.setattr(late.epochs, "refresh", close_first)
@@ -225,7 +225,7 @@ def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
 
 def test_jobs_held_during_a_change_are_met_by_the_second_try(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     write_some(broker, load, 60, 100, due=1)
     held = take_all(queue)
     broker.reshard("q", 3)
@@ -239,7 +239,7 @@ def test_jobs_held_during_a_change_are_met_by_the_second_try(broker: Broker) -> 
 def test_what_is_sent_away_in_part_and_refused_in_part_is_divided_in_the_same_way_again(broker: Broker) -> None:
     queue = broker.queue("q", shards=1)
     queue.schedule(with_keys("another", merged_row("b", b"old", due=1)))
-    load = bulk_loads.open_load(broker, "a", "q", chunk=2)
+    load = open_load(broker, "a", "q", chunk=2)
     broker.reshard("q", 2)
     mine = [merged_row("a", b"pa", due=1, max_payloads=1), merged_row("b", b"pb", due=1, max_payloads=1)]
     with pytest.raises(QueueFull):

@@ -12,14 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob, Payload
-from django_delayq.core.records.bulk_load_frames import key_of, with_keys
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.settlement import ack, bury, fail
+from django_delayq.core import Broker, NewJob, Payload, QueueFull, ack, bury, fail
 
-from .bulk_loads_stage import counted, write
+from .bulk_loads_stage import counted, key_of, open_load, with_keys, write
 from .stage import T0, Stage
 from .world import read_world
 
@@ -99,7 +94,7 @@ def test_a_run_and_schedule_many_make_the_same_world(
         live_before(stage, before)
     news = [with_own_key("load", new) for new in news]
     expected = outcomes_of(stages[0], news)
-    load = bulk_loads.open_load(clocked, f"load{name}", stages[1].queue.name, chunk=chunk)
+    load = open_load(clocked, f"load{name}", stages[1].queue.name, chunk=chunk)
     if expected["full"]:
         with pytest.raises(QueueFull, match="max_payloads"):
             write(clocked, load, news)

@@ -8,20 +8,32 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.operations import fsck
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
-from django_delayq.core.sending.ledgers import ChunksLost
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_stored import assert_invariants
 from tests.support.older_copy import OlderCopy
 from tests.support.redis_box import RedisBox
 
-from .bulk_loads_stage import counted, ledgers, live, rows, work_off, write, write_some
+from .bulk_loads_stage import (
+    OPEN_LOAD,
+    BulkLoadLimits,
+    BulkLoadWriter,
+    ChunksLost,
+    close_load,
+    counted,
+    entry_of,
+    forget_load,
+    forget_old_loads,
+    ledgers,
+    live,
+    open_load,
+    read_load,
+    rows,
+    with_keys,
+    work_off,
+    write,
+    write_some,
+)
 from .epochs_stage import other
 
 
@@ -31,7 +43,7 @@ def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_fac
     connection = connect(RedisConfig.parse(box.url))
     broker = Broker(connection)
     queue = broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
+    load = open_load(broker, "a", "q", chunk=50)
     news = rows(3000, due=1)
     writer = BulkLoadWriter(broker, load)
     killed = threading.Event()
@@ -59,23 +71,23 @@ def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_fac
         == sum(int(broker.client.hget(key, "\0c") or 0) for key in ledgers(broker))
     )
     assert sum(writer.written.counts.values()) <= there < 3000
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     ran = work_off(queue)
     assert ran == there
     assert write(broker, load, news).counts == counted(broker, load) == {"created": 3000}
     assert work_off(queue) == 3000 - ran
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     connection.close()
 
 
 def test_a_redis_that_lost_everything_is_written_to_by_a_new_load(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, rows(100))
     for key in broker.client.scan_iter(f"*{broker.prefix}*"):
         broker.client.delete(key)
-    assert bulk_loads.read_load(broker, "a") is None
-    load = bulk_loads.open_load(other(broker), "a", "q")
+    assert read_load(broker, "a") is None
+    load = open_load(other(broker), "a", "q")
     assert write(other(broker), load, rows(100)).counts == {"created": 100}
     broker.queue("q").reload()
     assert live(broker) == 100
@@ -85,7 +97,7 @@ def test_chunks_that_redis_lost_while_others_were_written_are_an_error_and_the_s
     broker: Broker,
 ) -> None:
     broker.queue("q", shards=3)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     news = rows(1000)
     copy = OlderCopy(broker.client)
     writer = BulkLoadWriter(broker, load)
@@ -97,15 +109,15 @@ def test_chunks_that_redis_lost_while_others_were_written_are_an_error_and_the_s
     with pytest.raises(ChunksLost, match=r"lost \d+ chunks of bulk load 'a'"):
         writer.finish()
     assert live(broker) < 1000
-    assert bulk_loads.open_load(broker, "a", "q", chunk=20).state == bulk_loads.OPEN
+    assert open_load(broker, "a", "q", chunk=20).state == OPEN_LOAD
     assert write(broker, load, news).counts == counted(broker, load) == {"created": 1000}
     assert live(broker) == 1000
 
 
 def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) -> None:
     broker.queue("q", shards=3)
-    for end in (lambda load: bulk_loads.close_load(broker, load), lambda load: bulk_loads.forget_load(broker, load.id)):
-        load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    for end in (lambda load: close_load(broker, load), lambda load: forget_load(broker, load.id)):
+        load = open_load(broker, "a", "q", chunk=20)
         writer = BulkLoadWriter(broker, load)
         for new in rows(60):
             writer.add(*entry_of(with_keys(load.id, new)))
@@ -113,12 +125,12 @@ def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) ->
         writer._sender.finish()
         end(load)
         assert writer.finish().counts.total() == 60
-        bulk_loads.forget_load(broker, "a")
+        forget_load(broker, "a")
 
 
 def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
     queue = cluster_broker.queue("q", shards=12)
-    load = bulk_loads.open_load(cluster_broker, "a", "q", chunk=20)
+    load = open_load(cluster_broker, "a", "q", chunk=20)
     homes = {cluster_box.node_of(queue.shard(number).names["body"]).port for number in queue.numbers}
     assert len(homes) == 3
     limits = BulkLoadLimits(per_second=1e5, most_memory=0.9, look_every=5)
@@ -131,7 +143,7 @@ def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, clus
     assert write(other(cluster_broker), load, rows(1000, due=1), limits).counts == {"created": 1000}
     assert counted(cluster_broker, load) == {"created": 1000}
     assert live(cluster_broker) == 1000 - ran
-    closed = bulk_loads.close_load(cluster_broker, load)
+    closed = close_load(cluster_broker, load)
     assert dict(closed.counts) == counted(cluster_broker, load)
-    assert bulk_loads.forget_old(cluster_broker, 0) == ["a"]
+    assert forget_old_loads(cluster_broker, 0) == ["a"]
     assert not [key for node in cluster_box.nodes for key in node.client().scan_iter("*:load:a")]

@@ -9,19 +9,27 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
-from django_delayq.core.records.keys import pace_key
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import bulk_load_limits, bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped
-from django_delayq.core.sending.bulk_loads import BulkLoad
-from django_delayq.core.settlement import ack
+from django_delayq.core import Broker, InvalidJob, QueueFull, RedisConfig, ack, connect
+from django_delayq.core.sending import bulk_load_limits
+from tests.support.core_stored import pace_key
+from tests.support.core_values import QueuePaused
 from tests.support.redis_box import RedisBox
 
-from .bulk_loads_stage import counted, live, merged_row, rows, work_off, write
+from .bulk_loads_stage import (
+    BulkLoad,
+    BulkLoadLimits,
+    BulkLoadStopped,
+    BulkLoadWait,
+    counted,
+    live,
+    merged_row,
+    open_load,
+    rows,
+    work_off,
+    write,
+)
 from .epochs_stage import other, take_all
+from .events_stage import read_events
 from .world import unchanged
 
 PATIENT = BulkLoadLimits(patience=60)
@@ -74,7 +82,7 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
 def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.limit("q", max_length=60)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=25)
+    load = open_load(broker, "a", "q", chunk=25)
     news = rows(500, due=1)
     sender = Background(broker, load, news)
     ran = 0
@@ -94,7 +102,7 @@ def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -
     told = [
         event.fields
         for number in queue.numbers
-        for event in events.read(broker, "q", number)
+        for event in read_events(broker, "q", number)
         if event.outcome == "bulk"
     ]
     assert sum(int(fields["jobs"]) for fields in told) == sum(int(fields["created"]) for fields in told) == 500
@@ -103,7 +111,7 @@ def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -
 def test_a_run_that_broke_off_at_a_full_queue_is_gone_on_with(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.limit("q", max_length=100)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=30)
+    load = open_load(broker, "a", "q", chunk=30)
     with pytest.raises(QueueFull, match=r"waited 0\.01 s for room.*resume the bulk load"):
         write(broker, load, rows(400, due=1), BulkLoadLimits(patience=0.01))
     for there in (100, 200):
@@ -122,7 +130,7 @@ def test_a_run_that_broke_off_at_a_full_queue_is_gone_on_with(broker: Broker) ->
 
 def test_a_paused_queue_is_waited_for(broker: Broker) -> None:
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=20)
+    load = open_load(broker, "a", "q", chunk=20)
     broker.pause("q", "in")
     with pytest.raises(QueuePaused, match="resume the queue and then the bulk load"):
         write(broker, load, rows(100), BulkLoadLimits(patience=0))
@@ -135,7 +143,7 @@ def test_a_paused_queue_is_waited_for(broker: Broker) -> None:
 
 def test_a_merged_job_that_has_all_its_payloads_is_waited_for(broker: Broker) -> None:
     queue = broker.queue("q")
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     news = [merged_row("m", b"%d" % number, str(number), due=1, max_payloads=3) for number in range(8)]
     with pytest.raises(QueueFull, match="a merged job its max_payloads"):
         write(broker, load, news, BulkLoadLimits(patience=0))
@@ -154,7 +162,7 @@ def test_a_merged_job_that_has_all_its_payloads_is_waited_for(broker: Broker) ->
 def test_who_is_told_to_stop_while_it_waits_does(broker: Broker) -> None:
     broker.queue("q")
     broker.limit("q", max_length=10)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     told = threading.Event()
     sender = Background(broker, load, rows(50), PATIENT, told.is_set)
     until(lambda: counted(broker, load)["created"] == 10)
@@ -186,7 +194,7 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
     """Progress is never ahead of the clock by more than a chunk of each sender, and the final mean is the rate."""
     rate, chunk, senders, jobs = 1500, 50, 4, 1500
     broker.queue("q", shards=4)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=chunk)
+    load = open_load(broker, "a", "q", chunk=chunk)
     clock = paces(broker)
     limits, whole = BulkLoadLimits(per_second=rate), rows(jobs)
     began, _ = next(clock)
@@ -204,7 +212,7 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
 
 @pytest.mark.one_server("TIME of one server")
 def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
+    load = open_load(broker, "a", "q", chunk=50)
     write(broker, load, rows(1000))
     began = next(paces(broker))[0]
     assert write(broker, load, rows(1000), BulkLoadLimits(per_second=1)).counts == {"created": 1000}
@@ -216,7 +224,7 @@ def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
 def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(broker: Broker) -> None:
     """A resumed load sent its first chunks to the new shards, because the old ones were closed."""
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     broker.reshard("q", 3)
     write(broker, load, rows(100))
     slow = BulkLoadLimits(per_second=0.001, patience=0)
@@ -227,7 +235,7 @@ def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(
 @pytest.mark.parametrize("retired", [False, True])
 def test_the_rate_is_kept_by_chunks_that_go_on_to_another_epoch(broker: Broker, retired: bool) -> None:
     queue = broker.queue("q", shards=1)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=50)
+    load = open_load(broker, "a", "q", chunk=50)
     broker.reshard("q", 2)
     if retired:
         names = queue.shard(0).names
@@ -239,7 +247,7 @@ def test_the_rate_is_kept_by_chunks_that_go_on_to_another_epoch(broker: Broker, 
 
 
 def test_a_sender_that_waits_for_its_turn_can_be_stopped(broker: Broker) -> None:
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     told = threading.Event()
     sender = Background(broker, load, rows(50), BulkLoadLimits(per_second=1), told.is_set)
     until(lambda: counted(broker, load)["created"] == 10 or broker.client.exists(pace_key(broker.prefix, "a")))
@@ -287,7 +295,7 @@ def small(redis_factory: Callable[..., RedisBox]) -> Iterator[tuple[RedisBox, Br
 
 def test_a_redis_near_its_limit_is_waited_for(small: tuple[RedisBox, Broker]) -> None:
     box, broker = small
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     used = int(box.client().info("memory")["used_memory"])
     box.configure(maxmemory=used * 2)
     limits = BulkLoadLimits(most_memory=0.2, look_every=1, patience=60)
@@ -302,7 +310,7 @@ def test_a_redis_near_its_limit_is_waited_for(small: tuple[RedisBox, Broker]) ->
 
 def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]) -> None:
     box, broker = small
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     write(broker, load, rows(100)[:50])
     box.configure(maxmemory="1mb")
     box.client().config_set("maxmemory", 1000)
@@ -347,7 +355,7 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(bulk_load_limits, "rest", rest)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wait = bulk_load_limits.BulkLoadWait(10, lambda: False)
+    wait = BulkLoadWait(10, lambda: False)
     with pytest.raises(ZeroDivisionError):
         while True:
             wait.rest(ZeroDivisionError())

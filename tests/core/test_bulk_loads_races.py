@@ -8,15 +8,27 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.records.keys import bulk_loads_key
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
-from django_delayq.core.sending.bulk_loads import BulkLoad
-from django_delayq.core.sending.ledger_calls import BulkLoadClosed
+from django_delayq.core import Broker, RedisConfig, connect
+from tests.support.core_stored import bulk_loads_key
 
-from .bulk_loads_stage import counted, ledgers, live, open_ledgers, rows, write
+from .bulk_loads_stage import (
+    BulkLoad,
+    BulkLoadClosed,
+    BulkLoadWriter,
+    close_load,
+    counted,
+    forget_load,
+    forget_old_loads,
+    ledgers,
+    list_loads,
+    live,
+    open_ledgers,
+    open_load,
+    read_load,
+    rows,
+    write,
+    write_all,
+)
 from .epochs_stage import other
 from .turns import Actor, orders, play
 
@@ -33,12 +45,12 @@ class Scene:
         broker.client.flushdb()
         broker._queues.clear()
         broker.queue("q")
-        opened = bulk_loads.open_load(broker, "a", "q")
+        opened = open_load(broker, "a", "q")
         stored = json.loads(broker.client.hget(bulk_loads_key(broker.prefix), "a"))
         broker.client.hset(
             bulk_loads_key(broker.prefix), "a", json.dumps({**stored, "opened_ms": opened.opened_ms - 1000})
         )
-        self.load: BulkLoad = bulk_loads.read_load(broker, "a")  # type: ignore[assignment]
+        self.load: BulkLoad = read_load(broker, "a")  # type: ignore[assignment]
         write(broker, self.load, rows(ROWS))
         self._seen = (self.load.opened_ms, 0)
         self._gone: set[int] = set()
@@ -49,7 +61,7 @@ class Scene:
 
     def look(self) -> None:
         """Assert that the record did not return to an earlier state or to a forgotten load."""
-        record = bulk_loads.read_load(self.broker, "a")
+        record = read_load(self.broker, "a")
         if record is None:
             self._gone.add(self._seen[0])
             return
@@ -64,12 +76,12 @@ class Scene:
         """Assert that a re-opened load equals its record and accepts rows."""
         assert load.state == "open"
         assert load.opened_ms > self.load.opened_ms
-        assert bulk_loads.read_load(self.broker, "a") == load
+        assert read_load(self.broker, "a") == load
         assert write(self.broker, load, rows(ROWS + 2)).counts == {"created": 2, "ignored": ROWS}
         assert counted(self.broker, load) == {"created": 2, "ignored": ROWS}
         assert len(open_ledgers(self.broker)) == 1
-        assert bulk_loads.close_load(self.broker, self.load).closed, "who still has the old one closes nothing"
-        assert bulk_loads.read_load(self.broker, "a") == load
+        assert close_load(self.broker, self.load).closed, "who still has the old one closes nothing"
+        assert read_load(self.broker, "a") == load
 
 
 @pytest.fixture
@@ -91,33 +103,33 @@ def scene(broker: Broker, connections: list[Any]) -> Callable[[], Scene]:
 
 
 def close(broker: Broker) -> BulkLoad:
-    load = bulk_loads.read_load(broker, "a")
+    load = read_load(broker, "a")
     assert load is not None
-    return bulk_loads.close_load(broker, load)
+    return close_load(broker, load)
 
 
 def closer_of(load: BulkLoad) -> Callable[[Broker], BulkLoad]:
-    return lambda broker: bulk_loads.close_load(broker, load)
+    return lambda broker: close_load(broker, load)
 
 
 def forget(broker: Broker) -> bool:
-    return bulk_loads.forget_load(broker, "a")
+    return forget_load(broker, "a")
 
 
 def forget_and_open(broker: Broker) -> BulkLoad:
-    bulk_loads.forget_load(broker, "a")
-    return bulk_loads.open_load(broker, "a", "q")
+    forget_load(broker, "a")
+    return open_load(broker, "a", "q")
 
 
 def go_on(broker: Broker) -> BulkLoad:
-    return bulk_loads.open_load(broker, "a", "q")
+    return open_load(broker, "a", "q")
 
 
 def test_two_who_close_a_run_at_once_are_told_the_same_and_it_stays_closed(scene: Callable[[], Scene]) -> None:
     for order in orders(4, 4):
         here = scene()
         first, second = play(order, *here.actors(*[closer_of(here.load)] * 2), here.look)
-        assert first == second == bulk_loads.read_load(here.broker, "a")
+        assert first == second == read_load(here.broker, "a")
         assert first.closed and first.counts == (("created", ROWS),)
         assert open_ledgers(here.broker) == []
 
@@ -128,7 +140,7 @@ def test_who_closes_a_run_does_not_bring_it_back_when_it_is_forgotten(scene: Cal
         closed, forgotten = play(order, *here.actors(closer_of(here.load), forget), here.look)
         here.look()
         assert closed.closed and forgotten
-        assert bulk_loads.list_loads(here.broker) == []
+        assert list_loads(here.broker) == []
         assert open_ledgers(here.broker) == []
 
 
@@ -145,7 +157,7 @@ def test_who_forgets_a_run_leaves_the_one_alone_that_has_its_id_now(scene: Calla
     for order in orders(4, 5):
         here = scene()
         old, opened = play(
-            order, *here.actors(lambda broker: bulk_loads.forget_old(broker, 500), forget_and_open), here.look
+            order, *here.actors(lambda broker: forget_old_loads(broker, 500), forget_and_open), here.look
         )
         here.look()
         assert old in ([], ["a"])
@@ -161,7 +173,7 @@ def test_who_goes_on_with_a_run_that_is_forgotten_is_never_told_that_everything_
         here.look()
         assert found.state == "open"
         if found.opened_ms == here.load.opened_ms:
-            assert bulk_loads.list_loads(here.broker) == []
+            assert list_loads(here.broker) == []
             with pytest.raises(BulkLoadClosed):
                 write(here.broker, found, rows(ROWS + 2))
         else:
@@ -172,7 +184,7 @@ def test_who_goes_on_with_a_run_that_is_closed_is_told_so_or_turned_away(scene: 
     for order in orders(4, 4):
         here = scene()
         closed, found = play(order, *here.actors(closer_of(here.load), go_on), here.look)
-        assert closed == bulk_loads.read_load(here.broker, "a")
+        assert closed == read_load(here.broker, "a")
         if found.state == "open":
             with pytest.raises(BulkLoadClosed):
                 write(here.broker, found, rows(ROWS + 2))
@@ -183,7 +195,7 @@ def test_who_goes_on_with_a_run_that_is_closed_is_told_so_or_turned_away(scene: 
 
 @pytest.mark.parametrize(
     "end",
-    [bulk_loads.close_load, lambda broker, load: bulk_loads.forget_load(broker, load.id)],
+    [close_load, lambda broker, load: forget_load(broker, load.id)],
     ids=["closed", "forgotten"],
 )
 @pytest.mark.parametrize("calls", range(8))
@@ -197,7 +209,7 @@ def test_an_epoch_that_comes_while_a_run_ends_gets_no_ledger_that_stays(
     (ending, resting) = here.actors(lambda mine: end(mine, load), lambda _: None)
     for _ in range(calls):
         ending.step()
-    record = bulk_loads.read_load(broker, "a")
+    record = read_load(broker, "a")
     began = record is None or record.state != "open"
     other(broker).reshard("q", 2)
     turned_away = False
@@ -222,8 +234,8 @@ def test_who_works_on_a_forgotten_run_is_turned_away_although_another_run_has_it
     broker, load = here.broker, here.load
     writer = BulkLoadWriter(other(broker), load)
     other(broker).reshard("q", 3)
-    bulk_loads.forget_load(broker, "a")
-    bulk_loads.open_load(broker, "a", "q")
+    forget_load(broker, "a")
+    open_load(broker, "a", "q")
     broker.client.delete(*ledgers(broker))
     with pytest.raises(BulkLoadClosed):
         write_all(writer, rows(ROWS + 40))

@@ -9,21 +9,29 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, new_key
-from django_delayq.core.records.bulk_load_frames import entry_of, with_keys
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
-from django_delayq.core.sending.ledgers import ChunksLost
-from django_delayq.core.settlement import fail
+from django_delayq.core import Broker, InvalidJob, NewJob, RedisConfig, connect, fail
+from tests.support.core_values import new_key
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
-from .bulk_loads_stage import FAR, counted, idents, live, merged_row, open_on, row, rows, write
+from .bulk_loads_stage import (
+    FAR,
+    BulkLoadWriter,
+    ChunksLost,
+    counted,
+    entry_of,
+    idents,
+    live,
+    merged_row,
+    open_load,
+    open_on,
+    row,
+    rows,
+    with_keys,
+    write,
+)
 from .epochs_stage import take_all
+from .events_stage import read_events
 from .stage import T0, Stage
 from .world import read_world, unchanged
 
@@ -50,12 +58,12 @@ def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: St
 
 
 def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(broker: Broker, most: list[int]) -> None:
-    write(broker, bulk_loads.open_load(broker, "a", "q"), rows(2000))
+    write(broker, open_load(broker, "a", "q"), rows(2000))
     assert max(most) == 3
     most.clear()
     write(
         broker,
-        bulk_loads.open_load(broker, "b", "q"),
+        open_load(broker, "b", "q"),
         [row(1, due=FAR + n, on_conflict="replace") for n in range(20)],
     )
     assert max(most) == 1
@@ -100,7 +108,7 @@ def test_what_lives_already_is_met_as_the_rows_say(
 def test_of_those_that_came_to_nothing_a_hundred_are_named(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     queue.schedule_many(rows(300))
-    written = write(broker, bulk_loads.open_load(broker, "a", "q"), rows(300, on_conflict="error"))
+    written = write(broker, open_load(broker, "a", "q"), rows(300, on_conflict="error"))
     assert written.counts == {"exists": 300}
     assert len(written.refused) == len(dict(written.refused)) == 100
     assert set(dict(written.refused).values()) == {"exists"}
@@ -150,7 +158,7 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
         for place, name in enumerate(names)
     ]
     news += [merged_row(name + "!", every[place:], due=1) for place, name in enumerate(names) if len(name) < 100]
-    assert write(broker, bulk_loads.open_load(broker, "a", "q"), news).counts == {"created": len(news)}
+    assert write(broker, open_load(broker, "a", "q"), news).counts == {"created": len(news)}
     found = {job.id: job for job in take_all(queue)}
     for place, name in enumerate(names):
         assert (found[name].args, found[name].context) == (every[place:] + b"\0", {"a": str(place)})
@@ -160,7 +168,7 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
 
 @pytest.mark.parametrize("ident", ["", "x" * 256, "é" * 128, "a\0b"])
 def test_an_id_that_cannot_be_is_refused_and_its_chunk_with_it(broker: Broker, ident: str) -> None:
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     good = entry_of(with_keys("a", row(1)))
     with pytest.raises(InvalidJob):
         entry_of(NewJob(ident, "work", due_ms=1, delay_ms=None, key=new_key(durable=False)))
@@ -206,7 +214,7 @@ def test_a_lost_line_does_not_change_the_order(
     told: list[tuple[str, bool]] = []
     broker = Broker(connection, prefix=prefix, observe=lambda verb, _, failed: told.append((verb, failed)))
     queue = broker.queue("q")
-    load = bulk_loads.open_load(broker, "a", "q", chunk=25)
+    load = open_load(broker, "a", "q", chunk=25)
     getattr(proxy, cut)(7, when=lambda chunk: b"load:a" in chunk and b"EVALSHA" in chunk)
     write(broker, load, rows(900, due=1))
     assert proxy.cuts_done == 1
@@ -239,7 +247,7 @@ def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: St
 
 def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
     queue = broker.queue("pull", kind="pull", shards=2)
-    load = bulk_loads.open_load(broker, "a", "pull")
+    load = open_load(broker, "a", "pull")
     write(broker, load, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
     assert queue.kind == broker.queue("pull").kind == "pull"
     assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
@@ -251,11 +259,11 @@ def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
 def test_each_chunk_tells_one_event_with_its_run(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     queue.schedule_many(rows(5))
-    load = bulk_loads.open_load(broker, "nightly", "q", chunk=100)
+    load = open_load(broker, "nightly", "q", chunk=100)
     news = rows(300)
     write(broker, load, news)
     write(broker, load, news)
-    found = [event for number in queue.numbers for event in events.read(broker, "q", number)]
+    found = [event for number in queue.numbers for event in read_events(broker, "q", number)]
     told = [event.fields for event in found if "run" in event.fields]
     assert {event.outcome for event in found} == {"bulk"}
     assert {(fields["run"], fields["task"]) for fields in told} == {("nightly", "work")}
@@ -278,7 +286,7 @@ def test_the_counters_of_the_queue_are_those_of_schedule(stage: Stage) -> None:
 
 def test_a_waiting_consumer_is_woken_when_a_chunk_brings_an_earlier_job(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q")
+    load = open_load(broker, "a", "q")
     write(broker, load, [row(1, due=FAR - 5)])
     waker = broker.waker(["q"])
     while waker.wait(0.05):
@@ -308,7 +316,7 @@ def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> N
 def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broker: Broker, forgotten: bool) -> None:
     """The sender has outdated task numbers, or none."""
     broker.queue("q", shards=2)
-    load = bulk_loads.open_load(broker, "a", "q", chunk=10)
+    load = open_load(broker, "a", "q", chunk=10)
     writer = BulkLoadWriter(broker, load)
     for new in rows(50, due=1):
         writer.add(*entry_of(with_keys("a", new)))

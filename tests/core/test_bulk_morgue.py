@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob
+from django_delayq.core import InvalidJob, NewJob
 
-from .bulk_stage import ProgressLog, everything_in_morgue
+from .bulk_stage import ProgressLog, discard_all, discard_many, everything_in_morgue, kick_all, kick_many
 from .stage import T0, Stage
 from .world import read_world, unchanged
 
@@ -29,25 +27,25 @@ def test_many_jobs_are_kicked_by_id_or_by_id_and_key(wide: Stage) -> None:
         "in the way",
         ("twice", b"another key 1234"),
     ]
-    found = bulk.kick_many(wide.queue, wanted, delay_ms=50, progress=told)
+    found = kick_many(wide.queue, wanted, delay_ms=50, progress=told)
     assert found == {"kicked": 3, "live": 1, "gone": 2}
     assert told.steps == [(6, 6)]
     picture = wide.picture()
     assert sorted(picture["waiting"]) == ["a +50", "b +50", "in the way +7", "twice +50"]
     assert sorted(picture["morgue"]) == ["in the way buried", "stays buried", "twice buried"]
     assert [view.job.key for view in wide.broker.inspector.graves("wide", "twice")] == [keys[1]]
-    assert bulk.kick_many(wide.queue, ["in the way"], replace=True) == {"kicked": 1}
+    assert kick_many(wide.queue, ["in the way"], replace=True) == {"kicked": 1}
     assert "in the way +0" in wide.picture()["waiting"]
 
 
 def test_many_jobs_are_discarded(wide: Stage) -> None:
     everything_in_morgue(wide, 600)
-    assert bulk.discard_many(wide.queue, (f"j{n}" for n in range(700))) == {"discarded": 600, "gone": 100}
+    assert discard_many(wide.queue, (f"j{n}" for n in range(700))) == {"discarded": 600, "gone": 100}
     assert wide.picture() == {}
     assert wide.counters()["discarded"] == 600
 
 
-@pytest.mark.parametrize("verb", [bulk.kick_many, bulk.discard_many])
+@pytest.mark.parametrize("verb", [kick_many, discard_many])
 @pytest.mark.parametrize("ident", ["", "x" * 256, "a\0b"])
 def test_an_id_that_cannot_be_is_refused(wide: Stage, verb: Callable[..., object], ident: str) -> None:
     wide.in_morgue("a")
@@ -58,13 +56,13 @@ def test_an_id_that_cannot_be_is_refused(wide: Stage, verb: Callable[..., object
 @pytest.mark.parametrize("options", [{"per_second": float("nan")}, {"per_second": 0}, {"per_second": -1.0}])
 def test_a_pace_that_cannot_be_is_refused(wide: Stage, options: dict[str, int]) -> None:
     with pytest.raises(InvalidJob):
-        bulk.kick_all(wide.queue, **options)  # type: ignore[arg-type]
+        kick_all(wide.queue, **options)  # type: ignore[arg-type]
 
 
 def test_the_whole_morgue_comes_back_due_now_or_after_a_delay(wide: Stage) -> None:
     everything_in_morgue(wide, 800)
     told = ProgressLog()
-    assert bulk.kick_all(wide.queue, delay_ms=500, progress=told) == {"kicked": 800}
+    assert kick_all(wide.queue, delay_ms=500, progress=told) == {"kicked": 800}
     assert told.steps[-1] == (800, 800)
     assert len(told.steps) >= 4
     counts = wide.broker.inspector.counts("wide")
@@ -75,7 +73,7 @@ def test_the_whole_morgue_comes_back_due_now_or_after_a_delay(wide: Stage) -> No
 
 def test_a_kicked_morgue_may_come_back_spread_over_time(wide: Stage) -> None:
     everything_in_morgue(wide, 600)
-    assert bulk.kick_all(wide.queue, delay_ms=1000, per_second=100) == {"kicked": 600}
+    assert kick_all(wide.queue, delay_ms=1000, per_second=100) == {"kicked": 600}
     dues = sorted(score for number in wide.queue.numbers for _, _, score in read_world(wide.queue, number)["waiting"])
     assert [due - T0 for due in dues] == [1000 + 10 * n for n in range(600)]
 
@@ -83,12 +81,12 @@ def test_a_kicked_morgue_may_come_back_spread_over_time(wide: Stage) -> None:
 def test_jobs_that_cannot_be_kicked_do_not_keep_the_others_waiting(wide: Stage) -> None:
     everything_in_morgue(wide, 700)
     wide.queue.schedule_many(NewJob(f"j{number}", "work", delay_ms=60_000) for number in range(0, 700, 2))
-    assert bulk.kick_all(wide.queue) == {"kicked": 350, "live": 350}
-    assert bulk.kick_all(wide.queue) == {"live": 350}
-    assert bulk.kick_all(wide.queue, replace=True) == {"kicked": 350}
+    assert kick_all(wide.queue) == {"kicked": 350, "live": 350}
+    assert kick_all(wide.queue) == {"live": 350}
+    assert kick_all(wide.queue, replace=True) == {"kicked": 350}
 
 
-@pytest.mark.parametrize(("verb", "outcome"), [(bulk.kick_all, "kicked"), (bulk.discard_all, "discarded")])
+@pytest.mark.parametrize(("verb", "outcome"), [(kick_all, "kicked"), (discard_all, "discarded")])
 def test_what_is_buried_after_the_call_stays(stage: Stage, verb: Callable[..., object], outcome: str) -> None:
     everything_in_morgue(stage, 600)
     late = iter(range(10**6))
@@ -108,9 +106,9 @@ def test_only_what_was_buried_before_a_moment_is_discarded(stage: Stage) -> None
     stage.in_morgue("edge")
     stage.wait(1000)
     stage.in_morgue("new")
-    assert bulk.discard_all(stage.queue, before_ms=T0 + 1000) == {"discarded": 1}
+    assert discard_all(stage.queue, before_ms=T0 + 1000) == {"discarded": 1}
     assert stage.picture() == {"morgue": ["edge buried", "new buried"]}
-    assert bulk.discard_all(stage.queue, before_ms=T0 + 1001) == {"discarded": 1}
-    assert bulk.discard_all(stage.queue) == {"discarded": 1}
+    assert discard_all(stage.queue, before_ms=T0 + 1001) == {"discarded": 1}
+    assert discard_all(stage.queue) == {"discarded": 1}
     assert stage.shard_is_empty()
-    assert bulk.discard_all(stage.queue) == {}
+    assert discard_all(stage.queue) == {}

@@ -7,15 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import fail
+from django_delayq.core import Broker, NewJob, Queue, RedisConfig, connect, fail
 from tests.support.redis_box import RedisBox
 
-from .bulk_stage import ProgressLog, bury_all
+from .bulk_stage import ProgressLog, bury_all, cancel_all, discard_many, kick_all, kick_many, kill_failed, run_all_now
 from .stage import LEASE, Stage
 from .world import read_world
 
@@ -37,7 +32,7 @@ def test_all_waiting_jobs_are_cancelled_and_no_others(wide: Stage) -> None:
     wide.in_morgue("buried", at=-1, priority=0)
     wide.add("m", b"p", at=9)
     told = ProgressLog()
-    assert bulk.cancel_all(wide.queue, progress=told) == {"cancelled": 700}
+    assert cancel_all(wide.queue, progress=told) == {"cancelled": 700}
     assert told.steps[-1] == (700, 700)
     assert wide.picture() == {
         "reserved": [f"running by w until +{LEASE}"],
@@ -63,7 +58,7 @@ def test_t33_all_jobs_run_now_in_their_order_and_with_their_failures(stage: Stag
     stage.take(1)
     stage.put("running", at=99_000)
     before = read_world(stage.queue, 0)["failed"]
-    assert bulk.run_all_now(stage.queue) == {"moved": 7}
+    assert run_all_now(stage.queue) == {"moved": 7}
     assert stage.picture()["waiting"] == [
         "failed +0 p2",
         "f2 +0 p2",
@@ -77,7 +72,7 @@ def test_t33_all_jobs_run_now_in_their_order_and_with_their_failures(stage: Stag
     assert read_world(stage.queue, 0)["failed"] == before
     assert stage.picture()["gated"] == ["running +99000"]
     assert stage.broker.inspector.counts("q").lag_seconds == 5.0
-    assert bulk.run_all_now(stage.queue) == {}
+    assert run_all_now(stage.queue) == {}
 
 
 def test_t33_a_job_is_never_moved_to_a_later_time(stage: Stage) -> None:
@@ -85,7 +80,7 @@ def test_t33_a_job_is_never_moved_to_a_later_time(stage: Stage) -> None:
     names = stage.queue.shard(0).names["due.4"]
     before = dict(stage.broker.client.zrange(names, 0, -1, withscores=True))
     order = list(before)
-    bulk.run_all_now(stage.queue)
+    run_all_now(stage.queue)
     after = dict(stage.broker.client.zrange(names, 0, -1, withscores=True))
     assert list(after) == order
     assert all(after[ident] <= before[ident] for ident in before)
@@ -102,7 +97,7 @@ def test_t33_a_hundred_thousand_jobs_run_now_without_a_long_script(redis_factory
     before = [broker.client.zrange(key, 0, -1) for key in due]
     used = cpu_seconds(broker)
     told = ProgressLog()
-    assert bulk.run_all_now(queue, progress=told) == {"moved": total}
+    assert run_all_now(queue, progress=told) == {"moved": total}
     moved = [now - then for (then, _), (now, _) in pairwise([(0, 0), *told.steps])]
     assert max(moved) <= MOST_AT_ONCE
     # The time of Redis's processor, not that of a clock: a machine that is busy elsewhere stops Redis now and then.
@@ -121,7 +116,7 @@ def test_t33_a_hundred_thousand_jobs_run_now_without_a_long_script(redis_factory
 def test_t33_jobs_that_run_now_wake_a_consumer(stage: Stage) -> None:
     stage.put("a", at=1000)
     stage.broker.client.delete(f"{stage.broker.prefix}:wake:q")
-    assert bulk.run_all_now(stage.queue) == {"moved": 1}
+    assert run_all_now(stage.queue) == {"moved": 1}
     if not stage.broker.connection.cluster:
         assert stage.wake_list() == [b"0"]
 
@@ -155,11 +150,11 @@ def places(queue: Queue) -> tuple[int, int, int, int]:
 
 def test_every_epoch_is_reached(grown: Queue) -> None:
     assert places(grown) == (0, 1200, 600, 600)
-    assert bulk.kill_failed(grown) == {"killed": 600}
+    assert kill_failed(grown) == {"killed": 600}
     assert places(grown) == (0, 600, 0, 1200)
-    assert bulk.run_all_now(grown) == {"moved": 600}
-    assert bulk.cancel_all(grown) == {"cancelled": 600}
-    assert bulk.kick_all(grown, delay_ms=3_600_000) == {"kicked": 1200}
+    assert run_all_now(grown) == {"moved": 600}
+    assert cancel_all(grown) == {"cancelled": 600}
+    assert kick_all(grown, delay_ms=3_600_000) == {"kicked": 1200}
     assert places(grown) == (0, 1200, 0, 0)
     # Nothing comes to life again in shards that take no new ids.
     old = [number for number in grown.numbers if number < 1024]
@@ -171,13 +166,13 @@ def test_ids_are_found_in_every_epoch(grown: Queue) -> None:
     keys = {name: grown.broker.inspector.graves("q", name)[0].job.key for name in names[::2]}
     wanted = [*keys.items(), *names[1::2][:20], "nobody"]
     late = Broker(grown.broker.connection, prefix=grown.broker.prefix).queue("q")
-    assert bulk.kick_many(late, wanted, delay_ms=3_600_000) == {"kicked": 320, "gone": 1}
-    assert bulk.discard_many(late, names) == {"discarded": 280, "gone": 320}
+    assert kick_many(late, wanted, delay_ms=3_600_000) == {"kicked": 320, "gone": 1}
+    assert discard_many(late, names) == {"discarded": 280, "gone": 320}
     assert places(grown) == (0, 1520, 600, 0)
 
 
 def test_a_morgue_of_several_epochs_comes_back_at_one_pace(grown: Queue) -> None:
-    bulk.cancel_all(grown)
-    assert bulk.kick_all(grown, delay_ms=600_000, per_second=10) == {"kicked": 600}
+    cancel_all(grown)
+    assert kick_all(grown, delay_ms=600_000, per_second=10) == {"kicked": 600}
     dues = sorted(view.due_ms for view in grown.broker.inspector.page("q", "waiting", limit=250).jobs)
     assert dues[-1] - dues[0] == pytest.approx(249 * 100, abs=5000)

@@ -9,24 +9,45 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, depths, events, permits
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Generation, NewJob, Payload, new_id, new_key
-from django_delayq.core.matching import Holder, reserve_match
-from django_delayq.core.operations import actions, columns, fsck
-from django_delayq.core.operations.job_filter import JobFilter
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.composition import script_names
-from django_delayq.core.results import ResultRecord, Results
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
-from django_delayq.core.timings import Figures
-from django_delayq.core.wake import ChannelWaker, Waker
+from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import ChannelWaker, Waker, script_names
+from tests.support.core_figures import (
+    DepthSample,
+    Figures,
+    PermitHolding,
+    ResultRecord,
+    Results,
+    change_permits,
+    read_depths,
+    read_permits,
+    record_depths,
+)
+from tests.support.core_stored import assert_invariants
+from tests.support.core_values import Generation, new_key
 from tests.worker.support import put, registry_of, working
 
+from .bulk_loads_stage import BulkLoadLimits, BulkLoadWriter, close_load, forget_load, open_load, write_all
+from .bulk_stage import (
+    Holder,
+    JobFilter,
+    Part,
+    act_in_shard,
+    cancel_all,
+    cancel_selected,
+    delete_failed,
+    discard_all,
+    discard_many,
+    kick_all,
+    kick_many,
+    kill_failed,
+    read_columns,
+    reschedule_selected,
+    reserve_match,
+    retry_failed,
+    run_all_now,
+)
+from .events_stage import advance_cursor, last_position, read_events
 from .stage import Stage
 
 SHARDS = 6
@@ -102,24 +123,24 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
         if not (cursor := page.cursor):
             break
     assert len(found) == len(set(found)) == counts.delayed + counts.ready
-    parts = [columns.Part("q", number, "waiting") for number in range(SHARDS)]
-    read = [some for part in parts for some in columns.read_columns(cluster_broker, part)]
+    parts = [Part("q", number, "waiting") for number in range(SHARDS)]
+    read = [some for part in parts for some in read_columns(cluster_broker, part)]
     assert sorted(ident for some in read for ident in some.column("id")) == sorted(found)
     assert inspector.get("q", found[0]) is not None
-    assert sum(len(events.read(cluster_broker, "q", number)) for number in range(SHARDS)) > 40
-    end = events.last(cluster_broker, "q", 0)
-    assert events.advance(cluster_broker, "q", 0, "history", end) == end
+    assert sum(len(read_events(cluster_broker, "q", number)) for number in range(SHARDS)) > 40
+    end = last_position(cluster_broker, "q", 0)
+    assert advance_cursor(cluster_broker, "q", 0, "history", end) == end
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
     assert cluster_broker.tell_worker("w:1", "dump")
     assert [command.word for command in cluster_broker.announce("w:1", {"threads": 1}).commands] == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
-    assert permits.change(cluster_broker, "task:work", 1, [permits.Holding("w:1", 0, 2, 60_000)]).granted == (1,)
-    assert permits.read(cluster_broker, "task:work") == {"w:1": 1}
+    assert change_permits(cluster_broker, "task:work", 1, [PermitHolding("w:1", 0, 2, 60_000)]).granted == (1,)
+    assert read_permits(cluster_broker, "task:work") == {"w:1": 1}
     now_ms = cluster_broker.now_ms()
-    depths.record(cluster_broker, {"q": depths.DepthSample(ready=3)}, now_ms)
-    assert [point.ready for point in depths.read(cluster_broker, ["q"], now_ms)["q"]] == [3]
+    record_depths(cluster_broker, {"q": DepthSample(ready=3)}, now_ms)
+    assert [point.ready for point in read_depths(cluster_broker, ["q"], now_ms)["q"]] == [3]
     missing = reserve_match(queue, JobFilter(prefix="no such job"), Holder("w", 1000))
     assert not [batch for batch, _ in missing if batch.jobs]
     assert cluster_broker.queue_names() == ["q"]
@@ -127,14 +148,14 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert set(queue.schedule_many(NewJob(f"paused{number}", "work") for number in range(40))) == {"paused"}
     cluster_broker.resume_producers()
     assert cluster_broker.now_ms() > 0
-    fsck.assert_invariants(cluster_broker)
+    assert_invariants(cluster_broker)
     for_operators(cluster_broker, queue)
     for_recurring_tasks(queue)
     for_those_who_wait(queue)
     for_those_who_ask(cluster_broker)
     for_bulk_writes(cluster_broker)
     reshard(cluster_broker, queue)
-    fsck.assert_invariants(cluster_broker)
+    assert_invariants(cluster_broker)
     assert called == set(script_names()), "each script was run at least once"
 
 
@@ -149,29 +170,25 @@ def for_operators(broker: Broker, queue: Queue) -> None:
             settlement = bury(job, 1, 2, reason="why") if verb == "bury" else fail(job, 1, 2, delay_ms=60_000)
             assert queue.settle([settlement]) == [True]
 
-    bulk.discard_all(queue)
+    discard_all(queue)
     into("bury")
-    assert bulk.kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
-    assert bulk.discard_many(queue, idents[10:20]) == {"discarded": 10}
+    assert kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
+    assert discard_many(queue, idents[10:20]) == {"discarded": 10}
     (view,) = [broker.inspector.get("q", ident) for ident in idents[:1]]
     assert view is not None and queue.locate(view.id, Generation((view.job.key,))) == "live"
-    assert bulk.kick_all(queue, delay_ms=60_000) == {"kicked": 10}
-    assert bulk.run_all_now(queue)["moved"] >= 20
-    assert bulk.cancel_all(queue)["cancelled"] >= 20
+    assert kick_all(queue, delay_ms=60_000) == {"kicked": 10}
+    assert run_all_now(queue)["moved"] >= 20
+    assert cancel_all(queue)["cancelled"] >= 20
     into("fail")
     for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
-        assert bulk.act_in_shard(queue, view.job.shard, [(view.id, view.job.key)], actions.retry_failed(90_000)) == [
-            "retried"
-        ]
+        assert act_in_shard(queue, view.job.shard, [(view.id, view.job.key)], retry_failed(90_000)) == ["retried"]
     for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
         wanted = [(view.id, view.job.key)]
-        assert bulk.act_in_shard(queue, view.job.shard, wanted, actions.reschedule_selected(delay_ms=80_000)) == [
-            "moved"
-        ]
-        assert bulk.act_in_shard(queue, view.job.shard, wanted, actions.cancel_selected()) == ["cancelled"]
-    assert bulk.kill_failed(queue) == {"killed": 25}
+        assert act_in_shard(queue, view.job.shard, wanted, reschedule_selected(delay_ms=80_000)) == ["moved"]
+        assert act_in_shard(queue, view.job.shard, wanted, cancel_selected()) == ["cancelled"]
+    assert kill_failed(queue) == {"killed": 25}
     into("fail")
-    assert bulk.delete_failed(queue) == {"deleted": 30}
+    assert delete_failed(queue) == {"deleted": 30}
     broker.pause("q", "out")
     queue.schedule_many(NewJob(ident, "work") for ident in idents)
     assert [queue.reserve(number, 5, worker="w").jobs for number in queue.numbers] == [[]] * SHARDS
@@ -206,13 +223,13 @@ def for_those_who_ask(broker: Broker) -> None:
 
 def for_bulk_writes(broker: Broker) -> None:
     """Write a bulk load over all shards twice."""
-    run = bulk_loads.open_load(broker, "nightly", "q")
+    run = open_load(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
         assert write_all(BulkLoadWriter(broker, run, BulkLoadLimits(per_second=1e6)), news).counts == {"created": 60}
-    assert dict(bulk_loads.close_load(broker, run).counts) == {"created": 60}
-    assert bulk_loads.forget_load(broker, "nightly")
-    assert bulk.cancel_all(broker.queue("q"))["cancelled"] >= 60
+    assert dict(close_load(broker, run).counts) == {"created": 60}
+    assert forget_load(broker, "nightly")
+    assert cancel_all(broker.queue("q"))["cancelled"] >= 60
 
 
 def for_those_who_wait(queue: Queue) -> None:
@@ -239,7 +256,7 @@ def for_those_who_wait(queue: Queue) -> None:
         assert queue.marks(number, marks) == []
     assert heard == {keys[ident]: end for ident, end in ends.items()}
     assert [known for known in queue.knows(list(keys.items())) if known] == [True] * 15, "those in the morgue"
-    bulk.discard_all(queue)
+    discard_all(queue)
     for number in range(SHARDS):
         queue.marks(number, queue.marks(number), 0)
 
@@ -253,8 +270,8 @@ def reshard(broker: Broker, queue: Queue) -> None:
     assert broker.reshard("q", 2)["shards"] == 2
     assert queue.schedule(NewJob("new", "work", delay_ms=60_000)) == "created"
     assert queue.kick("old", delay_ms=60_000) == "kicked"
-    assert bulk.kick_many(queue, ["old"]) == {"gone": 1}
-    fsck.assert_invariants(broker)
+    assert kick_many(queue, ["old"]) == {"gone": 1}
+    assert_invariants(broker)
     assert [queue.cancel(ident) for ident in ("old", "stays", "new")] == ["cancelled"] * 3
     broker.epochs.retire("q")
     assert broker.delete_queue("q", force=True)

@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.operations import fsck
-from django_delayq.core.queue import Queue
+from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable, RedisConfig, ack, connect, new_id
 from django_delayq.core.redis import connection as connection_module
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import ack
 from tests.support.cluster_box import ClusterBox, Move, refusals
+from tests.support.core_stored import assert_invariants
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -38,7 +33,7 @@ def broker(cluster: ClusterBox, prefix: str) -> Iterator[Broker]:
     connection = connect(RedisConfig.parse(cluster.setting))
     made = Broker(connection, prefix=prefix)
     yield made
-    fsck.assert_invariants(made)
+    assert_invariants(made)
     connection.close()
 
 

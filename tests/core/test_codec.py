@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from django_delayq.core import InvalidJob
 from django_delayq.core.codec import MAX_BYTES, MAX_DEPTH, decode, decode_args, encode, encode_args
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import Undecodable
+from tests.support.core_values import Undecodable
 
 _zones = st.one_of(st.none(), st.just(UTC), st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m))))
 _scalars = st.one_of(

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from django_delayq.core import codec_types
+from django_delayq.core import InvalidJob, Misconfigured, codec_types
 from django_delayq.core.codec import MAX_DEPTH, ValueType, decode, decode_args, encode, encode_args, forget, register
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.job import Undecodable
+from tests.support.core_values import Undecodable
 
 
 @dataclass(frozen=True)

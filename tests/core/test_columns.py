@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, InvalidJob, JobView, NewJob
 from django_delayq.core.operations.columns import (
     INDEXED,
     NAMES,
@@ -22,7 +20,6 @@ from django_delayq.core.operations.columns import (
     read_columns,
     read_entries,
 )
-from django_delayq.core.operations.views import JobView
 
 from .stage import LEASE, T0, Stage
 

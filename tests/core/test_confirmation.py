@@ -22,11 +22,9 @@ from django_delayq.core import (
     QueueUnavailable,
     RedisConfig,
 )
-from django_delayq.core.operations import fsck
-from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.redis.confirmation import Confirmation
-from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.replay import run_verb
+from tests.support.core_calls import Fault, classify, run_verb
+from tests.support.core_stored import MAX_SHARDS, assert_invariants
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until
@@ -101,7 +99,7 @@ def test_a_schedule_call_returns_when_the_replica_has_the_job(pair: Pair, opened
     assert bodies(pair.replica.client()) == {"first", "order-5"}
     assert queue.schedule(NewJob("fresh", "work", fresh=True)) == "created"
     assert "fresh" in bodies(pair.replica.client())
-    fsck.assert_invariants(queue.broker)
+    assert_invariants(queue.broker)
 
 
 def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and_what_to_do(
@@ -207,7 +205,7 @@ def test_the_chunks_of_many_shards_wait_together(pair: Pair, opened: Opened) -> 
         Broker(opened(pair.setting(WAIT_TIMEOUT=0.2))).queue("orders", shards=16).schedule_many(mixed)
     assert some.value.unconfirmed == set(range(0, 100, 2))
     assert some.value.outcomes == ["created"] * 100
-    fsck.assert_invariants(queue.broker)
+    assert_invariants(queue.broker)
 
 
 def test_a_connection_lost_with_many_chunks_is_replaced(pair: Pair, opened: Opened) -> None:
@@ -327,7 +325,7 @@ def test_a_confirmed_job_survives_the_loss_of_its_master(sentinel_box: SentinelB
     sentinel_box.fail_over()
     found = queue_of(opened, setting | {"WAIT_DEFAULT": False}).broker.inspector.get("orders", "order-5")
     assert found is not None and found.state == "delayed"
-    fsck.assert_invariants(queue.broker)
+    assert_invariants(queue.broker)
 
 
 def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened: Opened) -> None:
@@ -338,7 +336,7 @@ def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened
         assert queue.count_many(job(f"many-{number}") for number in range(300)) == {"created": 300}
         cluster.fail_over(0, crash=False)
         assert [queue.schedule(job(f"then-{number}")) for number in range(30)] == ["created"] * 30
-        fsck.assert_invariants(queue.broker)
+        assert_invariants(queue.broker)
 
 
 # -- disks

@@ -13,9 +13,8 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.redis.faults import Fault, classify
+from django_delayq.core import Connection, Misconfigured
+from tests.support.core_calls import Fault, classify
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until

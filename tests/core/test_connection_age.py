@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import wake
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect, wake
 from django_delayq.core.redis import connection as connection_module
 from django_delayq.core.redis import link, pool, scripts
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from tests.worker.support import config, put, registry_of, working
 
 

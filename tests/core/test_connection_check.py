@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.redis.faults import Fault, classify
+from django_delayq.core import Connection, Misconfigured, QueueUnavailable
+from tests.support.core_calls import Fault, classify
 
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox, free_port

@@ -9,12 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.replay import run_verb
+from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect, new_id
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import run_verb
 from tests.support.redis_box import RedisBox
 
 QUEUES = tuple(f"q{number}" for number in range(9))

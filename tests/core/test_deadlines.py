@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import Connection
+from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until

@@ -9,14 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.filtered_bulk import CANCEL, change_matching
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.job_filter import JobFilter
-from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import fail
+from django_delayq.core import Broker, NewJob, Payload, Queue, fail
+from tests.support.core_stored import assert_invariants
+from tests.support.core_values import new_key
+
+from .bulk_stage import CANCEL, JobFilter, cancel_all, change_matching, delete_failed
 
 SECONDS = 2.0
 #: deletions at least, on a machine that gets that far in MOST_SECONDS
@@ -94,14 +91,14 @@ def cancel_matching(queue: Queue) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("operate", "outcome"),
-    [(bulk.delete_failed, "deleted"), (bulk.cancel_all, "cancelled"), (cancel_matching, "cancelled")],
+    [(delete_failed, "deleted"), (cancel_all, "cancelled"), (cancel_matching, "cancelled")],
 )
 def test_t19_a_payload_pushed_while_its_id_is_deleted_is_not_lost(
     broker: Broker, operate: Callable[[Queue], dict[str, int]], outcome: str
 ) -> None:
     queue = broker.queue("q", shards=2)
     producers, counts = under_load(queue, lambda: operate(queue), outcome)
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     expected = {ident: payloads for producer in producers for ident, payloads in producer.expected.items()}
     found = {ident: [payload.data for payload in broker.inspector.payloads("q", ident)] for ident in expected}
     # Each deletion of a job lets the next push create it. Behind the last one nothing may be missing.

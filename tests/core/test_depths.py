@@ -6,12 +6,10 @@ import math
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, NewJob, depths
 from django_delayq.core.depths import MINUTES, DepthPoint, DepthSample
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations.fsck import check
-from django_delayq.core.records.keys import depth_key
+from tests.support.core_stored import check_stored as check
+from tests.support.core_stored import depth_key
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000 // MINUTE * MINUTE

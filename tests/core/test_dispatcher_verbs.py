@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import fail, release
+from django_delayq.core import Broker, NewJob, fail, release
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

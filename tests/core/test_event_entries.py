@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import events, streams
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import NewJob
-from django_delayq.core.records import events as records
-from django_delayq.core.records.events import FIELD, EventEntry
-from django_delayq.core.settlement import fail
+from django_delayq.core import Broker, Misconfigured, NewJob, fail, streams
 from tests.support.event_entries import add, add_column, pack
 
 from .epochs_stage import take_all
-from .events_stage import entries, ids, run
+from .events_stage import (
+    FIELD,
+    SINCE,
+    VERSION,
+    Event,
+    EventEntry,
+    entries,
+    ids,
+    lag_of,
+    last_position,
+    position_parts,
+    read_events,
+    run,
+)
 
 
 def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
@@ -23,8 +30,8 @@ def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
     assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", limit=1)] == ["2-2"]
     assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", "2-2")] == ["2-2"]
     assert streams.entries(broker, "q", 7) == []
-    assert [event.position for event in events.read(broker, "q", 0, "1-1")] == ["2-2", "3-3"]
-    first, *_ = events.read(broker, "q", 0)
+    assert [event.position for event in read_events(broker, "q", 0, "1-1")] == ["2-2", "3-3"]
+    first, *_ = read_events(broker, "q", 0)
     assert (first.outcome, first.fields) == ("�\r\n$3\r\n", {"*2\r\n": "x:y"})
 
 
@@ -43,10 +50,10 @@ def test_an_entry_that_no_script_wrote_is_an_event_without_values(broker: Broker
     queue = broker.queue("q")
     run(queue, 1)
     position = broker.client.xadd(queue.shard(0).names["event"], fields).decode()
-    *_, last = events.read(broker, "q", 0)
+    *_, last = read_events(broker, "q", 0)
     assert (last.position, last.outcome, last.id) == (position, "", "")
     run(queue, 1)
-    assert [event.outcome for event in events.read(broker, "q", 0)] == ["bulk", "succeeded", "", "bulk", "succeeded"]
+    assert [event.outcome for event in read_events(broker, "q", 0)] == ["bulk", "succeeded", "", "bulk", "succeeded"]
 
 
 def test_a_stream_that_ends_in_the_future_takes_events_all_the_same(broker: Broker) -> None:
@@ -54,16 +61,16 @@ def test_a_stream_that_ends_in_the_future_takes_events_all_the_same(broker: Brok
     future = f"{int(broker.now_ms()) + 10**9}-7"
     broker.client.xadd(queue.shard(0).names["event"], {"a": "b"}, id=future)
     run(queue, 2)
-    assert [event.outcome for event in events.read(broker, "q", 0, after=future)] == ["bulk", "succeeded", "succeeded"]
-    assert events.last(broker, "q", 0) == ids(broker)[-1]
+    assert [event.outcome for event in read_events(broker, "q", 0, after=future)] == ["bulk", "succeeded", "succeeded"]
+    assert last_position(broker, "q", 0) == ids(broker)[-1]
 
 
 def test_a_call_leaves_one_entry_whose_events_have_numbers_of_their_own(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 7)
     assert [entry.size for entry in entries(broker)] == [1, 7], "the bulk load, and the acks"
-    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 9))
-    assert ids(broker)[-1] == entries(broker)[-1].position == events.last(broker, "q", 0)
+    assert [position_parts(position)[1] for position in ids(broker)] == list(range(1, 9))
+    assert ids(broker)[-1] == entries(broker)[-1].position == last_position(broker, "q", 0)
 
 
 def test_a_call_with_very_many_events_leaves_several_entries(broker: Broker) -> None:
@@ -71,16 +78,16 @@ def test_a_call_with_very_many_events_leaves_several_entries(broker: Broker) -> 
     run(queue, 120)
     sizes = [entry.size for entry in entries(broker)]
     assert max(sizes) <= 50 and sum(sizes) == 121
-    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 122))
+    assert [position_parts(position)[1] for position in ids(broker)] == list(range(1, 122))
 
 
 def test_reading_resumes_in_the_middle_of_an_entry(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 70)
-    whole = events.read(broker, "q", 0)
+    whole = read_events(broker, "q", 0)
     for limit in (1, 3, 50, 71):
-        found: list[events.Event] = []
-        while page := events.read(broker, "q", 0, found[-1].position if found else "0-0", limit):
+        found: list[Event] = []
+        while page := read_events(broker, "q", 0, found[-1].position if found else "0-0", limit):
             assert len(page) <= limit
             found += page
         assert found == whole
@@ -95,7 +102,7 @@ def test_an_attempt_is_packed_and_read_back(broker: Broker) -> None:
     (job,) = take_all(queue)
     odd = fail(job, 1, 2, delay_ms=9, error_class="a\0b" + "c" * 400)
     assert queue.settle([odd]) == [True]
-    (event,) = events.read(broker, "q", 0)
+    (event,) = read_events(broker, "q", 0)
     assert (event.id, event.fields["error"]) == ("é\r\n", "a?b" + "c" * 252)
 
 
@@ -113,14 +120,14 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
     queue = broker.queue("q", shards=2)
     places = [("q", 0), ("q", 1), ("q", 99), ("nobody", 0)]
     assert streams.streams(broker, places) == dict.fromkeys(places, streams.Stream())
-    assert events.last(broker, "q", 0) == "0-0"
+    assert last_position(broker, "q", 0) == "0-0"
     add(broker, "q", 1, [(5, [pack()]), (6, [pack(id="a"), pack(id="b")]), (7, [pack(id="c")])])
     broker.client.xtrim(queue.shard(1).names["event"], minid="6-0", approximate=False)
     found = streams.streams(broker, places)
     assert found["q", 1] == streams.Stream("6-1", "7-4")
     assert found["q", 1].size == 3
     assert found["q", 0] == streams.Stream()
-    assert events.last(broker, "q", 1) == "7-4"
+    assert last_position(broker, "q", 1) == "7-4"
     after = streams.following(broker, {("q", 1): "6-2", ("q", 0): "6-0", ("nobody", 0): "1-1"})
     assert after == {("q", 1): EventEntry(6, 3, b"", pack(id="b")), ("q", 0): None, ("nobody", 0): None}
     assert streams.following(broker, {("q", 1): "5-1"})["q", 1] == EventEntry(6, 3, b"", pack(id="a") + pack(id="b"))
@@ -130,7 +137,7 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
 def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker) -> None:
     broker.client.set(broker.queue("q").shard(0).names["event"], "x")
     with pytest.raises(Exception, match="WRONGTYPE"):
-        events.last(broker, "q", 0)
+        last_position(broker, "q", 0)
     broker.client.delete(broker.queue("q").shard(0).names["event"])
 
 
@@ -143,9 +150,9 @@ OLD = b"succeeded\0a\0work\x000f\x005\x006\x007\x001\0\0\0\0\0" + b"cancelled\0b
 
 def test_versions_only_append_columns() -> None:
     """Readers of an older entry take its columns as the first ones of the present layout."""
-    versions = list(records.SINCE.values())
+    versions = list(SINCE.values())
     assert versions == sorted(versions)
-    assert set(versions) == set(range(1, records.VERSION + 1))
+    assert set(versions) == set(range(1, VERSION + 1))
 
 
 def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
@@ -153,30 +160,30 @@ def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
     run(queue, 2)
     stored = broker.client.xrange(queue.shard(0).names["event"])
     assert [list(fields) for _, fields in stored] == [[b"worker", FIELD]] * 2
-    assert [event.outcome for event in events.read(broker, "q", 0)] == ["bulk", "succeeded", "succeeded"]
+    assert [event.outcome for event in read_events(broker, "q", 0)] == ["bulk", "succeeded", "succeeded"]
 
 
 def test_an_entry_of_an_older_version_is_read_beside_new_ones(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = broker.queue("q").shard(0).names["event"]
     broker.client.xadd(stream, {"worker": "w", "events-1": OLD}, id="5-2")
     add_column(monkeypatch, "host")
-    broker.client.xadd(stream, {"worker": "w", records.FIELD: pack(outcome="failed", id="c", host="h")}, id="9-3")
-    first, second, third = events.read(broker, "q", 0)
+    broker.client.xadd(stream, {"worker": "w", FIELD: pack(outcome="failed", id="c", host="h")}, id="9-3")
+    first, second, third = read_events(broker, "q", 0)
     attempt = {"task": "work", "key": "0f", "due": "5", "started": "6", "ms": "7", "attempt": "1", "worker": "w"}
-    assert first == events.Event("q", 0, "5-1", "succeeded", "a", attempt)
-    assert second == events.Event("q", 0, "5-2", "cancelled", "b", {"task": "work", "worker": "w", "by": "me"})
+    assert first == Event("q", 0, "5-1", "succeeded", "a", attempt)
+    assert second == Event("q", 0, "5-2", "cancelled", "b", {"task": "work", "worker": "w", "by": "me"})
     assert (third.id, third.fields) == ("c", {"host": "h", "worker": "w"})
-    assert [event.id for event in events.read(broker, "q", 0, "5-1")] == ["b", "c"], "an entry is cut as ever"
+    assert [event.id for event in read_events(broker, "q", 0, "5-1")] == ["b", "c"], "an entry is cut as ever"
     assert streams.streams(broker, [("q", 0)])["q", 0].before == "5-0"
 
 
 def test_an_entry_of_a_newer_version_is_refused(broker: Broker) -> None:
     broker.client.xadd(broker.queue("q").shard(0).names["event"], {"worker": "w", "events-999": b"\0" * 77}, id="5-2")
     for read in (
-        lambda: events.read(broker, "q", 0),
+        lambda: read_events(broker, "q", 0),
         lambda: streams.entries(broker, "q", 0),
         lambda: streams.following(broker, {("q", 0): "0-0"}),
-        lambda: events.lag(broker, "history"),
+        lambda: lag_of(broker, "history"),
     ):
         with pytest.raises(Misconfigured, match=r"wrote event entry 5-2 \(version 999; .* upgrade django_delayq"):
             read()

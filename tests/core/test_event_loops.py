@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, QueueFull, QueueUnavailable
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
-from django_delayq.core.replay import run_verb
-from django_delayq.core.schedule_outcome import ScheduleOutcome
+from django_delayq.core import (
+    Broker,
+    Connection,
+    IdTaken,
+    NewJob,
+    QueueFull,
+    QueueUnavailable,
+    RedisConfig,
+    connect,
+    new_id,
+)
+from tests.support.core_calls import run_verb
+from tests.support.core_values import ScheduleOutcome
 
 from ..support.processes import wait_until
 from ..support.redis_box import RedisBox

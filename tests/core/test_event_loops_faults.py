@@ -11,12 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
-from django_delayq.core.redis.loop_link import WINDOW
-from django_delayq.core.redis.scripts import pack_command
-from django_delayq.core.replay import run_verb
+from django_delayq.core import Broker, Connection, NewJob, RedisConfig, connect, new_id
+from tests.support.core_calls import WINDOW, pack_command, run_verb
 
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox

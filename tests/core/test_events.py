@@ -7,17 +7,24 @@ from functools import partial
 
 import pytest
 
-from django_delayq.core import events, streams
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.operations import fsck
-from django_delayq.core.records import events as records
-from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core import Broker, InvalidJob, QueueUnavailable, RedisConfig, connect, events
+from tests.support.core_stored import assert_invariants
 from tests.support.event_entries import add, pack
 from tests.support.redis_box import RedisBox
 
 from .epochs_stage import reshard, take_all
-from .events_stage import entries, ids, run, run_singly
+from .events_stage import (
+    Stream,
+    entries,
+    entries_behind,
+    ids,
+    latest_position,
+    position_parts,
+    read_entries,
+    read_streams,
+    run,
+    run_singly,
+)
 from .stage import Stage
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -31,14 +38,14 @@ advance_all = partial(events.advance_all, keep=0)
 
 
 def test_positions_are_compared_as_numbers() -> None:
-    assert records.latest("5-9", "5-10", "4-99") == "5-10"
-    assert records.parts("1700000000000-18446744073709551615") == (1_700_000_000_000, 2**64 - 1)
+    assert latest_position("5-9", "5-10", "4-99") == "5-10"
+    assert position_parts("1700000000000-18446744073709551615") == (1_700_000_000_000, 2**64 - 1)
 
 
 @pytest.mark.parametrize("wrong", ["", "5", "5-", "-5", "5-x", "+", "$", "(5-0", "5-0 ", "9" * 40 + "-0", None, 5])
 def test_what_is_no_position_is_refused(broker: Broker, wrong: str) -> None:
     with pytest.raises(InvalidJob, match="no position"):
-        records.parts(wrong)
+        position_parts(wrong)
     with pytest.raises(InvalidJob, match="no position"):
         advance(broker, "q", 0, "c", wrong)
 
@@ -189,9 +196,9 @@ def test_an_unread_stream_grows_up_to_its_cap_and_no_further(broker: Broker) -> 
     for _ in range(6):
         run(queue, 200)
         assert 50 <= len(ids(small)) <= 150
-    following = streams.following(small, {("q", 0): first})["q", 0]
+    following = entries_behind(small, {("q", 0): first})["q", 0]
     assert following is not None
-    assert records.parts(following.before)[1] > records.parts(first)[1], "the reader sees what it missed"
+    assert position_parts(following.before)[1] > position_parts(first)[1], "the reader sees what it missed"
 
 
 def test_single_events_are_capped_like_those_of_large_calls(broker: Broker) -> None:
@@ -236,7 +243,7 @@ def drained(stage: Stage) -> Iterator[Stage]:
     reshard(stage, 2)
     stage.wait(200_000)
     yield stage
-    fsck.assert_invariants(stage.broker)
+    assert_invariants(stage.broker)
 
 
 def test_an_epoch_goes_although_nobody_read_its_events_when_nobody_wants_to(drained: Stage) -> None:
@@ -253,7 +260,7 @@ def test_an_epoch_stays_until_all_who_follow_have_read_it(drained: Stage) -> Non
     assert broker.epochs.retire("q") == []
     advance(broker, "q", 0, "history", end)
     assert broker.epochs.retire("q") == [0]
-    assert streams.streams(broker, [("q", 0)])["q", 0] == streams.Stream(last=end, ended=True)
+    assert read_streams(broker, [("q", 0)])["q", 0] == Stream(last=end, ended=True)
     meta = broker.client.hgetall(broker.shard("q", 0).names["meta"])
     assert not [field for field in meta if field.startswith(b"cursor:")]
     assert advance(broker, "q", 0, "history", end) is None, "nothing is written to a tombstone"
@@ -300,7 +307,7 @@ def test_a_deletion_by_force_waits_for_nobody_and_says_where_the_events_ended(dr
     events.follow(broker, "history")
     end = events.last(broker, "q", 0)
     assert broker.delete_queue("q", force=True)
-    assert streams.streams(broker, [("q", 0)])["q", 0] == streams.Stream(last=end, ended=True)
+    assert read_streams(broker, [("q", 0)])["q", 0] == Stream(last=end, ended=True)
 
 
 # -- other servers
@@ -310,9 +317,9 @@ def test_cursors_work_on_a_cluster(cluster_broker: Broker) -> None:
     queue = cluster_broker.queue("q", shards=6)
     run(queue, 120)
     places = [("q", number) for number in range(6)]
-    ends = {place: stream.last for place, stream in streams.streams(cluster_broker, places).items()}
-    assert set(streams.following(cluster_broker, ends).values()) == {None}
-    assert all(streams.following(cluster_broker, dict.fromkeys(places, "0-0")).values())
+    ends = {place: stream.last for place, stream in read_streams(cluster_broker, places).items()}
+    assert set(entries_behind(cluster_broker, ends).values()) == {None}
+    assert all(entries_behind(cluster_broker, dict.fromkeys(places, "0-0")).values())
     advance_all(cluster_broker, "history", {"q": {number: ends["q", number] for number in range(6)}})
     assert [len(entries(cluster_broker, number)) for number in range(6)] == [1] * 6
     assert {lag.events for lag in events.lag(cluster_broker, "history")} == {0}
@@ -333,7 +340,7 @@ def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., Redi
     run(broker.queue("q"), 1)
     box.close()
     for act in (
-        lambda: streams.entries(broker, "q", 0),
+        lambda: read_entries(broker, "q", 0),
         lambda: events.last(broker, "q", 0),
         lambda: advance(broker, "q", 0, "c", "1-0"),
         lambda: events.consumers(broker),

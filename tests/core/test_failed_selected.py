@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.job import new_key
 from django_delayq.core.operations import actions
+from tests.support.core_values import new_key
 
+from .bulk_stage import act_in_shard
 from .stage import T0, Stage
 
 
 def act(stage: Stage, wanted: list[tuple[str, bytes]], action: actions.Action) -> list[str]:
-    return bulk.act_in_shard(stage.queue, 0, wanted, action)
+    return act_in_shard(stage.queue, 0, wanted, action)
 
 
 def failed(stage: Stage, *idents: str, delay_ms: int = 60_000) -> list[tuple[str, bytes]]:

@@ -11,7 +11,7 @@ import redis
 from redis import exceptions as errors
 from redis.sentinel import MasterNotFoundError
 
-from django_delayq.core.errors import IdTaken, InvalidJob, Misconfigured, QueueFull, QueueUnavailable
+from django_delayq.core import IdTaken, InvalidJob, Misconfigured, QueueFull, QueueUnavailable
 from django_delayq.core.redis.faults import REDIS_ERRORS, Backoff, Fault, classify
 
 from ..support.redis_box import RedisBox

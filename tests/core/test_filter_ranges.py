@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import filtered_bulk
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.operations.job_filter import JobFilter
+from django_delayq.core import InvalidJob, filtered_bulk
 
+from .bulk_stage import JobFilter
 from .stage import T0, Stage
 
 IDS = ("a", "b", "ba", "bz", "c", "é", "z")

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import filtered_bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import Broker, InvalidJob, filtered_bulk
 from django_delayq.core.filtered_bulk import Verb, change_matching
-from django_delayq.core.operations.job_filter import JobFilter
+from tests.support.core_values import encode_args
 
-from .bulk_stage import ProgressLog
+from .bulk_stage import JobFilter, ProgressLog
 from .stage import T0, Stage
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.operations.job_filter import JobFilter
+from django_delayq.core import Broker, InvalidJob
+from tests.support.core_values import encode_args
 
+from .bulk_stage import JobFilter
 from .stage import T0, Stage
 from .world import unchanged
 

@@ -6,13 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import ack, bury, fail, release
-from django_delayq.core.timings import Figures
+from django_delayq.core import Broker, NewJob, QueueFull, RedisConfig, ack, bury, connect, fail, release
+from tests.support.core_figures import Figures
+from tests.support.core_stored import assert_invariants, check_stored
 from tests.support.redis_box import RedisBox
 
 from .stage import LEASE, Stage
@@ -41,7 +37,7 @@ def full(redis_factory: Callable[..., RedisBox]) -> Iterator[Stage]:
     stage._set = set_clock_all_the_same  # type: ignore[method-assign]
     yield stage
     box.configure(maxmemory="0")
-    fsck.assert_invariants(stage.broker)
+    assert_invariants(stage.broker)
     connection.close()
 
 
@@ -85,4 +81,4 @@ def test_what_is_there_is_worked_off(full: Stage) -> None:
     full.broker.note_figures(Figures(counts={("redis_error", "overload"): 1}))
     full.broker.set_level("fsck_violations", 0)
     assert full.broker.figures().counts == {("redis_error", "overload"): 1}
-    assert fsck.check(full.broker, repair=True).violations == []
+    assert check_stored(full.broker, repair=True).violations == []

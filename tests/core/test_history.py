@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
+from django_delayq.core import JobView, bury, fail
 from django_delayq.core.attempt_outcome import AttemptOutcome
-from django_delayq.core.job import JobCounts, created_ms, derived_key, is_durable, new_key
-from django_delayq.core.operations.inspector import JobView
-from django_delayq.core.settlement import bury, fail
+from tests.support.core_values import JobCounts, created_ms, derived_key, is_durable, new_key
 
 from .stage import Stage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_delayq.core.job import new_id
+from django_delayq.core import new_id
 
 
 def test_random_ids_are_20_characters_that_no_command_takes_for_an_option() -> None:

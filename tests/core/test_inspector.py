@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, InvalidJob, JobView, NewJob
 from django_delayq.core.operations import job_reader
-from django_delayq.core.operations.inspector import JobView, Lease
+from tests.support.core_values import Lease
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

@@ -15,11 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from tests.support.core_stored import assert_invariants
 
 from .model import ModelShard
 from .world import read_world
@@ -185,7 +182,7 @@ class Interleavings(RuleBasedStateMachine):
         assert sorted(graves) == sorted(self.buried)
 
     def teardown(self) -> None:
-        fsck.assert_invariants(self.broker)
+        assert_invariants(self.broker)
 
 
 def test_workers_that_interleave_never_share_an_id_nor_lose_or_reorder_its_payloads(connection: Connection) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import InvalidJob, QueuePaused
-from django_delayq.core.job import NewJob, Payload, new_id, new_key
-from django_delayq.core.records.keys import MAX_SHARDS
-from django_delayq.core.records.schedule_frames import digest
-from django_delayq.core.settlement import bury
+from django_delayq.core import InvalidJob, NewJob, Payload, bury, new_id
+from tests.support.core_stored import MAX_SHARDS, digest
+from tests.support.core_values import QueuePaused, new_key
 
 from .epochs_stage import Killed, clocks, epoch_of, other, reshard, take_all
 from .stage import T0, Stage

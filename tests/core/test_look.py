@@ -6,16 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueNotEmpty
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, NewJob, Queue, RedisConfig, connect
 from django_delayq.core.operations import resharding
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import RedisConfig, connect
+from tests.support.core_values import QueueNotEmpty
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
+from .bulk_stage import discard_all
 from .epochs_stage import clocks, reshard
 from .stage import Stage
 from .world import unchanged
@@ -35,7 +32,7 @@ def test_a_look_tells_how_much_failed_and_was_buried_and_when_last(stage: Stage)
     tick = stage.queue.tick(0)
     assert tick.marks == 1
     assert [(n, us // 1000 - stage.us // 1000) for n, us in (tick.failed, tick.morgue)] == [(2, 0), (1, 0)]
-    bulk.discard_all(stage.queue)
+    discard_all(stage.queue)
     stage.taken_marks()
     after = stage.queue.tick(0)
     assert (after.marks, after.failed, after.morgue) == (0, tick.failed, (0, 0))

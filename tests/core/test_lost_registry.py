@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
+from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable
 from django_delayq.core.records import layout as layouts
 from tests.support.older_copy import OlderCopy
 

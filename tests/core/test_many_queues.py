@@ -10,11 +10,8 @@ import pytest
 import redis
 import redis.connection
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect
 from django_delayq.core.records.layout import encode, new_layout
-from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.job import NewJob, Payload, is_durable, new_key
-from django_delayq.core.marks import CompletionMark
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core import NewJob, Payload, Settlement, ack, bury, fail, release
+from tests.support.core_values import CompletionMark, is_durable, new_key
 
+from .bulk_stage import cancel_all, delete_failed, discard_all, kick_all, kill_failed
 from .stage import Stage
 
 Act = Callable[[Stage], object]
@@ -99,17 +98,17 @@ PLAIN: dict[str, tuple[Act, str | None]] = {
     "replaced": (lambda s: put(s, "a", 9), "done"),
     "refused to another": (lambda s: put(s, "a", 9, on_conflict="ignore"), None),
     "moved": (lambda s: s.queue.reschedule("a", delay_ms=5), None),
-    "cancelled with all": (lambda s: bulk.cancel_all(s.queue), "done"),
-    "deleted after a failure": (then(failed, lambda s: bulk.delete_failed(s.queue)), "done"),
-    "killed after a failure": (then(failed, lambda s: bulk.kill_failed(s.queue)), "buried"),
+    "cancelled with all": (lambda s: cancel_all(s.queue), "done"),
+    "deleted after a failure": (then(failed, lambda s: delete_failed(s.queue)), "done"),
+    "killed after a failure": (then(failed, lambda s: kill_failed(s.queue)), "buried"),
     "buried": (dead, "buried"),
     "buried while newer content is gated": (while_it_runs(lambda s: put(s, "a", 9), dead), "buried"),
     "discarded": (then(dead, lambda s: s.queue.discard("a")), "done"),
-    "discarded with all": (then(dead, lambda s: bulk.discard_all(s.queue)), "done"),
+    "discarded with all": (then(dead, lambda s: discard_all(s.queue)), "done"),
     "too many in the morgue": (then(dead, limited), "done"),
     "too long in the morgue": (then(dead, outlived), "done"),
     "kicked": (then(dead, lambda s: s.queue.kick("a")), "live"),
-    "kicked with all": (then(dead, lambda s: bulk.kick_all(s.queue)), "live"),
+    "kicked with all": (then(dead, lambda s: kick_all(s.queue)), "live"),
     "kicked in vain": (then(dead, lambda s: s.put("a"), lambda s: s.queue.kick("a")), "buried"),
     "kicked and done": (then(dead, lambda s: s.queue.kick("a"), done), "done"),
     "kicked and buried": (then(dead, lambda s: s.queue.kick("a"), dead), "buried"),
@@ -161,7 +160,7 @@ def test_a_job_that_is_replaced_by_one_out_of_the_morgue_is_done(stage: Stage, m
     stage.buried(stage.take_one())
     put(stage, "a", 2)
     if many:
-        assert bulk.kick_all(stage.queue, replace=True) == {"kicked": 1}
+        assert kick_all(stage.queue, replace=True) == {"kicked": 1}
     else:
         assert stage.queue.kick("a", replace=True) == "kicked"
     assert taken(stage) == {1: "live", 2: "done"}
@@ -206,14 +205,14 @@ MERGED: dict[str, tuple[Act, dict[int, str]]] = {
     ),
     "the first ones are kept": (lambda s: add(s, "a", b"r", 3, "-9", payloads="first", max_payloads=2), {2: "done"}),
     "none more is taken in": (lambda s: add(s, "a", b"r", 3, "9", payloads="first", max_payloads=2), {}),
-    "cancelled with all": (lambda s: bulk.cancel_all(s.queue), {1: "done", 2: "done"}),
-    "deleted after a failure": (then(failed, lambda s: bulk.delete_failed(s.queue)), {1: "done", 2: "done"}),
-    "killed after a failure": (then(failed, lambda s: bulk.kill_failed(s.queue)), {1: "buried", 2: "buried"}),
+    "cancelled with all": (lambda s: cancel_all(s.queue), {1: "done", 2: "done"}),
+    "deleted after a failure": (then(failed, lambda s: delete_failed(s.queue)), {1: "done", 2: "done"}),
+    "killed after a failure": (then(failed, lambda s: kill_failed(s.queue)), {1: "buried", 2: "buried"}),
     "buried": (dead, {1: "buried", 2: "buried"}),
     "the oldest is buried": (oldest, {1: "buried"}),
     "the oldest is buried, the rest acked": (then(oldest, done), {1: "buried", 2: "done"}),
     "discarded": (then(dead, lambda s: s.queue.discard("a")), {1: "done", 2: "done"}),
-    "discarded with all": (then(dead, lambda s: bulk.discard_all(s.queue)), {1: "done", 2: "done"}),
+    "discarded with all": (then(dead, lambda s: discard_all(s.queue)), {1: "done", 2: "done"}),
     "too long in the morgue": (then(dead, outlived), {1: "done", 2: "done"}),
     "kicked": (then(dead, lambda s: s.queue.kick("a")), {1: "live", 2: "live"}),
     "the oldest is kicked": (then(oldest, lambda s: s.queue.kick("a")), {1: "live"}),
@@ -272,7 +271,7 @@ def test_what_many_payloads_leave_behind_is_marked_piece_by_piece(stage: Stage) 
     stage.done(job)
     assert taken(stage) == dict.fromkeys(range(250), "done")
     stage.failed(stage.take_one())
-    bulk.kill_failed(stage.queue)
+    kill_failed(stage.queue)
     assert taken(stage) == dict.fromkeys(range(250, 300), "buried")
 
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueFull
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
-from django_delayq.core.settlement import ack, fail, release
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload, QueueFull, ack, fail, release
+from tests.support.core_stored import assert_invariants, check_stored
+from tests.support.core_values import new_key
 
 from .stage import LEASE, T0, Stage, data_of
 from .world import unchanged
@@ -367,8 +365,8 @@ def test_payloads_behind_a_run_get_their_gate_back(stage: Stage) -> None:
     job = stage.take_one()
     stage.add("a", b"q")
     stage.broker.client.delete(stage.key("gate"))
-    assert "payloads behind run without gate" in fsck.check(stage.broker, repair=True).violations[0]
-    fsck.assert_invariants(stage.broker)
+    assert "payloads behind run without gate" in check_stored(stage.broker, repair=True).violations[0]
+    assert_invariants(stage.broker)
     stage.done(job)
     assert data_of(stage.take_one()) == [b"q"]
 
@@ -379,6 +377,6 @@ def test_a_gate_with_nothing_behind_it_is_taken_away(stage: Stage) -> None:
     stage.take()
     body = stage.broker.client.hget(stage.key("body"), "a")
     stage.broker.client.hset(stage.key("gate"), "a", bytes(8) + body)
-    assert "gate without payload" in fsck.check(stage.broker, repair=True).violations[0]
+    assert "gate without payload" in check_stored(stage.broker, repair=True).violations[0]
     assert stage.picture() == {"reserved": [f"a by w until +{LEASE}"], "payloads": ["a: p"]}
-    fsck.assert_invariants(stage.broker)
+    assert_invariants(stage.broker)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from django_delayq.core.job import NewJob, Payload, new_key
+from django_delayq.core import NewJob, Payload
+from tests.support.core_values import new_key
 
 from .stage import Stage, data_of, oldest_buried
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import InvalidJob
 from django_delayq.core.moments import datetime_of, iso_of, ms_of, parse_moment
 
 

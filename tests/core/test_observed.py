@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable, RedisConfig, ack, connect
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.settlement import ack
 
 Seen = list[tuple[str, float, bool]]
 

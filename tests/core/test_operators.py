@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.errors import IdTaken, InvalidJob
-from django_delayq.core.job import Job
+from django_delayq.core import IdTaken, InvalidJob, Job
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

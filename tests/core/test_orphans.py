@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, Job, new_key
-from django_delayq.core.settlement import Settlement
+from django_delayq.core import Broker, Job, Settlement
+from tests.support.core_values import STARTED, new_key
 
+from .events_stage import read_events
 from .stage import LEASE, T0, Stage
 from .world import unchanged
 
@@ -63,7 +62,7 @@ def test_a_lease_that_is_not_over_or_held_back_is_not_taken_over_as_expired(stag
 
 
 def test_a_take_over_that_is_sent_again_gives_the_same_job(broker: Broker) -> None:
-    from django_delayq.core.records.settle_frames import pack_take_over
+    from tests.support.core_stored import pack_take_over
 
     stage = Stage(broker, clock=False)
     stage.put("a")
@@ -87,7 +86,7 @@ def test_of_an_early_ack_the_run_stays_until_its_end(stage: Stage) -> None:
     assert stage.settle(record(job)) == [True]
     assert stage.queue.begun(0) == [] and stage.shard_is_empty()
     assert stage.counters()["acked"] == 1
-    assert [event.outcome for event in events.read(stage.broker, "q", 0)] == ["succeeded"]
+    assert [event.outcome for event in read_events(stage.broker, "q", 0)] == ["succeeded"]
 
 
 def test_the_payloads_of_an_early_run_are_known_too(stage: Stage) -> None:
@@ -115,7 +114,7 @@ def test_an_end_that_others_find_counts_once_and_not_beside_the_runs_own(stage: 
         "failed": 1,
         "crashed": 1,
     }
-    found = [(event.id, event.outcome) for event in events.read(stage.broker, "q", 0)]
+    found = [(event.id, event.outcome) for event in read_events(stage.broker, "q", 0)]
     assert found == [("ended", "failed"), ("lost", "crashed")]
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.core.job import NewJob, Payload, Undecodable
-from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
+from django_delayq.core import NewJob, Payload
 from django_delayq.core.records.packed import pack_job, unpack_job
+from tests.support.core_values import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES, Undecodable
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=80)
 keys = st.binary(min_size=16, max_size=16)

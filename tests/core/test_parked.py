@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.matching import Holder, reserve_match
-from django_delayq.core.operations import actions, fsck
-from django_delayq.core.operations.columns import Part, read_columns, read_entries
-from django_delayq.core.operations.job_filter import JobFilter
-from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core import ack, fail
+from tests.support.core_stored import Allowance, assert_invariants, check_stored
 
+from .bulk_stage import (
+    Holder,
+    JobFilter,
+    Part,
+    cancel_action,
+    cancel_all,
+    kill_failed,
+    read_columns,
+    read_entries,
+    reschedule_action,
+    reserve_match,
+    run_all_now,
+)
 from .stage import Stage
 
 NONE = [Allowance(("limited",), 0)]
@@ -85,19 +93,19 @@ def test_aliases_of_a_task_share_its_allowance(stage: Stage) -> None:
 
 
 def test_a_parked_job_is_cancelled(behind: Stage) -> None:
-    assert actions.cancel().anywhere(behind.queue, "b") == "cancelled"
+    assert cancel_action().anywhere(behind.queue, "b") == "cancelled"
     assert parked(behind) == ["a", "c"]
-    assert bulk.cancel_all(behind.queue) == {"cancelled": 2}
-    fsck.assert_invariants(behind.broker)
+    assert cancel_all(behind.queue) == {"cancelled": 2}
+    assert_invariants(behind.broker)
 
 
 def test_a_parked_job_is_rescheduled_and_due_again_at_its_new_time(behind: Stage) -> None:
-    assert actions.reschedule(delay_ms=1000).anywhere(behind.queue, "a") == "moved"
+    assert reschedule_action(delay_ms=1000).anywhere(behind.queue, "a") == "moved"
     assert parked(behind) == ["b", "c"]
     assert behind.batch(allowances=NONE).next_due_ms == 1000
     behind.wait(1000)
     assert behind.batch(allowances=NONE).moved == 1
-    assert bulk.run_all_now(behind.queue) == {}
+    assert run_all_now(behind.queue) == {}
     assert reserved(behind, allowances=allowing(3)) == ["b", "c", "a"]
 
 
@@ -119,7 +127,7 @@ def test_a_parked_job_that_failed_is_killed_or_retried(behind: Stage) -> None:
     (job,) = behind.batch(1, allowances=allowing(1)).jobs
     assert behind.failed(job)
     assert behind.batch(allowances=NONE).moved == 1
-    bulk.kill_failed(behind.queue)
+    kill_failed(behind.queue)
     assert behind.broker.inspector.counts("q").morgue == 1
     assert parked(behind) == ["b", "c"]
     assert behind.queue.kick("a")
@@ -163,7 +171,7 @@ def test_a_paused_queue_keeps_its_parked_jobs_and_wakes_a_consumer_at_its_end(be
 def test_a_job_is_reserved_by_its_id_though_it_is_parked(behind: Stage) -> None:
     assert [job.id for job in behind.queue.reserve_id("b", worker="w").jobs] == ["b"]
     assert parked(behind) == ["a", "c"]
-    fsck.assert_invariants(behind.broker)
+    assert_invariants(behind.broker)
 
 
 def test_only_a_local_limit_wakes_another_consumer_for_what_was_parked(stage: Stage) -> None:
@@ -187,12 +195,12 @@ def test_a_tick_reports_that_jobs_are_parked_or_wait_for_quarantine(behind: Stag
 def test_fsck_finds_and_mends_a_parked_job_without_order(behind: Stage) -> None:
     behind.broker.client.zpopmin(behind.key("parked_order"))
     behind.broker.client.zadd(behind.key("parked_order"), {b"\1\0\5" + b"\0" * 8 + b"ghost": 0})
-    report = fsck.check(behind.broker, repair=True)
+    report = check_stored(behind.broker, repair=True)
     assert {line.split(": ")[-1] for line in report.violations} >= {
         "parked job without order",
         "parked order without parked job",
     }
-    fsck.assert_invariants(behind.broker)
+    assert_invariants(behind.broker)
     assert sorted(reserved(behind)) == ["a", "b", "c"]
 
 
@@ -213,4 +221,4 @@ def test_a_job_is_reserved_by_a_text_though_it_is_parked(behind: Stage) -> None:
     found = [batch for batch, _ in reserve_match(behind.queue, JobFilter(prefix="c"), holder) if batch.jobs]
     assert [job.id for job in found[0].jobs] == ["c"]
     assert parked(behind) == ["a", "b"]
-    fsck.assert_invariants(behind.broker)
+    assert_invariants(behind.broker)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import rules
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueuePaused
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, InvalidJob, NewJob
+from tests.support.core_stored import queue_policy
+from tests.support.core_values import QueuePaused
 
 from .epochs_stage import reshard
 from .stage import T0, Stage
@@ -62,7 +61,7 @@ def test_each_direction_has_its_own_end_and_a_new_pause_replaces_it(wide: Stage)
     broker = wide.broker
 
     def shown() -> Any:
-        orders = rules.queue_policy(wide.queue.layout, broker.now_ms())
+        orders = queue_policy(wide.queue.layout, broker.now_ms())
         return orders["paused"], orders["until"]
 
     broker.pause("q", "in", seconds=60)

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import ack, bury
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, ack, bury
+from tests.support.core_stored import assert_invariants
 
 from ..support.redis_box import RedisBox
 
@@ -62,6 +58,6 @@ def test_the_permissions_that_the_documents_name_suffice(redis_factory: Factory,
     broker.announce("w", {}, tasks=["work"])
     broker.limit("q", max_length=100)
     broker.reshard("q", 3)
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
     assert broker.inspector.counts("q").ready
     assert broker.delete_queue("q", force=True)

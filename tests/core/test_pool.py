@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.redis.faults import Fault, classify
+from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
+from tests.support.core_calls import Fault, classify
 
 from ..support.cluster_box import ClusterBox
 from ..support.forks import holds_in_a_child

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.job import POSTPONED, Job
-from django_delayq.core.settlement import release
+from django_delayq.core import Job, release
+from tests.support.core_values import POSTPONED
 
 from .stage import T0, Stage
 

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, filtered_bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.job_filter import JobFilter
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import ack, bury, fail, release
+from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Queue, ack, bury, fail, release
+from tests.support.core_stored import assert_invariants
+from tests.support.core_values import new_key
+
+from .bulk_stage import (
+    RUN_NOW,
+    JobFilter,
+    cancel_all,
+    change_matching,
+    delete_failed,
+    discard_all,
+    kick_all,
+    kill_failed,
+    run_all_now,
+)
 
 FAR = 3_600_000
 DELAYED = ("delayed", "moved", "located", "matched", "other")
@@ -30,7 +37,7 @@ def pair(connection: Connection, request: pytest.FixtureRequest) -> Iterator[tup
     one, other = (Broker(connection, prefix=prefix) for prefix in request.param)
     yield one, other
     for broker in (one, other):
-        fsck.assert_invariants(broker)
+        assert_invariants(broker)
 
 
 def payload(data: bytes) -> dict[str, Any]:
@@ -103,16 +110,16 @@ class Deployment:
         assert queue.kick("kicked", delay_ms=FAR) == "kicked"
         assert queue.discard("discarded")
         where = JobFilter(prefix="matched")
-        assert filtered_bulk.change_matching(queue, filtered_bulk.RUN_NOW, where).counts == {"moved": 1}
+        assert change_matching(queue, RUN_NOW, where).counts == {"moved": 1}
 
     def operate(self) -> None:
         queue, broker = self.queue, self.broker
-        bulk.kill_failed(queue)
-        bulk.run_all_now(queue)
-        bulk.kick_all(queue)
-        bulk.delete_failed(queue)
-        bulk.cancel_all(queue)
-        bulk.discard_all(queue)
+        kill_failed(queue)
+        run_all_now(queue)
+        kick_all(queue)
+        delete_failed(queue)
+        cancel_all(queue)
+        discard_all(queue)
         broker.pause("orders", seconds=60)
         broker.resume("orders")
         broker.limit("orders", max_length=100, morgue_max=5)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueuePaused
-from django_delayq.core.job import NewJob
-from django_delayq.core.rules import queue_policy
+from django_delayq.core import Broker, NewJob
+from tests.support.core_stored import queue_policy
+from tests.support.core_values import QueuePaused
 
 from .epochs_stage import other
 from .stage import Stage

@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.job import Job
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.columns import Part, read_columns, read_entries
-from django_delayq.core.operations.search import search
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core import Job, ack, fail
+from tests.support.core_stored import check_stored
 
+from .bulk_stage import Part, cancel_all, read_columns, read_entries, run_all_now, search
 from .stage import LEASE, Stage
 
 
@@ -167,14 +164,14 @@ def test_everything_that_is_done_with_waiting_jobs_finds_the_quarantined_ones(st
     assert [found.id for found in search(stage.broker, "q", "needle", ("waiting",), None)] == ["a"]
     assert [columns.values["id"] for columns in read_columns(stage.broker, part)] == [["a"]]
     assert [(entries.priority, entries.idents()) for entries in read_entries(stage.broker, part)] == [(2, ["a"])]
-    assert fsck.check(stage.broker).violations == []
+    assert check_stored(stage.broker).violations == []
     assert stage.queue.reschedule("a", delay_ms=9_000)
     assert stage.picture()["waiting"] == ["a +9000 quarantined"]
-    assert bulk.run_all_now(stage.queue) == {"moved": 1}
+    assert run_all_now(stage.queue) == {"moved": 1}
     assert stage.picture()["waiting"] == ["a +0 quarantined"]
     assert stage.queue.reserve_id("a", worker="w").jobs[0].key == job.key
     suspect(stage, "b")
-    assert bulk.cancel_all(stage.queue) == {"cancelled": 1}
+    assert cancel_all(stage.queue) == {"cancelled": 1}
     suspect(stage, "c")
     assert stage.queue.cancel("c") == "cancelled"
     assert stage.picture()["reserved"] == [f"a by w until +{LEASE} quarantined"]
@@ -184,8 +181,8 @@ def test_a_quarantined_job_in_a_wrong_place_is_found_and_mended(stage: Stage) ->
     suspect(stage, "a")
     stage.broker.client.zrem(stage.key("quarantine"), "a")
     stage.broker.client.zadd(stage.key("due.4"), {"a": 5})
-    assert "wrong priority class" in fsck.check(stage.broker, repair=True).violations[0]
-    assert fsck.check(stage.broker).violations == []
+    assert "wrong priority class" in check_stored(stage.broker, repair=True).violations[0]
+    assert check_stored(stage.broker).violations == []
     assert reserved(stage, "quarantined") == ["a"]
 
 

@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.replay import run_verb
-from django_delayq.core.sending import bulk_loads, quotas
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits
+from django_delayq.core import Broker, NewJob, QueueFull
+from django_delayq.core.sending import quotas
+from tests.support.core_calls import run_verb
+from tests.support.core_stored import assert_invariants, check_stored
 
-from .bulk_loads_stage import write
+from .bulk_loads_stage import BulkLoadLimits, open_load, write
 from .epochs_stage import other
 from .quotas_stage import calls_of, given, held, ids_of, in_threads, put, run_some
 from .stage import Stage
@@ -31,7 +28,7 @@ from .world import unchanged
 def sound(broker: Broker) -> Iterator[Broker]:
     """Return a broker; assert the invariants afterwards."""
     yield broker
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +209,7 @@ def test_a_bulk_load_fills_the_queue_to_its_limit(sound: Broker) -> None:
     queue = sound.queue("q", shards=4)
     sound.limit("q", max_length=50)
     idents = ids_of(queue, 3)
-    load = bulk_loads.open_load(sound, "a", "q", chunk=15)
+    load = open_load(sound, "a", "q", chunk=15)
     skewed = [NewJob(next(idents), "work", due_ms=1, delay_ms=None, on_conflict="ignore") for _ in range(90)]
     sent: list[Any] = []
     sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, BulkLoadLimits()).counts))
@@ -366,12 +363,12 @@ def test_quotas_above_the_limit_are_found_and_divided_anew(broker: Broker) -> No
     queue = broker.queue("q", shards=3)
     broker.limit("q", max_length=9)
     assert put(queue, "a")
-    assert fsck.check(broker).violations == []
+    assert check_stored(broker).violations == []
     broker.client.hincrby(queue.shard(1).names["meta"], "quota", 5)
-    report = fsck.check(broker, repair=True)
+    report = check_stored(broker, repair=True)
     assert report.violations == ["q: the quotas of the shards are 14 together, above its max_length 9"]
     assert report.repaired == 1
-    assert fsck.check(broker).violations == []
+    assert check_stored(broker).violations == []
     assert sum(quota or 0 for quota in given(queue)) == 9
 
 

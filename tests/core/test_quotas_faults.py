@@ -9,15 +9,10 @@ from functools import partial
 
 import pytest
 
-from django_delayq.core import rules
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.config import RedisConfig
-from django_delayq.core.redis.connection import connect
+from django_delayq.core import Broker, NewJob, Queue, RedisConfig, bury, connect
 from django_delayq.core.sending import quotas
-from django_delayq.core.settlement import bury
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_stored import limit_queue
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
@@ -66,7 +61,7 @@ def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(
 def test_producers_that_all_find_a_new_limit_undivided_store_their_jobs(broker: Broker) -> None:
     broker.queue("q", shards=64)
     for turn in range(3):
-        rules.limit(broker, "q", max_length=10_000 + turn)  # it is left to producers to divide it
+        limit_queue(broker, "q", max_length=10_000 + turn)  # it is left to producers to divide it
         stored: list[bool] = []
         begin = threading.Barrier(20)
 
@@ -174,7 +169,7 @@ def test_a_search_takes_no_longer_than_its_limit_though_a_call_may(
 
 def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = broker.queue("q", shards=3)
-    rules.limit(broker, "q", max_length=9)
+    limit_queue(broker, "q", max_length=9)
     monkeypatch.setattr(quotas, "divide", lambda *_: False)
     began = time.monotonic()
     assert not put(queue, "a")

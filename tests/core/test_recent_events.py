@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import recent_events
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
+from django_delayq.core import Broker, NewJob, ack, fail, recent_events
 from django_delayq.core.recent_events import EventFilter, newest
-from django_delayq.core.settlement import ack, fail
 
 
 def run(broker: Broker, queue: str, ident: str, *, task: str = "work", error: str = "") -> None:

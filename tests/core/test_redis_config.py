@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core import Misconfigured, RedisConfig, connect
 
 SECRET = "s3cret/pass"
 

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, new_key
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core import Broker, NewJob, ack, fail
+from tests.support.core_values import new_key
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.job import Job
+from django_delayq.core import Job
 
 from .epochs_stage import epoch_of, reshard
 from .stage import T0, Stage, data_of

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import matching
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import Job
+from django_delayq.core import Broker, InvalidJob, Job, matching
 from django_delayq.core.matching import Holder, Position, check_match, reserve_match
-from django_delayq.core.operations.job_filter import JobFilter
+from tests.support.core_values import encode_args
 
+from .bulk_stage import JobFilter
 from .stage import Stage
 from .world import unchanged
 

@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, InvalidJob, QueuePaused
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import fsck, resharding
-from django_delayq.core.queue import Queue
-from django_delayq.core.records.keys import MAX_SHARDS, number_of
-from django_delayq.core.records.layout import CLOSING, is_pending
-from django_delayq.core.settlement import ack, bury
+from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, Payload, Queue, ack, bury
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_stored import (
+    CLOSING,
+    HEAD_START,
+    MAX_SHARDS,
+    assert_invariants,
+    check_stored,
+    is_pending,
+    number_of,
+)
+from tests.support.core_values import QueuePaused, new_key
 
+from .bulk_stage import discard_many, kick_many
 from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
 from .stage import Stage
 from .world import unchanged
@@ -93,7 +96,7 @@ def test_the_fencing_tokens_go_on_from_the_largest_of_the_old_shards(clocked: Br
     reshard(stage, 2)
     stage.put("a")
     (job,) = take_all(stage.queue)
-    assert job.token == 3 * 10**15 + resharding.HEAD_START + 1
+    assert job.token == 3 * 10**15 + HEAD_START + 1
 
 
 def test_t34_many_jobs_at_once_find_their_shards(clocked: Broker) -> None:
@@ -298,8 +301,8 @@ STALE: dict[str, tuple[Callable[[Queue], object], object]] = {
     "reserve": (lambda q: [job.id for job in q.reserve_id("x", worker="w", early=True).jobs], ["x"]),
     "kick": (lambda q: q.kick("dead"), "kicked"),
     "discard": (lambda q: q.discard("dead"), True),
-    "kick many": (lambda q: bulk.kick_many(q, ["dead", "nobody"]), {"kicked": 1, "gone": 1}),
-    "discard many": (lambda q: bulk.discard_many(q, ["dead", "nobody"]), {"discarded": 1, "gone": 1}),
+    "kick many": (lambda q: kick_many(q, ["dead", "nobody"]), {"kicked": 1, "gone": 1}),
+    "discard many": (lambda q: discard_many(q, ["dead", "nobody"]), {"discarded": 1, "gone": 1}),
     "get": (lambda q: q.broker.inspector.get("q", "x").state, "delayed"),  # type: ignore[union-attr]
     "page": (lambda q: [view.id for view in q.broker.inspector.page("q", "morgue").jobs], ["dead"]),
     "counts": (lambda q: q.broker.inspector.counts("q").delayed, 1),
@@ -389,7 +392,7 @@ def test_a_tick_that_was_fired_in_an_old_epoch_is_not_fired_again(stage: Stage) 
 def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
     stage.put("a")
     reshard(stage, 3)
-    assert fsck.check(stage.broker).violations == []
+    assert check_stored(stage.broker).violations == []
     stage.broker.client.hdel(stage.key("meta"), "rules")
     ident = next(f"i{n}" for n in range(100) if stage.put(f"i{n}") and epoch_of(stage.queue, f"i{n}") == 0)
     stage.queue.rule(0, put=CLOSING)
@@ -397,7 +400,7 @@ def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
     body = stage.broker.client.hget(stage.key("body"), ident)
     stage.broker.client.hset(clone.names["body"], ident, body)
     stage.broker.client.zadd(clone.names["due.4"], {ident: stage.us})
-    found = [line for line in fsck.check(stage.broker).violations if "two epochs" in line]
+    found = [line for line in check_stored(stage.broker).violations if "two epochs" in line]
     assert found == [f"q[{clone.number}] '{ident}': live in two epochs"]
 
 
@@ -421,4 +424,4 @@ def test_t34_on_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> No
     assert len(take_all(queue)) == 60
     assert cluster_broker.delete_queue("q", force=True)
     assert stale.schedule(NewJob("a", "work")) == "created"
-    fsck.assert_invariants(cluster_broker)
+    assert_invariants(cluster_broker)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import bulk
-from django_delayq.core.records.keys import MAX_SHARDS
+from tests.support.core_stored import MAX_SHARDS
 
+from .bulk_stage import discard_all, kick_all
 from .epochs_stage import Killed, epoch_of, kill_after, other, reshard, take_all
 from .stage import Stage
 
@@ -130,11 +130,11 @@ def test_a_whole_morgue_comes_back_from_two_epochs(full: Stage) -> None:
     full.in_morgue("young")
     (job,) = full.queue.reserve_id("ready", worker="w").jobs
     full.buried(job)
-    assert bulk.kick_all(full.queue, delay_ms=900_000) == {"kicked": 3, "live": 1}
+    assert kick_all(full.queue, delay_ms=900_000) == {"kicked": 3, "live": 1}
     assert {ident: epoch_of(full.queue, ident) for ident in ("both", "dead", "young", "ready")} == {
         "both": 0,
         "dead": 1,
         "young": 1,
         "ready": 1,
     }
-    assert bulk.discard_all(full.queue) == {"discarded": 1}
+    assert discard_all(full.queue) == {"discarded": 1}

@@ -7,16 +7,11 @@ import random
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError, IdTaken
-from django_delayq.core.job import Job, NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.queue import Queue
-from django_delayq.core.records.layout import CLOSING
+from django_delayq.core import Broker, DelayQError, IdTaken, Job, NewJob, Queue, ack, bury, fail, release
 from django_delayq.core.sending import epoch_walk
-from django_delayq.core.sending.chunks import IN_FLIGHT
 from django_delayq.core.sending.job_chunks import JobSender
-from django_delayq.core.settlement import ack, bury, fail, release
+from tests.support.core_calls import IN_FLIGHT
+from tests.support.core_stored import CLOSING, assert_invariants
 
 from .epochs_stage import Killed, kill_after, other, reshard
 from .stage import Stage
@@ -103,7 +98,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
             crowd.act()
         if turn % 20 == 0:
             broker.known_queue("q")
-            fsck.assert_invariants(broker)
+            assert_invariants(broker)
     assert broker.queue("q").layout["epoch"] > 2
 
 

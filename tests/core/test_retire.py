@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueNotEmpty
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.keys import MAX_SHARDS, SHARD_KEYS
-from django_delayq.core.settlement import Settlement, ack, fail
+from django_delayq.core import Broker, NewJob, Settlement, ack, fail
+from tests.support.core_stored import MAX_SHARDS, SHARD_KEYS
+from tests.support.core_values import QueueNotEmpty
 
 from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
 from .stage import Stage

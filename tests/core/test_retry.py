@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.core import retry
-from django_delayq.core.errors import Misconfigured
+from django_delayq.core import Misconfigured, retry
 from django_delayq.core.retry import MAX_DELAY
 
 

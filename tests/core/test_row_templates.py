@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from django_delayq.core.errors import InvalidJob, Misconfigured
+from django_delayq.core import InvalidJob, Misconfigured
 from django_delayq.core.row_templates import check_names_in, due_ms_of, id_of, id_parts
 
 

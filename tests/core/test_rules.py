@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, rules
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused, QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.records import layout
-from django_delayq.core.settlement import ack, release
+from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, release, rules
+from tests.support.core_stored import RULES, WEIGHTED, Rules, new_layout, rules_of_layout
+from tests.support.core_values import QueuePaused
 
+from .bulk_stage import kill_failed
 from .stage import LEASE, Stage
 from .world import read_world, unchanged
 
@@ -32,7 +29,7 @@ def rules_of(queue: Queue) -> list[tuple[int, float, float, float]]:
     """Return flags and limits stored in every shard, as the scripts read them; no pause of these tests has an end."""
     names = [queue.shard(number).names["meta"] for number in queue.numbers]
     stored = [queue.broker.client.hget(name, "rules") for name in names]
-    found = [layout.RULES.unpack(one) if one else layout.Rules() for one in stored]
+    found = [RULES.unpack(one) if one else Rules() for one in stored]
     assert all(ends == (0, 0, 0) for *_, ends in [(one[:4], tuple(one[4:])) for one in found])
     return [tuple(one[:4]) for one in found]
 
@@ -139,7 +136,7 @@ def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(br
     assert rules_of(queue)[-5:] == [(9, 10, 2, 5000)] * 5
     broker.resume("q")
     assert rules_of(queue)[-5:] == [(8, 10, 2, 5000)] * 5
-    assert {flags & rules.POLICY_FLAGS for flags, *_ in rules_of(queue)} == {layout.WEIGHTED}
+    assert {flags & rules.POLICY_FLAGS for flags, *_ in rules_of(queue)} == {WEIGHTED}
 
 
 def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
@@ -162,7 +159,7 @@ def test_a_mistyped_limit_is_refused(stage: Stage) -> None:
 def test_limits_in_seconds_come_back_as_they_were_given() -> None:
     for ms in range(1000, 20_000):
         limits = rules.limit_arguments({"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
-        stored = {**layout.new_layout(1, "python"), "limits": limits}
+        stored = {**new_layout(1, "python"), "limits": limits}
         in_force = rules.limits_in_force(stored)
         assert (in_force["morgue_ttl"], in_force["starve_after"]) == (ms / 1000, ms / 1000)
 
@@ -199,7 +196,7 @@ def test_orders_of_many_at_once_end_in_what_the_registry_says(broker: Broker) ->
         thread.join()
     queue = broker.known_queue("q")
     assert queue is not None
-    assert rules_of(queue) == [layout.rules_of(queue.layout, 4)[:4]] * 4
+    assert rules_of(queue) == [rules_of_layout(queue.layout, 4)[:4]] * 4
 
 
 def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules(
@@ -337,7 +334,7 @@ def test_t48_killed_jobs_are_trimmed_like_others(stage: Stage) -> None:
     for ident in "abcd":
         stage.put(ident)
         stage.failed(stage.take_one(), 60_000)
-    assert bulk.kill_failed(stage.queue) == {"killed": 4}
+    assert kill_failed(stage.queue) == {"killed": 4}
     assert stage.picture() == {"morgue": ["c buried", "d buried"]}
     assert stage.counters()["trimmed"] == 2
 

@@ -6,14 +6,12 @@ import time
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.scripts import Reply, Scripts
-from django_delayq.core.sending.chunks import IN_FLIGHT
+from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, QueueUnavailable
+from django_delayq.core.redis.scripts import Scripts
+from tests.support.core_calls import IN_FLIGHT, Reply
+from tests.support.core_stored import assert_invariants
 
+from .events_stage import read_events
 from .stage import LEASE, Stage
 from .world import unchanged
 
@@ -199,7 +197,7 @@ def test_any_number_of_jobs_is_sent_in_chunks_that_a_script_can_bear(clocked: Br
     stage = Stage(clocked, shards=2)
 
     def chunks() -> list[int]:
-        found = [event for n in range(2) for event in events.read(clocked, stage.queue.name, n)]
+        found = [event for n in range(2) for event in read_events(clocked, stage.queue.name, n)]
         return [int(event.fields["jobs"]) for event in found if event.outcome == "bulk"]
 
     assert stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(1200)) == ["created"] * 1200
@@ -230,14 +228,12 @@ def test_any_text_of_that_length_is_an_id(stage: Stage, ident: str) -> None:
     stage.put(ident)
     stage.add(ident + "x", b"p") if len(ident.encode()) < 255 else None
     assert {job.id for job in stage.take()} >= {ident}
-    fsck.assert_invariants(stage.broker)
+    assert_invariants(stage.broker)
 
 
 def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
-    from django_delayq.core import events
-
     stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(300))
-    found = [(event.outcome, event.fields) for event in events.read(stage.broker, "q", 0)]
+    found = [(event.outcome, event.fields) for event in read_events(stage.broker, "q", 0)]
     assert found == [("bulk", {"jobs": "250", "created": "250"}), ("bulk", {"jobs": "50", "created": "50"})]
 
 

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from redis.connection import AbstractConnection
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Payload
-from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core import Broker, NewJob, Payload, RedisConfig, ack, connect
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.settlement import ack
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.operations import fsck
-from django_delayq.core.records.keys import DUE_KEYS, SHARD_KEYS, make_shard
-from django_delayq.core.records.settle_frames import SettlementMark
+from django_delayq.core import Broker, NewJob, ack, new_id
 from django_delayq.core.redis import scripts
 from django_delayq.core.redis.composition import compose, script_names
-from django_delayq.core.settlement import ack
+from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, SettlementMark, check_stored, make_shard
 
 from .stage import Stage
 
@@ -173,5 +169,5 @@ def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Bro
     with pytest.raises(ResponseError, match="WRONGTYPE") as caught:
         queue.schedule(NewJob("a", "work"))
     broker.client.delete(due)
-    fsck.check(broker, repair=True)  # a script of ours that breaks off leaves a body without a place
+    check_stored(broker, repair=True)  # a script of ours that breaks off leaves a body without a place
     assert caught.value.__cause__ is None

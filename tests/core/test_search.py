@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import selection
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core import Broker, InvalidJob, JobView, NewJob, Payload
+from tests.support.core_values import encode, encode_args, new_key
 
+from .bulk_stage import SELECTED_AT_ONCE
 from .stage import Stage
 from .world import unchanged
 
@@ -281,4 +278,4 @@ def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.
 
     monkeypatch.setattr(stage.broker.scripts, "call", seen)
     assert len(ids(stage, "work")) == 1200
-    assert max(limits) == selection.CHUNK == 250
+    assert max(limits) == SELECTED_AT_ONCE == 250

@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import actions
-from django_delayq.core.operations.columns import Part, read_columns
+from django_delayq.core import InvalidJob, NewJob, Payload
+from tests.support.core_values import new_key
 
+from .bulk_stage import Part, act_in_shard, cancel_selected, read_columns, reschedule_selected
+from .events_stage import last_position, read_events
 from .stage import T0, Stage
 
 Named = tuple[str, bytes]
 
 
 def cancel(stage: Stage, wanted: list[Named]) -> list[str]:
-    return bulk.act_in_shard(stage.queue, 0, wanted, actions.cancel_selected())
+    return act_in_shard(stage.queue, 0, wanted, cancel_selected())
 
 
 def move(stage: Stage, wanted: list[Named], **times: int) -> list[str]:
-    return bulk.act_in_shard(stage.queue, 0, wanted, actions.reschedule_selected(**times))
+    return act_in_shard(stage.queue, 0, wanted, reschedule_selected(**times))
 
 
 def key_of(stage: Stage, ident: str) -> Named:
@@ -148,9 +147,9 @@ def test_the_end_of_a_durable_generation_is_marked(stage: Stage) -> None:
 
 def test_a_cancellation_is_told_as_one_event_and_counted(stage: Stage) -> None:
     wanted = put(stage, *[f"{n:03}" for n in range(250)])
-    last = events.last(stage.broker, "q", 0)
+    last = last_position(stage.broker, "q", 0)
     assert cancel(stage, wanted) == ["cancelled"] * 250
-    found = events.read(stage.broker, "q", 0, after=last)
+    found = read_events(stage.broker, "q", 0, after=last)
     assert [(event.outcome, event.fields["jobs"], event.fields["verb"]) for event in found] == [
         ("bulk", "100", "cancelled"),
         ("bulk", "100", "cancelled"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, ack, connect
-from django_delayq.core.operations import fsck
+from tests.support.core_stored import assert_invariants
 
 from ..support.processes import wait_until
 from ..support.sentinel_box import SentinelBox
@@ -32,6 +32,6 @@ def test_after_a_failover_the_verbs_go_on_at_the_new_master(sentinel_box: Sentin
         wait_until(follows, timeout=20)
         assert queue.settle([ack(held, 0, 0)]) == [True]
         assert [job.id for job in queue.reserve(0, 10, worker="w").jobs] == ["after"]
-        fsck.assert_invariants(queue.broker)
+        assert_invariants(queue.broker)
     finally:
         connection.close()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, Job, NewJob
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core import Broker, Job, NewJob, Settlement, ack, bury, fail, release
+from tests.support.core_values import STARTED
 
+from .events_stage import read_events
 from .stage import LEASE, T0, Stage
 from .world import unchanged
 
@@ -286,7 +285,7 @@ def test_an_expired_job_leaves_nothing_and_is_counted_as_such(stage: Stage) -> N
     assert stage.settle(*(expire(job) for job in stage.take())) == [True, True]
     assert stage.shard_is_empty()
     assert stage.counters()["expired"] == 2
-    assert [event.outcome for event in events.read(stage.broker, "q", 0)] == ["failed", "expired", "expired"]
+    assert [event.outcome for event in read_events(stage.broker, "q", 0)] == ["failed", "expired", "expired"]
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -306,7 +305,7 @@ def test_the_end_of_a_run_that_was_acked_before_is_only_recorded(stage: Stage) -
     with unchanged(stage.broker):
         failed = Settlement(job, "record", T0, 12, outcome="failed", error_class="ValueError")
         assert stage.settle(failed, Settlement(job, "record", T0, 12)) == [True, True]
-    first, second = events.read(stage.broker, "q", 0)
+    first, second = read_events(stage.broker, "q", 0)
     assert (first.outcome, first.fields["error"], first.fields["ms"]) == ("failed", "ValueError", "12")
     assert (second.outcome, second.fields["key"]) == ("succeeded", job.key.hex())
     assert stage.counters() == {"created": 2, "reserved": 1, "acked": 1}
@@ -345,7 +344,7 @@ def test_each_finished_attempt_leaves_one_event(stage: Stage) -> None:
     stage.settle(fail(job, T0, 12, delay_ms=0, outcome="timeout", error_class="JobTimeout"))
     stage.settle(release(stage.take_one()))
     stage.settle(ack(stage.take_one(), T0 + 5, 3))
-    first, second = events.read(stage.broker, "q", 0)
+    first, second = read_events(stage.broker, "q", 0)
     assert (first.queue, first.shard, first.outcome, first.id) == ("q", 0, "timeout", "a")
     assert first.fields == {
         "task": "work",
@@ -358,13 +357,13 @@ def test_each_finished_attempt_leaves_one_event(stage: Stage) -> None:
         "error": "JobTimeout",
     }
     assert (second.outcome, second.fields["attempt"], second.fields["ms"]) == ("succeeded", "2", "3")
-    assert events.read(stage.broker, "q", 0, after=first.position) == [second]
+    assert read_events(stage.broker, "q", 0, after=first.position) == [second]
 
 
 def test_an_unsampled_success_leaves_no_event(stage: Stage) -> None:
     stage.put("a")
     stage.settle(ack(stage.take_one(), 1, 2, event=False))
-    assert events.read(stage.broker, "q", 0) == []
+    assert read_events(stage.broker, "q", 0) == []
 
 
 def test_the_event_stream_is_capped(broker: Broker) -> None:
@@ -373,7 +372,7 @@ def test_the_event_stream_is_capped(broker: Broker) -> None:
     for round_ in range(20):
         queue.schedule_many(NewJob(f"j{round_}-{n}", "work") for n in range(50))
         queue.settle([ack(job, 1, 2) for job in queue.reserve(0, 50, worker="w").jobs])
-    found = events.read(small, "q", 0)
+    found = read_events(small, "q", 0)
     assert 50 <= len(found) <= 50 + 100
     assert [event.outcome for event in found[-50:]] == ["succeeded"] * 50, "the newest"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.wake import ChannelWaker
+from django_delayq.core import Broker, QueueUnavailable
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import ChannelWaker
 
 pytestmark = pytest.mark.one_server("it stops a master")
 

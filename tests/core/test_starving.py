@@ -6,12 +6,8 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.core import rules
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.records import layout
-from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.settlement import ack
+from django_delayq.core import Broker, InvalidJob, ack
+from tests.support.core_stored import RULES, Allowance, limits_in_force
 
 from .stage import Stage
 
@@ -147,7 +143,7 @@ def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) ->
 
     def bounds() -> set[float]:
         stored = [broker.client.hget(queue.shard(number).names["meta"], "rules") for number in queue.numbers]
-        return {layout.RULES.unpack(one)[6] for one in stored}
+        return {RULES.unpack(one)[6] for one in stored}
 
     assert bounds() == {90_000}
     broker.reshard("q", 5)
@@ -155,9 +151,9 @@ def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) ->
     broker.pause("q", "in")
     broker.resume("q")
     assert bounds() == {90_000}
-    assert rules.limits_in_force(broker.queue("q").layout)["starve_after"] == 90
+    assert limits_in_force(broker.queue("q").layout)["starve_after"] == 90
     broker.limit("q", starve_after_ms=0, max_length=0)
-    assert rules.limits_in_force(broker.queue("q").layout)["starve_after"] is None
+    assert limits_in_force(broker.queue("q").layout)["starve_after"] is None
     with pytest.raises(InvalidJob, match="starve_after_ms is 0"):
         broker.limit("q", starve_after_ms=-1)
 

@@ -13,29 +13,22 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 
-from django_delayq.core import tally
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions, tally
 from django_delayq.core.flusher import CounterFlusher
-from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
 from django_delayq.core.operations.morgue import Kick
-from django_delayq.core.operations.resharding import EpochChanges
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import Connection
 from django_delayq.core.redis.loop_clients import LoopClients
 from django_delayq.core.registry import QueueRegistry
-from django_delayq.core.replay import run_verb
-from django_delayq.core.sending import bulk_loads, quotas
+from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.shard_set import ShardSet
-from django_delayq.core.tally import Tally
-from django_delayq.core.task import Registry, Task, TaskOptions
+from tests.support.core_calls import run_verb
+from tests.support.core_figures import Tally
+from tests.support.core_stored import EpochChanges, assert_invariants
 
 from ..support.forks import holds_in_a_child
 from ..support.preemption import each_line
 from .epochs_stage import other
-from .quotas_stage import put
+from .quotas_stage import ShardRoom, is_divided, put, read_room
 from .stage import Stage
 
 
@@ -51,7 +44,7 @@ def new_broker(connection: Connection, prefix: str) -> Iterator[Callable[[], Bro
 
     def check() -> None:
         for last in made[-1:]:
-            fsck.assert_invariants(last)
+            assert_invariants(last)
 
     yield make
     check()
@@ -161,20 +154,20 @@ def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(ne
 def test_a_producer_that_looks_for_room_survives_that_another_thread_opens_the_next_epoch(
     new_broker: Callable[[], Broker],
 ) -> None:
-    for line in each_line(quotas.read_room):
+    for line in each_line(read_room):
         broker = new_broker()
         queue = broker.queue("q", shards=2)
         broker.limit("q", max_length=4)
         with line.preempted(partial(broker.reshard, "q", 3)):
-            assert [room.number for room in quotas.read_room(queue)] in ([0, 1], list(queue.numbers))
+            assert [room.number for room in read_room(queue)] in ([0, 1], list(queue.numbers))
         assert put(queue, "a")
 
 
 def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Broker) -> None:
     queue = broker.queue("q")
-    rooms = [quotas.ShardRoom(0, 0, quota=9, division=1, max_length=3, is_closed=False)]
+    rooms = [ShardRoom(0, 0, quota=9, division=1, max_length=3, is_closed=False)]
     broker.delete_queue("q")
-    assert quotas.is_divided(queue, rooms)
+    assert is_divided(queue, rooms)
 
 
 def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(

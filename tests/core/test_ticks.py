@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.job import NewJob
+from django_delayq.core import NewJob
 
 from .stage import T0, Stage
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import InvalidJob
 from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of, due_of, span_ms_of
 
 NOW = 1_900_000_000.0  # 2030

@@ -10,15 +10,21 @@ from typing import Any
 
 import pytest
 
+from django_delayq.core import (
+    Broker,
+    Job,
+    NewJob,
+    QueueUnavailable,
+    RedisConfig,
+    Settlement,
+    ack,
+    bury,
+    connect,
+    fail,
+    release,
+)
 from django_delayq.core import figures as figures_module
 from django_delayq.core import tally as tally_module
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import Job, NewJob
-from django_delayq.core.records.keys import figures_keys
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
-from django_delayq.core.tally import Tally
 from django_delayq.core.timings import (
     BUCKETS_MS,
     Figures,
@@ -30,6 +36,8 @@ from django_delayq.core.timings import (
     new_cells,
     to_fields,
 )
+from tests.support.core_figures import Tally
+from tests.support.core_stored import figures_keys
 from tests.support.redis_box import RedisBox
 from tests.support.seeds import seed_of_run
 

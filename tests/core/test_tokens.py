@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job
-from django_delayq.core.records.keys import number_of
-from django_delayq.core.settlement import ack, release
+from django_delayq.core import Broker, Job, ack, release
+from tests.support.core_stored import number_of
 
 from .epochs_stage import epoch_of, other, reshard, take_all
 from .stage import Stage

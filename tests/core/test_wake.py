@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.keys import wake_key
+from django_delayq.core import Broker, NewJob
 from django_delayq.core.wake import Waker, wake
+from tests.support.core_stored import wake_key
 
 from .stage import Stage
 

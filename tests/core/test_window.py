@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.schedule_frames import pack_new
-from django_delayq.core.redis.connection import Connection
+from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
+from tests.support.core_stored import pack_new
 
 from ..support.processes import wait_until
 from ..support.redis_box import RedisBox

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.records.keys import workers_key
+from django_delayq.core import Broker
 from django_delayq.core.workers import runs_jobs_of
+from tests.support.core_stored import workers_key
 
 
 def stored(broker: Broker, said: bytes) -> dict[str, Any]:

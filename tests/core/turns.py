@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 
 PATIENCE = 20.0  # seconds; an actor that does not come to its next call by then hangs
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Payload
+from django_delayq.core import Broker, Payload, Queue
 from django_delayq.core.marks import unpack_marks
-from django_delayq.core.queue import Queue
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.keys import DUE_KEYS

@@ -1,0 +1,90 @@
+"""Data in Redis as tests read and write them: keys, layouts, rules of shards, packed records, the check of it all."""
+
+from __future__ import annotations
+
+from django_delayq.core.marks import unpack_marks
+from django_delayq.core.operations.fsck import assert_invariants
+from django_delayq.core.operations.fsck import check as check_stored
+from django_delayq.core.operations.resharding import HEAD_START, EpochChanges
+from django_delayq.core.records.body import is_quarantined, unpack_body
+from django_delayq.core.records.fields import take_u8, take_u16, take_u32
+from django_delayq.core.records.keys import (
+    DUE_KEYS,
+    MAX_SHARDS,
+    SHARD_KEYS,
+    bulk_loads_key,
+    depth_key,
+    figures_keys,
+    make_shard,
+    number_of,
+    pace_key,
+    wake_key,
+    workers_key,
+)
+from django_delayq.core.records.layout import (
+    CLOSING,
+    RULES,
+    WEIGHTED,
+    Rules,
+    is_pending,
+    new_layout,
+    with_next,
+    without_epoch,
+)
+from django_delayq.core.records.layout import encode as encode_layout
+from django_delayq.core.records.layout import rules_of as rules_of_layout
+from django_delayq.core.records.limit_frames import Allowance
+from django_delayq.core.records.reserve_frames import unpack_batch, unpack_counts, unpack_state
+from django_delayq.core.records.schedule_frames import CHUNK, digest, pack_new, unpack_payload
+from django_delayq.core.records.settle_frames import SettlementMark, pack_take_over
+from django_delayq.core.rules import POLICY_FLAGS, limit_arguments, limits_in_force, queue_policy
+from django_delayq.core.rules import limit as limit_queue
+
+__all__ = [
+    "CHUNK",
+    "CLOSING",
+    "DUE_KEYS",
+    "HEAD_START",
+    "MAX_SHARDS",
+    "POLICY_FLAGS",
+    "RULES",
+    "SHARD_KEYS",
+    "WEIGHTED",
+    "Allowance",
+    "EpochChanges",
+    "Rules",
+    "SettlementMark",
+    "assert_invariants",
+    "bulk_loads_key",
+    "check_stored",
+    "depth_key",
+    "digest",
+    "encode_layout",
+    "figures_keys",
+    "is_pending",
+    "is_quarantined",
+    "limit_arguments",
+    "limit_queue",
+    "limits_in_force",
+    "make_shard",
+    "new_layout",
+    "number_of",
+    "pace_key",
+    "pack_new",
+    "pack_take_over",
+    "queue_policy",
+    "rules_of_layout",
+    "take_u8",
+    "take_u16",
+    "take_u32",
+    "unpack_batch",
+    "unpack_body",
+    "unpack_counts",
+    "unpack_marks",
+    "unpack_payload",
+    "unpack_state",
+    "wake_key",
+    "with_next",
+    "without_epoch",
+    "workers_key",
+]

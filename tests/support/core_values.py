@@ -1,0 +1,63 @@
+"""Values that jobs, calls and their outcomes carry, beside the public names of ``django_delayq.core``."""
+
+from __future__ import annotations
+
+from django_delayq.core.attempt_outcome import AttemptOutcome
+from django_delayq.core.codec import MAX_DEPTH, decode, decode_args, encode, encode_args
+from django_delayq.core.errors import QueueNotEmpty, QueuePaused
+from django_delayq.core.job import (
+    DURABLE,
+    NO_COUNTS,
+    POSTPONED,
+    PRIORITIES,
+    STARTED,
+    STOPPING,
+    UNCLEAR,
+    UNRENEWED,
+    Generation,
+    JobCounts,
+    Undecodable,
+    created_ms,
+    derived_key,
+    is_durable,
+    new_key,
+)
+from django_delayq.core.marks import CompletionMark
+from django_delayq.core.operations.inspector import Lease
+from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
+from django_delayq.core.replies import Which
+from django_delayq.core.schedule_outcome import ScheduleOutcome
+
+__all__ = [
+    "CONFLICTS",
+    "DUE_POLICIES",
+    "DURABLE",
+    "MAX_DEPTH",
+    "NO_COUNTS",
+    "PAYLOAD_POLICIES",
+    "POSTPONED",
+    "PRIORITIES",
+    "SCORE_POLICIES",
+    "STARTED",
+    "STOPPING",
+    "UNCLEAR",
+    "UNRENEWED",
+    "AttemptOutcome",
+    "CompletionMark",
+    "Generation",
+    "JobCounts",
+    "Lease",
+    "QueueNotEmpty",
+    "QueuePaused",
+    "ScheduleOutcome",
+    "Undecodable",
+    "Which",
+    "created_ms",
+    "decode",
+    "decode_args",
+    "derived_key",
+    "encode",
+    "encode_args",
+    "is_durable",
+    "new_key",
+]
