@@ -64,6 +64,7 @@ STAGES = {
         "stage",
         "world",
     },
+    "worker": set(),
 }
 
 

@@ -13,7 +13,7 @@ import redis
 from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect, wake
 from django_delayq.core.redis import connection as connection_module
 from django_delayq.core.redis import link, pool, scripts
-from tests.worker.support import config, put, registry_of, working
+from tests.support.worker_stage import config, put, registry_of, working
 
 
 class Clock:

@@ -9,8 +9,7 @@ import pytest
 
 from django_delayq import current_job
 from django_delayq.core import Broker, Release
-
-from .support import places, put, registry_of, run_dry
+from tests.support.worker_stage import places, put, registry_of, run_dry
 
 
 @pytest.mark.parametrize("value", [False, None, 0, ""])

@@ -9,11 +9,8 @@ from datetime import datetime
 import pytest
 
 from django_delayq import current_job
-from django_delayq.core import Broker, Connection, Registry, Task, release
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.views import JobView
-
-from .support import DEADLINE, config, eventually, put, run_dry, working
+from django_delayq.core import Broker, Connection, JobView, Registry, Task, release
+from tests.support.worker_stage import DEADLINE, assert_invariants, config, eventually, put, run_dry, working
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000
@@ -50,7 +47,7 @@ class Site:
 def site(connection: Connection, prefix: str) -> Iterator[Site]:
     broker = Broker(connection, prefix=prefix, test_clock=True)
     yield Site(broker)
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 def give_back(site: Site, times: int) -> None:
