@@ -62,6 +62,7 @@ STAGES = {
         "events_stage",
         "quotas_stage",
         "stage",
+        "threads_stage",
         "world",
     },
     "worker": set(),
@@ -197,12 +198,13 @@ def is_public(name: str) -> bool:
 
 
 def private_names_in(path: Path) -> list[str]:
-    """Return the attributes with a leading underscore that a file uses of objects other than ``self``."""
+    """Return the attributes with a leading underscore that a file uses of objects of other
+    classes than their own."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
             used = ast.unparse(node)
-            if used not in {f"self.{node.attr}", f"cls.{node.attr}", "os._exit"}:
+            if used not in {f"{base}.{node.attr}" for base in ("self", "cls", "super()")} | {"os._exit"}:
                 found.append(f"{node.lineno}: {used}")
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "patch.object")):
             name = node.args[1] if len(node.args) > 1 else None

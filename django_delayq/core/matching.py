@@ -91,9 +91,14 @@ def check_match(where: JobFilter) -> JobFilter:
 
 
 def reserve_match(
-    queue: Queue, where: JobFilter, holder: Holder, after: Position | None = None
+    queue: Queue,
+    where: JobFilter,
+    holder: Holder,
+    after: Position | None = None,
+    *,
+    at_once: int = EXAMINED_AT_ONCE,
 ) -> Iterator[tuple[Batch, Position | None]]:
-    """Yield the replies of calls which examine at most 500 jobs each, until all due jobs were examined.
+    """Yield the replies of calls which examine at most ``at_once`` jobs each, until all due jobs were examined.
 
     Match and reserve are one atomic step. A batch has one job or none. The shards are examined one after the other; in
     each of them the most urgent class first, by due time.
@@ -102,6 +107,7 @@ def reserve_match(
         where: a filter from :func:`check_match`.
         holder: the holder, and whether jobs that are not due count.
         after: position behind which to begin; None = at the beginning.
+        at_once: most jobs that a call examines: a few ms, for which all other calls have to wait.
 
     Yields:
         A batch, and the position behind the jobs examined so far; None at the end.
@@ -120,14 +126,16 @@ def reserve_match(
     for place, number in enumerate(numbers):
         position: Position | None = after if after is not None and after.shard == number else Position(number)
         while position is not None:
-            batch, behind = _call(queue, where, holder, position)
+            batch, behind = _call(queue, where, holder, position, at_once)
             if not batch.taken or batch.jobs:  # else the job was removed because it came too late: the next one
                 position = behind
             more = position or (Position(numbers[place + 1]) if place + 1 < len(numbers) else None)
             yield batch, more
 
 
-def _call(queue: Queue, where: JobFilter, holder: Holder, after: Position) -> tuple[Batch, Position | None]:
+def _call(
+    queue: Queue, where: JobFilter, holder: Holder, after: Position, at_once: int
+) -> tuple[Batch, Position | None]:
     began = time.monotonic()
     frame, _examined, *rest = queue.call(
         "reserve_match",
@@ -139,7 +147,7 @@ def _call(queue: Queue, where: JobFilter, holder: Holder, after: Position) -> tu
         _pack(where.needles) if where.text else b"",
         where.task.encode(),
         where.prefix.encode(),
-        EXAMINED_AT_ONCE,
+        at_once,
         after.priority,
         after.score,
         after.member,

@@ -33,10 +33,17 @@ class EventFilter:
         return event.outcome != "bulk" and all(one in ("", value) for one, value in conditions)
 
 
-def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Event]:
+def newest(
+    broker: Broker,
+    conditions: EventFilter,
+    limit: int = 200,
+    *,
+    most_entries: int = MOST_ENTRIES,
+    fewest_entries: int = FEWEST_ENTRIES,
+) -> list[Event]:
     """Return the newest events that are wanted, the latest first.
 
-    It reads at most ``MOST_ENTRIES`` entries, an equal number of each shard (at least ``FEWEST_ENTRIES``); an entry has
+    It reads at most ``most_entries`` entries, an equal number of each shard (at least ``fewest_entries``); an entry has
     the events of one call. With the queue and the id known, only the shards of that id are read.
     """
     if conditions.queue:
@@ -46,11 +53,11 @@ def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Ev
         queues = broker.queues()
     ident = conditions.id
     places = [(queue.name, number) for queue in queues for number in (queue.homes(ident) if ident else queue.numbers)]
-    events = [event for event in _read(broker, places) if conditions.matches(event)]
+    count = max(fewest_entries, most_entries // max(1, len(places)))
+    events = [event for event in _read(broker, places, count) if conditions.matches(event)]
     return sorted(events, key=lambda event: parts(event.position), reverse=True)[:limit]
 
 
-def _read(broker: Broker, places: Sequence[Place]) -> list[Event]:
-    count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
+def _read(broker: Broker, places: Sequence[Place], count: int) -> list[Event]:
     newest_first = query(broker, places, lambda pipe, _, names: pipe.xrevrange(names["event"], count=count))
     return [event for place, (reply,) in newest_first for one in reply for event in events_of(*place, entry_of(*one))]

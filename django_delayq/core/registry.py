@@ -29,6 +29,10 @@ class QueueRegistry(LayoutRegistry):
     #: seconds for which a process that only schedules believes a layout: Redis may have lost it, and another process
     #: may have made the queue anew. The shards that are in it take jobs all the same
     layout_seconds: float = 15.0
+    #: seconds after which a call no longer waits for another process's change of shards but completes it
+    takeover_seconds: float = 0.5
+    #: seconds for which a call waits for a change of shards before it gives up
+    change_seconds: float = 10.0
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)

@@ -16,8 +16,6 @@ from .timings import Cells, Figures, fill, histogram_of, new_cells
 PACE: Final = 1.0
 #: maximum number of names per kind held in memory; the names of queues may come from users
 MOST_NAMES: Final = 5_000
-#: seconds that a flush waits for the flush of another thread
-_PATIENCE: Final = 2.0
 #: name of the script that stores counters: observing it would produce counters for its next call, without end
 CARRIER: Final = "note"
 #: verbs that end an attempt; an attempt that did not begin has no start
@@ -30,10 +28,12 @@ class Tally:
 
     Args:
         send: ``send(figures, request)`` adds them to Redis; of calls with the same request only the first counts.
+        patience: seconds that a flush waits for the flush of another thread.
     """
 
-    def __init__(self, send: Callable[[Figures, bytes], None]) -> None:
+    def __init__(self, send: Callable[[Figures, bytes], None], *, patience: float = 2.0) -> None:
         self._send = send
+        self._patience = patience
         self._rings: tuple[Callable[[], None], ...] = ()
         self._reset()
         _tallies.add(self)
@@ -129,7 +129,7 @@ class Tally:
         Raises:
             QueueUnavailable: Redis cannot be reached.
         """
-        if not self._sending.acquire(timeout=_PATIENCE):
+        if not self._sending.acquire(timeout=self._patience):
             return False
         try:
             if self._doubtful is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack
@@ -11,7 +12,7 @@ from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, key_of, with_keys
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped, BulkLoadWait
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter, write_all
+from django_delayq.core.sending.bulk_load_writer import ROOM, BulkLoadWriter, WriterRoom, write_all
 from django_delayq.core.sending.bulk_loads import FORM as LOAD_FORM
 from django_delayq.core.sending.bulk_loads import OPEN as OPEN_LOAD
 from django_delayq.core.sending.bulk_loads import (
@@ -37,6 +38,7 @@ __all__ = [
     "LOAD_FORM",
     "NO_CODE",
     "OPEN_LOAD",
+    "ROOM",
     "BulkLoad",
     "BulkLoadClosed",
     "BulkLoadDiffers",
@@ -48,7 +50,9 @@ __all__ = [
     "Frame",
     "Rows",
     "Shape",
+    "WriterRoom",
     "close_load",
+    "collected",
     "counted",
     "entry_of",
     "forget_load",
@@ -66,6 +70,7 @@ __all__ = [
     "retire_now",
     "row",
     "rows",
+    "send_collected",
     "with_keys",
     "work_off",
     "write",
@@ -103,8 +108,31 @@ def write(
     news: Iterable[NewJob],
     limits: BulkLoadLimits | None = AT_ONCE,
     stop: Callable[[], bool] = lambda: False,
+    room: WriterRoom = ROOM,
 ) -> Written:
-    return write_all(BulkLoadWriter(broker, load, limits, stop), news)
+    return write_all(BulkLoadWriter(broker, load, limits, stop, room=room), news)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Rows that a sender has collected and not sent."""
+
+    bytes: int
+    #: the same as the sender counts it
+    counted_bytes: int
+    shapes: int
+
+
+def collected(writer: BulkLoadWriter) -> Collected:
+    tables = writer._tables
+    size = sum(chunk.size for table in tables.values() for chunk in table.values())
+    return Collected(size, writer._waiting_bytes, len(tables))
+
+
+def send_collected(writer: BulkLoadWriter) -> None:
+    """Send what a sender has collected, and read the replies; do not finish."""
+    writer._dispatch_all()
+    writer._sender.finish()
 
 
 def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Connection, RedisConfig, connect
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.sending import epoch_walk
+from tests.support.core_calls import ScriptCall, watch_calls
+from tests.support.core_stored import assert_invariants
 
 from .epochs_stage import take_all
 from .stage import LEASE, Stage
@@ -23,7 +22,7 @@ def clocked(connection: Connection, prefix: str, request: pytest.FixtureRequest)
     made = Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
     yield made
     if request.node.get_closest_marker("broken_on_purpose") is None:
-        fsck.assert_invariants(made)
+        assert_invariants(made)
 
 
 @pytest.fixture
@@ -33,9 +32,10 @@ def stage(clocked: Broker) -> Stage:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(request: pytest.FixtureRequest) -> None:
     """Make callers complete the interrupted reshard of another process almost at once."""
-    monkeypatch.setattr(epoch_walk, "TAKEOVER_SECONDS", 0.01)
+    for name in {"broker", "clocked", "cluster_broker"} & set(request.fixturenames):
+        request.getfixturevalue(name).takeover_seconds = 0.01
 
 
 @pytest.fixture
@@ -82,22 +82,14 @@ def wide(clocked: Broker) -> Stage:
 
 
 @pytest.fixture
-def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For each call of a script, how many were under way."""
-    under_way: list[bytes] = []
+def most(broker: Broker) -> Iterator[list[int]]:
+    """Return a list that gets for each call of a script how many were under way."""
+    under_way: list[ScriptCall] = []
     most: list[int] = []
-    begin = Scripts.begin
 
-    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        under_way.append(keys[0])
+    def note(call: ScriptCall) -> None:
+        under_way.append(call)
         most.append(len(under_way))
-        reply = begin(self, name, keys, *args)
 
-        def read() -> Any:
-            under_way.remove(keys[0])
-            return reply()
-
-        return read
-
-    monkeypatch.setattr(Scripts, "begin", watched)
-    return most
+    with watch_calls(broker, before=note, after=under_way.remove):
+        yield most

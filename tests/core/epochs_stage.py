@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-
-import pytest
 
 from django_delayq.core import Broker, Job, Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
+from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
 
 from .stage import Stage
 
@@ -29,9 +30,31 @@ def reshard(stage: Stage, shards: int) -> None:
 
 
 def other(broker: Broker, **options: Any) -> Broker:
-    """Return the broker of another process on the same queues."""
-    test_clock = broker.scripts._test_clock
-    return Broker(broker.connection, prefix=broker.prefix, lease_ms=broker.lease_ms, test_clock=test_clock, **options)
+    """Return the broker of another process on the same queues, as patient as this one."""
+    options = {"lease_ms": broker.lease_ms, "test_clock": broker._test_clock, **options}
+    made = Broker(broker.connection, prefix=broker.prefix, **options)
+    made.takeover_seconds, made.full_seconds = broker.takeover_seconds, broker.full_seconds
+    return made
+
+
+def forget_queues(broker: Broker) -> None:
+    """Let a broker forget the queues that it knows, like a process that begins anew."""
+    broker._queues.clear()
+
+
+def adopt_layout(broker: Broker, name: str, layout: dict[str, Any]) -> bool:
+    """Let a queue adopt a layout that one of the process's threads has just read; return False if it refuses."""
+    return broker._install(name, layout, broker._adopted)
+
+
+def die_before_publishing(broker: Broker, epoch: int = 1) -> AbstractContextManager[None]:
+    """Make the process die in the block after it closed the old shards, before it publishes the new ones."""
+
+    def die(layout: dict[str, Any]) -> None:
+        if layout["epoch"] == epoch:
+            raise Killed
+
+    return before_layout_change(broker, die)
 
 
 def epoch_of(queue: Queue, ident: str) -> int | None:
@@ -53,14 +76,18 @@ def take_all(queue: Queue, worker: str = "w") -> list[Job]:
     return [job for number in queue.numbers for job in queue.reserve(number, 250, worker=worker).jobs]
 
 
-def kill_after(broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the process die after ``calls`` more script calls; the last one has reached Redis."""
-    original, left = broker.scripts.call, [calls]
+@contextmanager
+def dies_after(broker: Broker, calls: int) -> Iterator[None]:
+    """Let the process die in the block after so many calls of scripts, the last of which has reached Redis.
 
-    def dying(name: str, *args: Any, **limits: Any) -> Any:
-        if left[0] == 0:
+    Raises:
+        Killed: it was about to make one more.
+    """
+    left = iter(range(calls))
+
+    def die(_: ScriptCall) -> None:
+        if next(left, None) is None:
             raise Killed
-        left[0] -= 1
-        return original(name, *args, **limits)
 
-    monkeypatch.setattr(broker.scripts, "call", dying)
+    with watch_calls(broker, before=die):
+        yield

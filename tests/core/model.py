@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from django_delayq.core.job import POSTPONED, STARTED, STOPPING, UNCLEAR, Job, Payload
-from django_delayq.core.settlement import Settlement
+from django_delayq.core import Job, Payload, Settlement
 
-from .model_values import Due, Grave, Item, Live, add, better, one_more
+from .model_values import POSTPONED, STARTED, STOPPING, UNCLEAR, Burial, Due, Grave, Item, Live, better, one_more
 from .model_waiting import WaitingJobs
 
 
@@ -83,32 +82,36 @@ class ModelShard(WaitingJobs):
         self.count("buried")
         live.failures += s.outcome != "undecodable"
         live.crashes += s.outcome == "poison"
-        released = max(0, live.reserves - live.failures - (s.outcome == "undecodable"))
-        counts = one_more(replace(live.counts, releases=live.counts.releases + released), "buries")
-        items = sorted(live.running.values(), key=lambda item: item.order)
+        items = live.running
         content = live.content
         if s.oldest and items:
-            items = items[:1]
-            content = replace(content, key=items[0].payload.key)
-            del live.running[items[0].payload.data]
-        self.graves[s.job.id, content.key] = Grave(
-            content,
+            data, oldest = min(items.items(), key=lambda item: item[1].order)
+            items = {data: oldest}
+            content = replace(content, key=oldest.payload.key)
+            del live.running[data]
+        self.put_in_morgue(s.job.id, replace(live, content=content), items, s)
+        if s.oldest and live.running:
+            self._try_rest(s, live)
+        else:
+            self._end(s.job.id, live)
+
+    def put_in_morgue(self, ident: str, live: Live, items: dict[bytes, Item], why: Burial) -> None:
+        """Make the record of a job, with some of its payloads."""
+        released = max(0, live.reserves - live.failures - (why.outcome == "undecodable"))
+        self.graves[ident, live.content.key] = Grave(
+            live.content,
             int(live.due[0]),
             self.at(self.now_ms),
             live.failures,
             live.reserves,
             live.crashes,
-            counts,
-            s.outcome,
-            s.reason,
-            s.error_class,
-            s.error,
-            tuple(items),
+            one_more(replace(live.counts, releases=live.counts.releases + released), "buries"),
+            why.outcome,
+            why.reason,
+            why.error_class,
+            why.error,
+            tuple(sorted(items.values(), key=lambda item: item.order)),
         )
-        if s.oldest and live.running:
-            self._try_rest(s, live)
-        else:
-            self._end(s.job.id, live)
 
     def _try_rest(self, s: Settlement, live: Live) -> None:
         """Make the other payloads of the attempt a new generation, merged with the gated content and due now."""
@@ -141,7 +144,7 @@ class ModelShard(WaitingJobs):
         live.flags &= ~STARTED
         live.quarantined = s.quarantine
 
-    # -- what callers and operators ask for --------------------------------------------------------------------------
+    # -- heartbeat ---------------------------------------------------------------------------------------------------
 
     def touch(self, job: Job, started: bool) -> str:
         live = self.lives.get(job.id)
@@ -150,88 +153,6 @@ class ModelShard(WaitingJobs):
         live.lease.deadline_ms = self.now_ms + self.lease_ms
         live.flags |= STARTED if started else 0
         return "stopping" if live.flags & STOPPING else "held"
-
-    def cancel(self, ident: str, task: str) -> str:
-        with self.marking():
-            return self._cancel(ident, task)
-
-    def _cancel(self, ident: str, task: str) -> str:
-        live = self.lives.get(ident)
-        if live is None:
-            return ""
-        if task and task != live.content.task:
-            return "taken"
-        if live.lease:
-            live.flags |= STOPPING
-            live.gate = None
-            live.waiting.clear()
-            return "stopping"
-        del self.lives[ident]
-        self.count("cancelled")
-        return "cancelled"
-
-    def reschedule(self, ident: str, task: str, due_ms: int | None, delay_ms: int | None) -> str:
-        live = self.lives.get(ident)
-        if live is None:
-            return ""
-        if task and task != live.content.task:
-            return "taken"
-        due = self.at(self.now_ms + (delay_ms or 0) if due_ms is None else due_ms)
-        if not live.lease:
-            live.due, live.parked = due, False
-        elif live.gate:
-            live.gate = due, live.gate[1]
-        else:
-            return ""
-        return "moved"
-
-    def grave_of(self, ident: str, key: bytes) -> tuple[str, bytes] | None:
-        mine = {name: grave.buried for name, grave in self.graves.items() if name[0] == ident and key in (b"", name[1])}
-        return max(mine, key=mine.__getitem__, default=None)
-
-    def kick(self, ident: str, key: bytes, delay_ms: int, replacing: bool) -> str:
-        name = self.grave_of(ident, key)
-        if name is None:
-            return ""
-        with self.marking():
-            return self._kick(name, delay_ms, replacing)
-
-    def _kick(self, name: tuple[str, bytes], delay_ms: int, replacing: bool) -> str:
-        ident = name[0]
-        grave, live = self.graves[name], self.lives.get(ident)
-        content = grave.content
-        if live and (
-            (live.content.task, live.content.merged) != (content.task, content.merged)
-            or not (content.merged or replacing)
-        ):
-            return "live"
-        due = self.at(self.now_ms + delay_ms)
-        if live is None:
-            live = self.lives[ident] = Live(content, due, counts=one_more(grave.counts, "kicks"))
-        elif live.lease:
-            if live.gate and content.merged:
-                due, content = min(due, live.gate[0]), live.gate[1]
-            live.gate = due, content
-        else:
-            live.due = min(due, live.due) if content.merged else due
-            live.parked = False
-            live.content = live.content if content.merged else content
-            self._forget(live)
-            live.counts = one_more(grave.counts, "kicks")
-        for item in grave.items:
-            add(live.waiting, item)
-        del self.graves[name]
-        self.count("kicked")
-        return "kicked"
-
-    def discard(self, ident: str, key: bytes) -> str:
-        name = self.grave_of(ident, key)
-        if name is None:
-            return "0"
-        with self.marking():
-            del self.graves[name]
-        self.count("discarded")
-        return "1"
 
     # -- dispatcher --------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from django_delayq.core.job import DURABLE, Job, NewJob, Payload
-from django_delayq.core.replies import Which
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core import Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.records.limit_frames import Allowance
+
+from .model_values import DURABLE, Which
 
 IDS = ("a", "b", "d")  # a and b share shard 1, d has shard 0
 SHARDS = 2
@@ -123,6 +124,10 @@ def by_id(jobs: list[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: job.id)
 
 
+def as_sent(allowed: dict[str, int]) -> list[Allowance]:
+    return [Allowance((task,), left) for task, left in allowed.items()]
+
+
 @dataclass
 class Call:
     """Recorded call, to be sent again."""
@@ -138,19 +143,24 @@ class Call:
 
 
 ACTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[dict[str, Any]]]] = {}
-#: how often each act is chosen; one rule that chooses, because of many rules hypothesis switches some off in each life
+#: how often each act is chosen; one rule that chooses, because of many rules hypothesis switches some off in each life.
+#: The first ones are those that a life begins with.
 WEIGHTS = {
-    "schedule": 4,
-    "schedule_what_lives": 3,
-    "schedule_many": 2,
-    "reserve": 6,
-    "settle_what_is_held": 5,
+    "schedule": 5,
+    "reserve": 8,
+    "settle_what_is_held": 9,
+    "schedule_what_lives": 4,
+    "schedule_many": 3,
     "settle": 2,
     "ack_and_reserve": 2,
-    "reap": 3,
-    "send_again": 3,
-    "kick": 2,
-    "cancel": 2,
+    "reap": 4,
+    "send_again": 4,
+    "kick": 3,
+    "kick_all": 2,
+    "discard": 2,
+    "retry_selected": 2,
+    "end_selected": 3,
+    "end_all_failed": 3,
     "the_clock_moves": 2,
 }
 
@@ -169,7 +179,7 @@ def anytime(_: Any) -> bool:
     return True
 
 
-@st.composite
-def acts(draw: Any) -> tuple[str, dict[str, Any]]:
-    name = draw(st.sampled_from([name for name in ACTS for _ in range(WEIGHTS.get(name, 1))]))
-    return name, draw(ACTS[name][1])
+def possible_acts(machine: Any) -> list[str]:
+    """Return the names of the acts that are possible now, as often as they weigh."""
+    names = [name for name in sorted(ACTS, key=[*WEIGHTS, *ACTS].index) if ACTS[name][0](machine)]
+    return [name for name in names for _ in range(WEIGHTS.get(name, 1))]

@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, is_durable
-from django_delayq.core.marks import CompletionMark
-from django_delayq.core.replies import Batch, Which
+from django_delayq.core import Batch, Broker, Connection, Job, NewJob, Payload
+from django_delayq.core.records.schedule_frames import digest
 
 from .model import ModelShard
 from .model_draws import (
@@ -21,21 +20,33 @@ from .model_draws import (
     START_US,
     Call,
     Past,
-    acts,
     by_id,
+    possible_acts,
 )
-from .model_values import Live
+from .model_values import Live, Which, is_durable
+
+#: scripts that change nothing, or whose repeated call is no repeat
+NOT_REPEATED = frozenset({"leases", "tick", "layout", "stats", "page", "begun", "quota"})
+
+
+class ModelBroker(Broker):
+    """Broker whose clock is that of the test."""
+
+    us = START_US
+
+    def now_ms(self) -> float:
+        return self.us / 1000
 
 
 class RecordingMachine(RuleBasedStateMachine):
     """State machine that calls ``self.real`` and ``self.model`` alike."""
 
-    broker: Broker
+    connection: Connection
 
     def __init__(self) -> None:
         super().__init__()
+        self.broker = ModelBroker(self.connection, prefix="model", lease_ms=LEASE_MS, test_clock=True)
         self.broker.client.flushdb()
-        self.broker._queues.clear()
         self.real = self.broker.queue("q", shards=SHARDS)
         self.model = [ModelShard("q", number, LEASE_MS) for number in range(SHARDS)]
         self.us = START_US
@@ -44,7 +55,7 @@ class RecordingMachine(RuleBasedStateMachine):
         self.handed: list[Job] = []
         self.calls: list[Call] = []
         self.sent: list[NewJob] = []
-        self.told: list[CompletionMark] = []
+        self.told: list[Any] = []
         #: numbers of shards that were called since the last comparison
         self.called = set(range(SHARDS))
         scripts = self.broker.scripts
@@ -64,7 +75,11 @@ class RecordingMachine(RuleBasedStateMachine):
         """Return a generation key, durable if ``durable`` is a durable key."""
         return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
 
+    def digest(self, payload: Payload) -> bytes:
+        return digest(payload.data)
+
     def set_clock(self) -> None:
+        self.broker.us = self.us
         with self.broker.client.pipeline(transaction=False) as pipe:
             for number in range(SHARDS):
                 pipe.hset(self.real.shard(number).names["meta"], "test_clock", self.us)
@@ -95,7 +110,7 @@ class RecordingMachine(RuleBasedStateMachine):
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
         if script == "schedule" and not reply.strip(b"klfhp"):
             return  # nothing was changed: not remembered, and perhaps another answer later
-        if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
+        if args[0] and script not in NOT_REPEATED and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])
             self.calls.append(Call(script, keys, args, number, reply, self.model[number].now_ms))
 
@@ -117,10 +132,19 @@ class RecordingMachine(RuleBasedStateMachine):
     def lives(self) -> dict[str, Live]:
         return {ident: live for shard in self.model for ident, live in shard.lives.items()}
 
+    def failed(self) -> list[str]:
+        return [ident for ident, live in self.lives().items() if live.failures]
+
     def only_one_lives(self) -> list[tuple[str, Live]]:
         """Return the job that waits while the other id of its shard is free."""
         lives = [(ident, live) for ident, live in self.model[1].lives.items()]
         return lives if len(lives) == 1 and not lives[0][1].lease else []
+
+    def see(self) -> list[ModelShard]:
+        """Show all shards the clock, without a call that lets them store it; return them."""
+        for shard in self.model:
+            shard.see(self.us, keep=False)
+        return self.model
 
     def waiting(self) -> list[ModelShard]:
         return [shard for shard in self.model if shard.waiting()]
@@ -158,8 +182,7 @@ class RecordingMachine(RuleBasedStateMachine):
         assert batch.now_ms == shard.now_us / 1000
         self.handed.extend(batch.jobs)
 
-    @rule(what=acts())
-    def step(self, what: tuple[str, dict[str, Any]]) -> None:
-        name, arguments = what
-        if ACTS[name][0](self):
-            getattr(self, name)(**arguments)
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(possible_acts(self)))
+        getattr(self, name)(**data.draw(ACTS[name][1], label=name))

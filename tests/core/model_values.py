@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 from django_delayq.core.job import (
-    NO_COUNTS,
-    PRIORITIES,
+    DURABLE as DURABLE,
+)
+from django_delayq.core.job import (
+    NO_COUNTS as NO_COUNTS,
+)
+from django_delayq.core.job import (
+    POSTPONED as POSTPONED,
+)
+from django_delayq.core.job import (
+    PRIORITIES as PRIORITIES,
+)
+from django_delayq.core.job import (
+    STARTED as STARTED,
+)
+from django_delayq.core.job import (
+    STOPPING as STOPPING,
+)
+from django_delayq.core.job import (
+    UNCLEAR as UNCLEAR,
+)
+from django_delayq.core.job import (
+    UNRENEWED as UNRENEWED,
+)
+from django_delayq.core.job import (
     JobCounts,
     NewJob,
     Payload,
-    is_durable,
+)
+from django_delayq.core.job import (
+    is_durable as is_durable,
 )
 
 Due = tuple[float, float]
+#: jobs that a reserve hands out: those that wait for quarantine, all others, or both
+Which = Literal["all", "others", "quarantined"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,19 @@ class Grave:
     error_class: str
     error: bytes
     items: tuple[Item, ...]
+
+
+class Burial(Protocol):
+    """Cause of a morgue record."""
+
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def error_class(self) -> str: ...
+    @property
+    def error(self) -> bytes: ...
 
 
 def one_more(counts: JobCounts, name: str) -> JobCounts:

@@ -7,18 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from django_delayq.core.job import (
+from django_delayq.core import Job, NewJob, Payload
+
+from .model_values import (
     NO_COUNTS,
     PRIORITIES,
     STARTED,
-    Job,
-    NewJob,
-    Payload,
+    Content,
+    Due,
+    Grave,
+    Item,
+    Lease,
+    Live,
+    Which,
+    admitted,
     is_durable,
 )
-from django_delayq.core.replies import Which
-
-from .model_values import Content, Due, Grave, Item, Lease, Live, admitted
 
 
 class WaitingJobs:
@@ -95,7 +99,7 @@ class WaitingJobs:
     def knows(self, key: bytes) -> bool:
         return key in self.marks or key in self.durable()
 
-    def forget(self, key: bytes, end: str) -> None:
+    def forget_mark(self, key: bytes, end: str) -> None:
         if self.marks.get(key) == end:
             del self.marks[key]
 
@@ -169,7 +173,7 @@ class WaitingJobs:
             return "merged"
         live.content = content
         if new.reset_retries:
-            self._forget(live)
+            self.forget_failures(live)
         return "replaced"
 
     @staticmethod
@@ -186,7 +190,7 @@ class WaitingJobs:
         }[policy]
 
     @staticmethod
-    def _forget(live: Live) -> None:
+    def forget_failures(live: Live) -> None:
         live.counts = NO_COUNTS
         live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
         live.quarantined = False

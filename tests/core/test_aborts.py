@@ -6,7 +6,6 @@ nothing), so this is the second line of defence: the order of the writes in each
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +15,12 @@ import pytest
 from redis.exceptions import ResponseError
 
 from django_delayq.core import Broker, Job, NewJob, Settlement, ack, bury, fail, release
-from tests.support.core_calls import compose
+from tests.support.core_calls import replace_script, source_of
 from tests.support.core_stored import assert_invariants, check_stored
 from tests.support.core_values import Generation, is_durable
 
 from .bulk_stage import cancel_all, delete_failed, discard_many, kick_all, kill_failed, run_all_now
+from .epochs_stage import forget_queues
 from .stage import Stage
 from .world import read_world
 
@@ -49,10 +49,9 @@ end -- of the block: a script has at most 200 local names
 
 def make_breakable(broker: Broker, name: str) -> Callable[[int], None]:
     """Return a function that makes a script abort before its write number ``at`` (0: never), from then on."""
-    source = compose(name, flags=broker.scripts._server_knows_flags(), test_clock=True)
+    source = source_of(broker, name, test_clock=True)
     first, rest = source.split("\n", 1) if source.startswith("#!") else ("", source)
-    source = first + PRELUDE + re.sub(r"redis\.call\b", "counted_call", rest)
-    broker.scripts._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)
+    replace_script(broker, name, first + PRELUDE + re.sub(r"redis\.call\b", "counted_call", rest))
 
     def break_off(at: int) -> None:
         broker.client.set("abort at", at)
@@ -225,7 +224,7 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
             for key, value in stored.items():
                 pipe.restore(key, 0, value)
             pipe.execute()
-        clocked._queues.clear()
+        forget_queues(clocked)
         stage = Stage(clocked)
         stage.durable = True
         return stage

@@ -6,11 +6,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, fail
+from tests.support.core_calls import watch_calls
 from tests.support.core_stored import assert_invariants
 from tests.support.core_values import new_key
 
@@ -130,24 +130,17 @@ def test_a_grave_gets_no_more_bytes_than_a_run_would(stage: Stage) -> None:
         (cancel_all, "cancelled"),
     ],
 )
-def test_a_call_with_many_payloads_rests_in_between(
-    stage: Stage, verb: Callable[..., object], outcome: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_with_many_payloads_rests_in_between(stage: Stage, verb: Callable[..., object], outcome: str) -> None:
     stage.queue.schedule_many(merged_jobs(10, 300))
     fail_all(stage)
-    calls: Counter[str] = Counter()
-    call = stage.broker.scripts.call
-
-    def counted(name: str, *args: Any, **limits: Any) -> Any:
-        calls[name] += 1
-        return call(name, *args, **limits)
-
-    monkeypatch.setattr(stage.broker.scripts, "call", counted)
-    assert verb(stage.queue) == {outcome: 10}
+    with watch_calls(stage.broker) as made:
+        assert verb(stage.queue) == {outcome: 10}
+    calls = Counter(call.name for call in made)
     assert calls["end_failed"] + calls["cancel"] == 3
     if outcome == "killed":
-        assert kick_all(stage.queue) == {"kicked": 20}
-        assert calls["kick"] > 1
+        with watch_calls(stage.broker) as made:
+            assert kick_all(stage.queue) == {"kicked": 20}
+        assert Counter(call.name for call in made)["kick"] > 1
         assert stage.picture()["waiting"] == [f"m{number} +0" for number in range(10)]
     else:
         assert stage.shard_is_empty()

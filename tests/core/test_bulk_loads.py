@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, DelayQError, InvalidJob
+from tests.support.core_calls import broker_clock
 from tests.support.core_stored import bulk_loads_key
 
 from .bulk_loads_stage import (
@@ -34,7 +35,7 @@ from .bulk_loads_stage import (
     write,
     write_all,
 )
-from .epochs_stage import Killed, kill_after, other
+from .epochs_stage import Killed, dies_after, other
 
 
 def test_a_run_is_gone_on_with_as_it_was_opened(broker: Broker) -> None:
@@ -159,16 +160,12 @@ def test_who_was_left_behind_is_turned_away_and_writes_nothing(broker: Broker) -
 
 
 @pytest.mark.parametrize("calls", range(5))
-def test_a_closing_that_broke_off_is_finished_with_the_same_counts(
-    broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closing_that_broke_off_is_finished_with_the_same_counts(broker: Broker, calls: int) -> None:
     broker.queue("q", shards=3)
     load = open_load(broker, "a", "q")
     write(broker, load, rows(100))
-    with monkeypatch.context() as patch:
-        kill_after(broker, calls, patch)
-        with pytest.raises(Killed):
-            close_load(broker, load)
+    with pytest.raises(Killed), dies_after(broker, calls):
+        close_load(broker, load)
     record = read_load(broker, "a")
     assert record is not None and record.state == ("closing" if calls else "open")
     assert counted(broker, load) == {"created": 100}
@@ -180,17 +177,15 @@ def test_a_closing_that_broke_off_is_finished_with_the_same_counts(
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("calls", range(1, 5))
 def test_a_forgetting_that_broke_off_is_finished_by_who_opens_or_forgets_the_load(
-    broker: Broker, calls: int, ended: bool, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, calls: int, ended: bool
 ) -> None:
     broker.queue("q", shards=3)
     load = open_load(broker, "a", "q")
     write(broker, load, rows(100))
     if ended:
         close_load(broker, load)
-    with monkeypatch.context() as patch:
-        kill_after(broker, calls, patch)
-        with pytest.raises(Killed):
-            forget_load(broker, "a")
+    with pytest.raises(Killed), dies_after(broker, calls):
+        forget_load(broker, "a")
     assert counted(broker, load) == {"created": 100}
     assert close_load(broker, load).closed
     assert [record.state for record in list_loads(broker)] == ["forgetting"], "it is not closed, for it is no more"
@@ -233,15 +228,13 @@ def test_who_is_at_work_on_a_run_that_is_forgotten_is_turned_away(broker: Broker
     assert write(broker, anew, rows(100)).counts == {"created": 50, "ignored": 50}
 
 
-def test_a_run_that_is_opened_in_the_same_moment_as_one_that_was_forgotten_is_another_one(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_opened_in_the_same_moment_as_one_that_was_forgotten_is_another_one(broker: Broker) -> None:
     now = broker.now_ms()
-    monkeypatch.setattr(Broker, "now_ms", lambda _: now)
-    first = open_load(broker, "a", "q")
-    write(broker, first, rows(3))
-    forget_load(broker, "a")
-    second = open_load(broker, "a", "q")
+    with broker_clock(broker, lambda: now):
+        first = open_load(broker, "a", "q")
+        write(broker, first, rows(3))
+        forget_load(broker, "a")
+        second = open_load(broker, "a", "q")
     assert second.opened_ms > first.opened_ms
     assert write(broker, second, [row("new")]).counts == {"created": 1}
     assert close_load(broker, first).closed

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob, Payload
-from django_delayq.core.sending import bulk_load_writer
 from tests.support.core_values import new_key
 
 from .bulk_loads_stage import (
@@ -20,6 +19,8 @@ from .bulk_loads_stage import (
     Frame,
     Rows,
     Shape,
+    WriterRoom,
+    collected,
     entry_of,
     live,
     merged_row,
@@ -130,32 +131,32 @@ def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
     assert (max(told), sum(told)) == (4, 21)
 
 
-def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 20_000)
+def test_what_waits_for_its_chunk_is_bounded(broker: Broker) -> None:
     broker.queue("q", shards=64)
     load = open_load(broker, "a", "q")
-    writer = BulkLoadWriter(broker, load)
+    room = WriterRoom(waiting_bytes=4_000)
+    writer = BulkLoadWriter(broker, load, room=room)
     news = rows(2000)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
-        assert writer._waiting_bytes < 20_000
-        assert writer._waiting_bytes == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
+        waiting = collected(writer)
+        assert waiting.counted_bytes == waiting.bytes < 4_000
     assert writer.finish().counts == {"created": 2000}
     with unchanged(broker):
-        assert write(broker, load, news).counts == {"created": 2000}
+        assert write(broker, load, news, room=room).counts == {"created": 2000}
 
 
-def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load_writer, "MAX_SHAPES", 5)
+def test_the_shapes_side_by_side_are_bounded(broker: Broker) -> None:
     load = open_load(broker, "a", "q")
     news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
-    writer = BulkLoadWriter(broker, load)
+    room = WriterRoom(shapes=5)
+    writer = BulkLoadWriter(broker, load, room=room)
     for new in news:
         writer.add(*entry_of(with_keys("a", new)))
-        assert len(writer._tables) <= 5
+        assert collected(writer).shapes <= 5
     assert writer.finish().counts == {"created": 200}
     with unchanged(broker):
-        assert write(broker, load, news).counts == {"created": 200}
+        assert write(broker, load, news, room=room).counts == {"created": 200}
 
 
 def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:

@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.core import Broker, InvalidJob, NewJob, QueueFull
-from django_delayq.core.sending import bulk_load_writer
 
 from .bulk_loads_stage import (
+    ROOM,
     BulkLoad,
     BulkLoadWriter,
     Rows,
     Shape,
+    WriterRoom,
     counted,
     entry_of,
     ledgers,
@@ -41,9 +42,9 @@ def keys(broker: Broker, queue: str = "q") -> dict[str, bytes]:
     return {ident.decode(): body[3:19] for some in stored for ident, body in some.items()}
 
 
-def write_columns(broker: Broker, load: BulkLoad, news: list[NewJob], cuts: list[int]) -> Any:
+def write_columns(broker: Broker, load: BulkLoad, news: list[NewJob], cuts: list[int], room: WriterRoom = ROOM) -> Any:
     """Write the rows in slices, one shape after the other."""
-    writer = BulkLoadWriter(broker, load)
+    writer = BulkLoadWriter(broker, load, room=room)
     places = sorted({0, len(news), *(cut % (len(news) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(places):
         made = [entry_of(with_keys(load.id, new)) for new in news[start:stop]]
@@ -127,16 +128,15 @@ SOME = st.builds(
     shards=st.sampled_from([1, 3]),
 )
 def test_columns_make_the_chunks_that_rows_make(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, news: list[NewJob], cuts: list[int], chunk: int, shards: int
+    broker: Broker, news: list[NewJob], cuts: list[int], chunk: int, shards: int
 ) -> None:
-    monkeypatch.setattr(bulk_load_writer, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(bulk_load_writer, "MAX_WAITING_BYTES", 4000)
+    room = WriterRoom(chunk_bytes=1000, waiting_bytes=4000)
     name = f"q{next(_names)}"
     broker.queue(name, shards=shards)
     load = open_load(broker, name, name, chunk=chunk)
-    written = write(broker, load, news)
+    written = write(broker, load, news, room=room)
     known, had = ledgers(broker), keys(broker, name)
-    assert write_columns(broker, load, news, cuts).counts == written.counts
+    assert write_columns(broker, load, news, cuts, room).counts == written.counts
     assert ledgers(broker) == known
     assert keys(broker, name) == had
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from django_delayq.core import Broker, QueueFull, ack
-from django_delayq.core.redis.scripts import Scripts
+from tests.support.core_calls import watch_begun, watch_calls
 from tests.support.core_stored import MAX_SHARDS, assert_invariants
 
 from .bulk_loads_stage import (
@@ -32,7 +29,7 @@ from .bulk_loads_stage import (
     write,
     write_some,
 )
-from .epochs_stage import epoch_of, other, take_all
+from .epochs_stage import Killed, die_before_publishing, epoch_of, other, take_all
 
 
 def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:
@@ -114,27 +111,17 @@ def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("shards", "calls"), [((4, 6), 2), ((64, 81, 97), 3)])
-def test_chunks_stay_whole_on_their_way_through_the_epochs(
-    broker: Broker, shards: tuple[int, ...], calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_stay_whole_on_their_way_through_the_epochs(broker: Broker, shards: tuple[int, ...], calls: int) -> None:
     """Valid if the shard counts have a common multiple that is not too large. No jobs are lost otherwise."""
     for number in shards:
         broker.queue("q", shards=number) if number == shards[0] else broker.reshard("q", number)
     load = open_load(broker, "a", "q", chunk=10)
-    sent: list[int] = []
-    begin = Scripts.begin
-
-    def watched(self: Scripts, name: str, *args: Any) -> Callable[[], Any]:
-        sent.append(1)
-        return begin(self, name, *args)
-
-    monkeypatch.setattr(Scripts, "begin", watched)
-    assert write(broker, load, rows(1200)).counts == {"created": 1200}
+    with watch_begun(broker) as sent:
+        assert write(broker, load, rows(1200)).counts == {"created": 1200}
     assert live(broker) == 1200
     assert len(sent) >= 1200 / 10
     if len(shards) == 2:
         assert len(sent) <= calls * (1200 / 10 + 12)
-    monkeypatch.undo()
     assert write(broker, load, rows(1200)).counts == counted(broker, load) == {"created": 1200}
 
 
@@ -162,14 +149,11 @@ def test_a_queue_that_is_deleted_under_a_sender_comes_back(broker: Broker) -> No
     assert 100 <= live(broker) < 200
 
 
-def test_a_change_that_its_author_left_half_done_is_finished(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, impatient: None
-) -> None:
+def test_a_change_that_its_author_left_half_done_is_finished(broker: Broker, impatient: None) -> None:
     queue = broker.queue("q", shards=2)
     load = open_load(broker, "a", "q")
     broken = other(broker)
-    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(Killed), die_before_publishing(broken):
         broken.reshard("q", 3)  # the old shards are closed, the new ones not yet published
     assert write(broker, load, rows(100)).counts == {"created": 100}
     assert queue.epochs == ((0, 2), (1, 3))
@@ -196,28 +180,18 @@ def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
     assert open_ledgers(broker) == []
 
 
-def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(broker: Broker) -> None:
     """The sender received "closed" before the load was closed; the epoch it continues in is created afterwards."""
     broker.queue("q", shards=2)
     load = open_load(broker, "a", "q")
     late = other(broker)
     writer = BulkLoadWriter(late, load)
-    refresh = late.epochs.refresh
-
-    def close_first(*args: Any, **options: Any) -> bool:
-        close_load(broker, load)
-        return refresh(*args, **options)
-
-    monkeypatch.setattr(late.epochs, "refresh", close_first)
     broken = other(broker)
-    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(Killed), die_before_publishing(broken):
         broken.reshard("q", 3)
     shape, entry = entry_of(with_keys("a", row(1)))
     writer.add(shape, entry)
-    with pytest.raises(BulkLoadClosed):
+    with pytest.raises(BulkLoadClosed), watch_calls(late, after=lambda call: close_load(broker, load)):
         writer.finish()
     assert broker.queue("q").reload() or broker.queue("q").epochs[-1][0] == 1
     assert live(broker) == 0

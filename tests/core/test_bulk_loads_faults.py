@@ -29,6 +29,7 @@ from .bulk_loads_stage import (
     open_load,
     read_load,
     rows,
+    send_collected,
     with_keys,
     work_off,
     write,
@@ -121,8 +122,7 @@ def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) ->
         writer = BulkLoadWriter(broker, load)
         for new in rows(60):
             writer.add(*entry_of(with_keys(load.id, new)))
-        writer._dispatch_all()
-        writer._sender.finish()
+        send_collected(writer)
         end(load)
         assert writer.finish().counts.total() == 60
         forget_load(broker, "a")

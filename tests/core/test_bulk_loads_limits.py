@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, QueueFull, RedisConfig, ack, connect
-from django_delayq.core.sending import bulk_load_limits
 from tests.support.core_stored import pace_key
 from tests.support.core_values import QueuePaused
 from tests.support.redis_box import RedisBox
@@ -345,7 +344,7 @@ def test_a_limit_that_cannot_be_one_is_refused(wrong: dict[str, Any]) -> None:
         BulkLoadLimits(**wrong)
 
 
-def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_gets_longer_and_comes_to_an_end() -> None:
     pauses: list[float] = []
     now = [0.0]
 
@@ -353,9 +352,7 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(bulk_load_limits, "rest", rest)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wait = BulkLoadWait(10, lambda: False)
+    wait = BulkLoadWait(10, lambda: False, now=lambda: now[0], pause=rest)
     with pytest.raises(ZeroDivisionError):
         while True:
             wait.rest(ZeroDivisionError())

@@ -29,7 +29,7 @@ from .bulk_loads_stage import (
     write,
     write_all,
 )
-from .epochs_stage import other
+from .epochs_stage import forget_queues, other
 from .turns import Actor, orders, play
 
 ROWS = 3
@@ -43,7 +43,7 @@ class Scene:
         self.broker = broker
         self._connections = connections
         broker.client.flushdb()
-        broker._queues.clear()
+        forget_queues(broker)
         broker.queue("q")
         opened = open_load(broker, "a", "q")
         stored = json.loads(broker.client.hget(bulk_loads_key(broker.prefix), "a"))

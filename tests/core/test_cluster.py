@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from functools import partial
-from typing import Any
 
 import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker, Waker, script_names
+from tests.support.core_calls import ChannelWaker, Waker, script_names, scripts_used
 from tests.support.core_figures import (
     DepthSample,
     Figures,
@@ -53,22 +51,8 @@ from .stage import Stage
 SHARDS = 6
 
 
-def scripts_called(broker: Broker) -> set[str]:
-    """Return a set that collects the names of the scripts called from now on."""
-    names: set[str] = set()
-    scripts = broker.scripts
-
-    def remember(send: Any, name: str, *args: Any, **limits: Any) -> Any:
-        names.add(name)
-        return send(name, *args, **limits)
-
-    for verb in ("call", "begin", "loaded"):
-        setattr(scripts, verb, partial(remember, getattr(scripts, verb)))
-    return names
-
-
 def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
-    called = scripts_called(cluster_broker)
+    called = scripts_used(cluster_broker)
     stage = Stage(cluster_broker, shards=SHARDS, clock=False)
     queue = stage.queue
     assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in range(SHARDS)} == {

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable, RedisConfig, ack, connect, new_id
-from django_delayq.core.redis import connection as connection_module
 from tests.support.cluster_box import ClusterBox, Move, refusals
 from tests.support.core_stored import assert_invariants
 from tests.support.processes import wait_until
@@ -113,10 +112,8 @@ def test_t36_a_fresh_job_is_taken_in_wherever_all_of_its_keys_are(cluster: Clust
     assert queue.broker.inspector.counts("q").delayed == 11
 
 
-def test_t36_a_move_that_does_not_end_is_a_clear_error(
-    cluster: ClusterBox, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "MOVING", 0.1)
+def test_t36_a_move_that_does_not_end_is_a_clear_error(cluster: ClusterBox, queue: Queue) -> None:
+    queue.broker.connection.moving_seconds = 0.1
     with half_moved(cluster, queue):
         with pytest.raises(QueueUnavailable, match="try again"):
             queue.schedule(NewJob("a", "work"))

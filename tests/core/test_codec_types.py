@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from django_delayq.core import InvalidJob, Misconfigured, codec_types
+from django_delayq.core import InvalidJob, Misconfigured
 from django_delayq.core.codec import MAX_DEPTH, ValueType, decode, decode_args, encode, encode_args, forget, register
-from tests.support.core_values import Undecodable
+from tests.support.core_values import Undecodable, types_by_kind, types_by_tag
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ def load_money(stored: list[Any]) -> Money:
 @pytest.fixture(autouse=True)
 def money() -> Iterator[ValueType]:
     """Register the type Money until the test ends."""
-    before = dict(codec_types.types_by_tag)
+    before = dict(types_by_tag)
     yield register("money", Money, dump_money, load_money)
-    for made in [made for tag, made in codec_types.types_by_tag.items() if tag not in before]:
+    for made in [made for tag, made in types_by_tag.items() if tag not in before]:
         forget(made)
-    assert codec_types.types_by_tag == before
-    assert set(codec_types.types_by_kind.values()) == set(before.values())
+    assert types_by_tag == before
+    assert set(types_by_kind.values()) == set(before.values())
 
 
 FIVE = Money(Decimal("5.00"), "EUR")

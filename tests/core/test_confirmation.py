@@ -23,8 +23,8 @@ from django_delayq.core import (
     RedisConfig,
 )
 from django_delayq.core.redis.confirmation import Confirmation
-from tests.support.core_calls import Fault, classify, run_verb
-from tests.support.core_stored import MAX_SHARDS, assert_invariants
+from tests.support.core_calls import Fault, ScriptCall, classify, run_verb, watch_calls
+from tests.support.core_stored import assert_invariants
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until
@@ -119,25 +119,21 @@ def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and
     assert len(queue.broker.inspector.page("orders", "waiting", limit=10).jobs) == 2
 
 
-def test_an_older_shard_that_refused_the_job_need_not_confirm_it(
-    pair: Pair, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_shard_that_refused_the_job_need_not_confirm_it(pair: Pair, opened: Opened) -> None:
     queue = queue_of(opened, pair.setting())
     queue.schedule(job("first"))
     queue.broker.reshard("orders", queue.shards + 1)
-    old, call, refused = queue.epochs[0][0], queue.call, []
+    old, refused = queue.homes("second")[0], []
 
-    def call_without_confirmation(script: str, number: int, *args: object, **options: Any) -> Any:
-        reply = call(script, number, *args, **options)
-        if script == "schedule" and number // MAX_SHARDS == old:
-            refused.append(reply)
+    def leave_unconfirmed(call: ScriptCall) -> None:
+        if call.name == "schedule" and call.keys == queue.shard(old).keys:
+            refused.append(call.reply)
             error = NotConfirmed.because("no replica confirmed it")
-            error.reply = reply
+            error.reply = call.reply
             raise error
-        return reply
 
-    monkeypatch.setattr(queue, "call", call_without_confirmation)
-    assert queue.schedule(job("second")) == "created"
+    with watch_calls(queue.broker, after=leave_unconfirmed):
+        assert queue.schedule(job("second")) == "created"
     assert refused == [b"v"]
 
 

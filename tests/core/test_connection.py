@@ -43,7 +43,7 @@ def test_every_way_to_connect_has_the_same_settings(redis_box: RedisBox, opened:
         made = pool.connection_class(**pool.connection_kwargs)
         assert (made.socket_timeout, made.socket_connect_timeout) == (5.0, 2.0)
         assert (made.health_check_interval, int(made.protocol), made.encoder.decode_responses) == (0, 2, False)
-        assert made.retry._retries == 3
+        assert made.retry.get_retries() == 3
         assert pool.max_connections == 100
         if hasattr(made, "socket_keepalive"):
             assert made.socket_keepalive

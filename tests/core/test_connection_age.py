@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect, wake
-from django_delayq.core.redis import connection as connection_module
-from django_delayq.core.redis import link, pool, scripts
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect
 from tests.support.worker_stage import config, put, registry_of, working
 
 
@@ -21,16 +19,16 @@ class Clock:
 
     def __init__(self) -> None:
         self.passed = 0.0
+        self._own = time.monotonic
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.passed
+        return self._own() + self.passed
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for where in (connection_module, link, pool, scripts, wake):
-        monkeypatch.setattr(where, "time", made)
+    monkeypatch.setattr(time, "monotonic", made.monotonic)
     return made
 
 

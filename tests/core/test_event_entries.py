@@ -166,8 +166,8 @@ def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
 def test_an_entry_of_an_older_version_is_read_beside_new_ones(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = broker.queue("q").shard(0).names["event"]
     broker.client.xadd(stream, {"worker": "w", "events-1": OLD}, id="5-2")
-    add_column(monkeypatch, "host")
-    broker.client.xadd(stream, {"worker": "w", FIELD: pack(outcome="failed", id="c", host="h")}, id="9-3")
+    field = add_column(monkeypatch, "host")
+    broker.client.xadd(stream, {"worker": "w", field: pack(outcome="failed", id="c", host="h")}, id="9-3")
     first, second, third = read_events(broker, "q", 0)
     attempt = {"task": "work", "key": "0f", "due": "5", "started": "6", "ms": "7", "attempt": "1", "worker": "w"}
     assert first == Event("q", 0, "5-1", "succeeded", "a", attempt)

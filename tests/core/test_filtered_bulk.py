@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, filtered_bulk
+from django_delayq.core import Broker, InvalidJob, JobView, filtered_bulk
 from django_delayq.core.filtered_bulk import Verb, change_matching
 from tests.support.core_values import encode_args
 
-from .bulk_stage import JobFilter, ProgressLog
+from .bulk_stage import JobFilter, ProgressLog, everything_in_morgue
 from .stage import T0, Stage
 
 
@@ -106,40 +106,32 @@ def test_its_progress_is_reported(stage: Stage) -> None:
     assert told.steps[-1] == (600, 600)
 
 
-def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage) -> None:
     fill(stage)
-    page = stage.broker.inspector.page
 
-    def page_then_replace(*given: Any, **options: Any) -> Any:
-        found = page(*given, **options)
-        if options.get("where"):
+    def replace_the_others(view: JobView) -> bool:
+        if view.id == "north-4":
             stage.queue.cancel("north-2")
             stage.put("north-2", at=9000)
             assert stage.queue.reserve_id("north-4", worker="w", early=True).jobs
-        return found
+        return True
 
-    monkeypatch.setattr(stage.broker.inspector, "page", page_then_replace)
-    assert change(stage, filtered_bulk.CANCEL, prefix="north") == {"cancelled": 1}
-    monkeypatch.undo()
+    changed = change_matching(stage.queue, filtered_bulk.CANCEL, JobFilter(prefix="north"), accepts=replace_the_others)
+    assert changed.counts == {"cancelled": 1}
     assert waiting(stage) == ["south-1", "south-3", "south-5", "north-2"]
 
 
-def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for n in range(3):
-        stage.in_morgue(f"a-{n}", at=-1)
-    page = stage.broker.inspector.page
+def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -> None:
+    everything_in_morgue(stage, 251)
+    pages: list[int] = []
 
-    def page_then_bury(*given: Any, **options: Any) -> Any:
-        found = page(*given, **options)
-        if options.get("where"):
-            stage.wait(1000)
-            stage.in_morgue("a-new", at=-1)
-        return found
+    def bury_another(seen: int, total: int) -> None:
+        pages.append(seen)
+        stage.wait(1000)
+        stage.in_morgue("a-new", at=-1)
 
-    monkeypatch.setattr(stage.broker.inspector, "page", page_then_bury)
-    monkeypatch.setattr(filtered_bulk, "CHUNK", 2)  # a second page comes behind the burial
-    changed = change_matching(stage.queue, filtered_bulk.DISCARD, JobFilter(task="work"))
-    assert (changed.counts, changed.cursor) == ({"discarded": 3}, "")
+    changed = change_matching(stage.queue, filtered_bulk.DISCARD, JobFilter(task="work"), progress=bury_another)
+    assert (changed.counts, changed.cursor, pages) == ({"discarded": 251}, "", [250, 251])
     assert stage.picture()["morgue"] == ["a-new buried"] * 2, "one behind each page"
 
 

@@ -15,26 +15,33 @@ from .stage import LEASE, Stage
 from .world import unchanged
 
 
+class FullStage(Stage):
+    """Stage that moves the clock of a Redis without memory, too."""
+
+    box: RedisBox | None = None
+
+    def _set(self) -> None:
+        if self.box is None:
+            super()._set()
+            return
+        self.box.configure(maxmemory="0")
+        super()._set()
+        self.box.configure(maxmemory="1mb")
+
+
 @pytest.fixture
 def full(redis_factory: Callable[..., RedisBox]) -> Iterator[Stage]:
     """Create ten held jobs, a waiting and a buried one; then exhaust the memory."""
     box = redis_factory()
     connection = connect(RedisConfig.parse(box.url))
-    stage = Stage(Broker(connection, lease_ms=LEASE, test_clock=True))
+    stage = FullStage(Broker(connection, lease_ms=LEASE, test_clock=True))
     stage.in_morgue("buried")
     stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(10))
     stage.put("waiting", at=1)
     stage.queue.schedule(NewJob("w2", "work", delay_ms=5000, fresh=True))
     box.client().set("ballast", b"x" * 1_000_000)
     box.configure(maxmemory="1mb")
-    set_clock = stage._set
-
-    def set_clock_all_the_same() -> None:
-        box.configure(maxmemory="0")
-        set_clock()
-        box.configure(maxmemory="1mb")
-
-    stage._set = set_clock_all_the_same  # type: ignore[method-assign]
+    stage.box = box
     yield stage
     box.configure(maxmemory="0")
     assert_invariants(stage.broker)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob
-from django_delayq.core.operations import job_reader
 from tests.support.core_values import Lease
 
 from .stage import LEASE, T0, Stage
@@ -116,20 +115,16 @@ def test_all_queues_are_counted_in_one_go(broker: Broker) -> None:
     assert sum(counts.ready for counts in broker.inspector.all_counts()) == 10
 
 
-def test_many_shards_are_counted_together_whichever_queues_there_are(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_reader, "COUNTED_TOGETHER", 4)
+def test_many_shards_are_counted_together_whichever_queues_there_are(broker: Broker) -> None:
     for place, name in enumerate("abcd", 1):
-        broker.queue(name, shards=3).schedule_many(
+        broker.queue(name, shards=10).schedule_many(
             NewJob(f"{name}{n}", "t", delay_ms=60_000) for n in range(10 * place)
         )
 
     def counted(*names: str) -> list[int]:
         return [one.delayed for one in broker.inspector.all_counts(queues=[broker.queue(name) for name in names])]
 
-    assert counted("a", "b", "c", "d") == [10, 20, 30, 40]
-    monkeypatch.setattr(job_reader, "COUNTED_TOGETHER", 32)
+    assert counted("a", "b", "c", "d") == [10, 20, 30, 40], "40 shards are counted by two calls"
     # The first and the last shard of these calls are the same.
     assert (counted("a", "b", "d"), counted("a", "c", "d")) == ([10, 20, 40], [10, 30, 40])
     assert [one.delayed for one in broker.inspector.count_each_shard(broker.queue("a"), broker.queue("a").numbers)] == [

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Settlement, ack, bury, fail, release
 from tests.support.core_stored import assert_invariants
 
+from .epochs_stage import forget_queues
 from .model import ModelShard
 from .world import read_world
 
@@ -43,7 +44,7 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.broker.client.flushdb()
-        self.broker._queues.clear()
+        forget_queues(self.broker)
         self.real = self.broker.queue("q", shards=1)
         self.model = ModelShard("q", 0, LEASE_MS)
         self.us = START_US

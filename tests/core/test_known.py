@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from django_delayq.core import InvalidJob, NewJob, Payload, bury, new_id
+from tests.support.core_calls import ScriptCall, send_twice, watch_calls
 from tests.support.core_stored import MAX_SHARDS, digest
 from tests.support.core_values import QueuePaused, new_key
 
@@ -173,19 +173,9 @@ def test_a_call_that_comes_too_late_changes_nothing(stage: Stage) -> None:
 
 def test_a_call_that_is_sent_again_after_its_deadline_gets_the_reply_that_was_lost(stage: Stage) -> None:
     """The reply shows the caller that the first call was in time."""
-    calls = []
-    send = stage.broker.scripts.call
-
-    def twice(*words: Any, **limits: Any) -> Any:
-        reply = send(*words, **limits)
-        stage.wait(5000)
-        calls.append(send(*words, **limits))
-        return reply
-
-    stage.broker.scripts.call = twice  # type: ignore[method-assign, assignment]
-    assert stage.queue.schedule(NewJob("a", "work", key=KEY), not_after_ms=T0 + 100) == "created"
-    del stage.broker.scripts.call  # type: ignore[method-assign]
-    assert calls == [b"c"]
+    with send_twice(stage.broker, between=lambda: stage.wait(5000)) as replies:
+        assert stage.queue.schedule(NewJob("a", "work", key=KEY), not_after_ms=T0 + 100) == "created"
+    assert replies == [(b"c", b"c")]
     assert stage.queue.schedule(NewJob("a", "work", key=KEY), not_after_ms=T0 + 100) == "late"
 
 
@@ -271,23 +261,18 @@ def test_t34_an_epoch_does_not_end_before_its_marks_were_taken(stage: Stage) -> 
     ]
 
 
-def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(stage: Stage) -> None:
     """The process that kicked them crashed between the two shards, and its request window has passed."""
     add(stage)
     stage.buried(stage.take_one())
     reshard(stage, 3)
     dying = other(stage.broker)
-    call = dying.scripts.call
 
-    def dies_before_the_discard(name: str, *words: Any, **limits: Any) -> Any:
-        if name == "discard":
+    def die(call: ScriptCall) -> None:
+        if call.name == "discard":
             raise Killed
-        return call(name, *words, **limits)
 
-    monkeypatch.setattr(dying.scripts, "call", dies_before_the_discard)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), watch_calls(dying, before=die):
         dying.queue("q").kick("a")
     stage.wait(200_000)
     for number in stage.queue.numbers:

@@ -9,9 +9,10 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable
 from django_delayq.core.records import layout as layouts
+from tests.support.core_calls import watch_commands
 from tests.support.older_copy import OlderCopy
 
-from .epochs_stage import clocks, epoch_of, other, reshard, take_all
+from .epochs_stage import adopt_layout, clocks, epoch_of, other, reshard, take_all
 from .stage import Stage
 
 READS: dict[str, Callable[[Broker], object]] = {
@@ -181,7 +182,7 @@ def test_a_thread_that_has_read_an_earlier_epoch_does_not_take_the_queue_back_to
     _, old = broker.read_layout("q")
     assert old is not None
     broker.reshard("q", 3)
-    assert not broker._install("q", old, broker._adopted)
+    assert not adopt_layout(broker, "q", old)
     assert queue.epochs == ((0, 2), (1, 3))
 
 
@@ -227,34 +228,24 @@ def test_who_only_schedules_finds_out_that_a_queue_was_made_anew(broker: Broker)
     assert ids(queue) == {"a", "b", "c"}
 
 
-def test_a_layout_is_believed_for_a_while(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_is_believed_for_a_while(broker: Broker) -> None:
     queue = broker.queue("q")
-    reads: list[str] = []
-    read_layout = Broker.read_layout
-
-    def counted(of: Broker, name: str) -> object:
-        reads.append(name)
-        return read_layout(of, name)
-
-    monkeypatch.setattr(Broker, "read_layout", counted)
-    assert [broker.queue("q") for _ in range(3)] == [queue] * 3
-    assert reads == []
-    queue.read_at -= broker.layout_seconds
-    assert [broker.queue("q") for _ in range(3)] == [queue] * 3
-    assert reads == ["q"]
+    with watch_commands(broker) as reads:
+        assert [broker.queue("q") for _ in range(3)] == [queue] * 3
+        assert reads == []
+        queue.read_at -= broker.layout_seconds
+        assert [broker.queue("q") for _ in range(3)] == [queue] * 3
+        assert reads == ["HGET"]
 
 
-def test_a_layout_that_could_not_be_read_is_read_by_the_next_call(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layout_that_could_not_be_read_is_read_by_the_next_call(broker: Broker) -> None:
     queue = broker.queue("q")
     queue.read_at -= broker.layout_seconds
 
-    def fail(of: Broker, name: str) -> None:
+    def fail() -> None:
         raise QueueUnavailable("away")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Broker, "read_layout", fail)
+    with watch_commands(broker, before=fail):
         for _ in range(2):
             with pytest.raises(QueueUnavailable):
                 broker.queue("q")

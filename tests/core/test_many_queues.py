@@ -15,7 +15,7 @@ from django_delayq.core.records.layout import encode, new_layout
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
-from .epochs_stage import other
+from .epochs_stage import forget_queues, other
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -46,7 +46,7 @@ def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Brok
             act()
             prices[what] = len(commands)
 
-        pay("open", lambda: setattr(process, "_queues", {}) or process.queue("q7"))
+        pay("open", lambda: forget_queues(process) or process.queue("q7"))
         queue = process.queue("q7")
         pay("schedule", lambda: queue.schedule(NewJob("a", "work")))
         pay("schedule made", lambda: queue.schedule(NewJob(f"m{random.random()}", "work", fresh=True, delay_ms=9**9)))

@@ -15,23 +15,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, QueueFull
-from django_delayq.core.job import NewJob, Payload
-from django_delayq.core.operations import actions, fsck
-from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.records.reserve_frames import unpack_batch
-from django_delayq.core.records.schedule_frames import digest
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.replies import Which
-from django_delayq.core.settlement import Settlement, ack
+from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, Settlement, ack
+from django_delayq.core.operations import fsck
 
 from .model_draws import (
     EXAMPLES,
     IDS,
     LEASE_MS,
     SHARDS,
-    START_US,
     WINDOW_MS,
     Call,
     Ending,
@@ -39,19 +30,20 @@ from .model_draws import (
     act,
     allowances,
     anytime,
+    as_sent,
     by_id,
-    delays,
     endings,
-    ids,
     new_jobs,
     pasts,
     served,
 )
-from .model_machine import RecordingMachine
+from .model_operator_acts import OperatorActs
+from .model_selected_acts import SelectedActs
+from .model_values import Which
 from .world import read_world
 
 
-class Lives(RecordingMachine):
+class Lives(OperatorActs, SelectedActs):
     """Random acts on ``self.real`` and ``self.model`` alike."""
 
     # -- schedule ----------------------------------------------------------------------------------------------------
@@ -153,8 +145,7 @@ class Lives(RecordingMachine):
             self.wait_until(shard.next_due_ms(served))
         shard.see(self.us)
         expected, token = shard.reserve(limit, worker, served, allowed)
-        limits = [Allowance((task,), left) for task, left in allowed.items()]
-        batch = self.real.reserve(shard.number, limit, worker=worker, which=served, allowances=limits)
+        batch = self.real.reserve(shard.number, limit, worker=worker, which=served, allowances=as_sent(allowed))
         self.check_batch(shard, batch, expected, served, allowed)
         self.calls[-1].token, self.calls[-1].worker = token, worker
 
@@ -172,9 +163,8 @@ class Lives(RecordingMachine):
         shard.see(self.us)
         answers = shard.settle(list(acks))
         expected, token = shard.reserve(limit, "w3", served, allowed)
-        limits = [Allowance((task,), left) for task, left in allowed.items()]
         counted, batch = self.real.settle_reserve(
-            shard.number, acks, limit, worker="w3", which=served, allowances=limits
+            shard.number, acks, limit, worker="w3", which=served, allowances=as_sent(allowed)
         )
         assert counted == answers
         self.check_batch(shard, batch, expected, served, allowed)
@@ -248,60 +238,16 @@ class Lives(RecordingMachine):
         rest = self.real.marks(number, noted)
         for mark in noted:
             if present.get(mark.key) == mark:
-                shard.forget(mark.key, mark.end)
+                shard.forget_mark(mark.key, mark.end)
         assert {mark.key: mark.end for mark in rest} == shard.marks
 
     @act(lambda self: self.sent, digests=st.booleans())
     def ask_who_is_known(self, digests: bool) -> None:
         sent = [(new, new.payload.key if new.payload else new.key) for new in self.sent]
         pairs: list[Any] = [
-            (new.id, key, digest(new.payload.data)) if digests and new.payload else (new.id, key) for new, key in sent
+            (new.id, key, self.digest(new.payload)) if digests and new.payload else (new.id, key) for new, key in sent
         ]
         assert self.real.knows(pairs) == [self.model[self.real.shard_of(new.id)].knows(key) for new, key in sent]
-
-    # -- callers and operators ---------------------------------------------------------------------------------------
-
-    @act(lambda self: self.lives(), ident=ids, task=st.sampled_from(["", "", "", "work", "sync"]), gated=st.booleans())
-    def cancel(self, ident: str, task: str, gated: bool) -> None:
-        if gated:
-            ident = next((name for name, live in self.lives().items() if live.gate), ident)
-        expected = self.shard(ident).cancel(ident, task)
-        assert self.outcome(ident, actions.cancel(task)) == expected
-
-    @act(
-        lambda self: self.lives(),
-        ident=ids,
-        task=st.sampled_from(["", "", "work"]),
-        due=st.none() | st.sampled_from([0, 30_000]),
-        delay=delays,
-    )
-    def reschedule(self, ident: str, task: str, due: int | None, delay: int) -> None:
-        due_ms, delay_ms = (None, delay) if due is None else (START_US // 1000 + due, None)
-        expected = self.shard(ident).reschedule(ident, task, due_ms, delay_ms)
-        assert self.outcome(ident, actions.reschedule(task, due_ms=due_ms, delay_ms=delay_ms)) == expected
-
-    @act(
-        lambda self: self.graves(),
-        grave=st.integers(0, 3),
-        named=st.booleans(),
-        delay=delays,
-        replacing=st.booleans(),
-        onto_live=st.booleans(),
-    )
-    def kick(self, grave: int, named: bool, delay: int, replacing: bool, onto_live: bool) -> None:
-        ident, key = self.grave(grave, named, onto_live)
-        expected = self.shard(ident).kick(ident, key, delay, replacing)
-        assert self.real.kick(ident, key=key, delay_ms=delay, replace=replacing) == expected
-
-    @act(lambda self: len(self.graves()) > 1, grave=st.integers(0, 3), named=st.booleans(), missing=st.booleans())
-    def discard(self, grave: int, named: bool, missing: bool) -> None:
-        ident, key = self.grave(grave, named)
-        key = b"no such grave..." if missing else key
-        expected = self.shard(ident).discard(ident, key)
-        assert self.real.discard(ident, key=key) == (expected == "1")
-
-    def outcome(self, ident: str, action: actions.Action) -> str:
-        return action.anywhere(self.real, ident)
 
     # -- trouble -----------------------------------------------------------------------------------------------------
 
@@ -324,11 +270,11 @@ class Lives(RecordingMachine):
         if call.script == "ack_reserve":
             assert reply[0] == call.reply[0]
         frame = reply[1] if call.script == "ack_reserve" else reply
-        jobs, broken, now_us, *_ = unpack_batch(frame, "q", call.number, call.worker)
+        batch = self.real.batch_of(frame, call.number, call.worker, 0.0)
         expected = shard.handed_out(call.token, call.worker) if call.token else []
-        assert by_id(jobs) == by_id(expected)
-        assert not broken
-        assert now_us == shard.now_us
+        assert by_id(batch.jobs) == by_id(expected)
+        assert not batch.broken
+        assert batch.now_ms == shard.now_us / 1000
 
     @act(
         anytime,
@@ -394,8 +340,7 @@ def is_stored_chunk(call: Call) -> bool:
 
 
 def test_random_lives_of_three_ids_are_those_of_the_model(connection: Connection) -> None:
-    broker = Broker(connection, prefix="model", lease_ms=LEASE_MS, test_clock=True)
-    machine = type("LivesHere", (Lives,), {"broker": broker})
+    machine = type("LivesHere", (Lives,), {"connection": connection})
     run_state_machine_as_test(
         machine,
         settings=settings(

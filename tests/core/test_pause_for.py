@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob
+from tests.support.core_calls import broker_clock
 from tests.support.core_stored import queue_policy
 from tests.support.core_values import QueuePaused
 
@@ -16,11 +18,11 @@ from .stage import T0, Stage
 
 
 @pytest.fixture
-def wide(clocked: Broker, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def wide(clocked: Broker) -> Iterator[Stage]:
     """Return a queue of three shards whose broker reads the clock of the test."""
     stage = Stage(clocked, shards=3)
-    monkeypatch.setattr(clocked, "now_ms", lambda: stage.us / 1000)
-    return stage
+    with broker_clock(clocked, lambda: stage.us / 1000):
+        yield stage
 
 
 def outcomes(stage: Stage, n: int = 12) -> set[Any]:

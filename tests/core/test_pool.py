@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
-from tests.support.core_calls import Fault, classify
+from tests.support.core_calls import Fault, classify, lock_of
 
 from ..support.cluster_box import ClusterBox
 from ..support.forks import holds_in_a_child
@@ -235,7 +235,7 @@ def test_a_child_can_close_although_a_thread_of_its_parent_used_the_pool_at_the_
         connection.close()
         return True
 
-    assert holds_in_a_child(pool._lock, close)
+    assert holds_in_a_child(lock_of(pool), close)
     assert connection.client.ping(), "the parent's connection is not the child's to close"
 
 

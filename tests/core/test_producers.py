@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob
+from tests.support.core_calls import before_layout_change
 from tests.support.core_stored import queue_policy
 from tests.support.core_values import QueuePaused
 
@@ -49,30 +50,26 @@ def test_a_queue_that_is_created_while_producers_are_paused_takes_no_jobs_either
     assert outcomes(broker, "late") == {"created"}
 
 
-def test_a_queue_that_is_being_created_at_that_moment_obeys(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, original = other(broker), broker.swap_layout
+def test_a_queue_that_is_being_created_at_that_moment_obeys(broker: Broker) -> None:
+    operator = other(broker)
 
-    def slow(name: str, *said: Any, **prepared: Any) -> bool:
+    def order(layout: dict[str, Any]) -> None:
         if not operator.producers_paused:
             operator.pause_producers()
-        return original(name, *said, **prepared)
 
-    monkeypatch.setattr(broker, "swap_layout", slow)
-    assert outcomes(broker, "late") == {"paused"}
+    with before_layout_change(broker, order):
+        assert outcomes(broker, "late") == {"paused"}
 
 
-def test_new_shards_obey_also_when_the_order_comes_between_the_steps(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue, operator, original = broker.queue("q", shards=2), other(broker), broker.swap_layout
+def test_new_shards_obey_also_when_the_order_comes_between_the_steps(broker: Broker) -> None:
+    queue, operator = broker.queue("q", shards=2), other(broker)
 
-    def slow(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
+    def order(layout: dict[str, Any]) -> None:
         if layout["epoch"] == 1 and not operator.producers_paused:
             operator.pause_producers()
-        return original(name, stored, layout, **prepared)
 
-    monkeypatch.setattr(broker, "swap_layout", slow)
-    broker.reshard("q", 3)
+    with before_layout_change(broker, order):
+        broker.reshard("q", 3)
     assert (queue.shards, outcomes(broker, "q")) == (3, {"paused"})
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, QueueFull
 from django_delayq.core.sending import quotas
-from tests.support.core_calls import run_verb
+from tests.support.core_calls import ScriptCall, run_verb, watch_calls, watch_pipelines
 from tests.support.core_stored import assert_invariants, check_stored
 
 from .bulk_loads_stage import BulkLoadLimits, open_load, write
@@ -32,9 +32,10 @@ def sound(broker: Broker) -> Iterator[Broker]:
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(request: pytest.FixtureRequest) -> None:
     """Let each refused call look for room, however short ago there was none."""
-    monkeypatch.setattr(Broker, "full_seconds", 0.0)
+    for name in {"broker", "clocked", "cluster_broker"} & set(request.fixturenames):
+        request.getfixturevalue(name).full_seconds = 0.0
 
 
 # -- one after another -------------------------------------------------------------------------------------------------
@@ -106,15 +107,12 @@ def test_while_there_is_room_a_call_costs_what_it_costs_without_a_limit(sound: B
     assert calls.count("quota") <= 100
 
 
-def test_a_full_queue_costs_a_refused_producer_one_reading_of_the_lengths(
-    sound: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_costs_a_refused_producer_one_reading_of_the_lengths(sound: Broker) -> None:
     queue = sound.queue("q", shards=4)
     sound.limit("q", max_length=10)
     assert queue.count_many(NewJob(f"j{number}", "work") for number in range(50)) == {"created": 10, "full": 40}
-    reads, original, calls = [], quotas.read_room, calls_of(sound)
-    monkeypatch.setattr(quotas, "read_room", lambda queue: reads.append(1) or original(queue))
-    with unchanged(sound):
+    calls = calls_of(sound)
+    with unchanged(sound), watch_pipelines(sound) as reads:
         for number in range(20):
             assert not put(queue, f"new{number}")
         assert len(reads) <= 20
@@ -124,19 +122,14 @@ def test_a_full_queue_costs_a_refused_producer_one_reading_of_the_lengths(
         assert len(reads) <= 4, "one for each chunk"
 
 
-def test_a_queue_without_a_limit_is_not_read_for_a_merged_job_that_is_full(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, original = [], quotas.read_room
-    monkeypatch.setattr(quotas, "read_room", lambda queue: reads.append(1) or original(queue))
+def test_a_queue_without_a_limit_is_not_read_for_a_merged_job_that_is_full(stage: Stage) -> None:
     assert stage.add("m", b"p", max_payloads=1) == "created"
     for number in range(20):
         with pytest.raises(QueueFull, match="max_payloads"):
             stage.add("m", b"%d" % number, max_payloads=1)
     stage.broker.limit("q", max_length=5)
-    reads.clear()
     stage.queue.full_until = 0.0
-    with pytest.raises(QueueFull, match="max_payloads"):
+    with watch_pipelines(stage.broker) as reads, pytest.raises(QueueFull, match="max_payloads"):
         stage.add("m", b"q", max_payloads=1)
     assert reads == []
     assert stage.add("n", b"q", max_payloads=1) == "created"
@@ -331,20 +324,18 @@ def test_producers_workers_and_operators_at_the_same_time_never_exceed_the_limit
     assert [put(queue, next(idents)) for _ in range(missing + 1)] == [True] * missing + [False]
 
 
-def test_of_two_divisions_at_the_same_time_one_counts(sound: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_divisions_at_the_same_time_one_counts(sound: Broker) -> None:
     queue, late = sound.queue("q", shards=2), other(sound).queue("q")
     sound.limit("q", max_length=10)
-    original, stolen = quotas.gather, []
+    stolen: list[bool] = []
 
-    def slow(broker: Broker, script: str, calls: Any) -> Any:
-        act = calls[0][1][2]
-        if broker is late.broker and act == b"clear" and not stolen:
+    def steal(call: ScriptCall) -> None:
+        if b"clear" in call.args and not stolen:
             stolen.append(quotas.divide(queue))  # under the same number, after both have read the last one
             put(queue, next(ids_of(queue, 0)))
-        return original(broker, script, calls)
 
-    monkeypatch.setattr(quotas, "gather", slow)
-    assert quotas.divide(late) is False
+    with watch_calls(late.broker, before=steal):
+        assert quotas.divide(late) is False
     assert stolen == [True]
     assert sum(quota or 0 for quota in given(queue)) == 10
     # Places that were taken before a division are refused after it.

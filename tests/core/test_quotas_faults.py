@@ -12,6 +12,7 @@ import pytest
 from django_delayq.core import Broker, NewJob, Queue, RedisConfig, bury, connect
 from django_delayq.core.sending import quotas
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import watch_pipelines
 from tests.support.core_stored import limit_queue
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
@@ -38,18 +39,15 @@ def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Br
     assert counted[-1] == calls.count("schedule") - 20 > 1, "what was sent again with success counts, too"
 
 
-def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(broker: Broker) -> None:
     queue = broker.queue("q", shards=4)
     broker.limit("q", max_length=10)
     assert queue.count_many(NewJob(f"j{number}", "work") for number in range(50)) == {"created": 10, "full": 40}
-    reads, original = [], quotas.read_room
-    monkeypatch.setattr(quotas, "read_room", lambda queue: reads.append(1) or original(queue))
     until, tries = time.monotonic() + 0.6, 0
-    while time.monotonic() < until:
-        assert not put(queue, f"new{tries}")
-        tries += 1
+    with watch_pipelines(broker) as reads:
+        while time.monotonic() < until:
+            assert not put(queue, f"new{tries}")
+            tries += 1
     assert 2 <= len(reads) < tries / 10
     assert run_some(queue)
     wait_until(lambda: put(queue, "later"), what="the next reading, which finds the room")
@@ -144,7 +142,6 @@ def test_a_search_takes_no_longer_than_its_limit_though_a_call_may(
     redis_box: RedisBox,
     broker: Broker,
     proxy_factory: Callable[[str], TcpProxy],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = broker.queue("q", shards=3)
     broker.limit("q", max_length=9)
@@ -153,24 +150,21 @@ def test_a_search_takes_no_longer_than_its_limit_though_a_call_may(
     proxy = proxy_factory(str(redis_box.socket_path))
     late = Broker(connect(RedisConfig.parse(proxy.url)), prefix=broker.prefix)
     assert late.connection.patience > 10
-    mine, original = late.queue("q"), quotas.read_room
-
-    def read_and_stall(queue: Queue) -> list[quotas.ShardRoom]:
-        shards = original(queue)
-        proxy.blackhole()
-        return shards
-
-    monkeypatch.setattr(quotas, "read_room", read_and_stall)
+    mine = late.queue("q")
     began = time.monotonic()
-    assert not put(mine, next(first))
+    with watch_pipelines(late, after=proxy.blackhole) as reads:
+        assert not put(mine, next(first))
+    assert len(reads) == 1
     assert time.monotonic() - began < 3
     late.connection.close()
 
 
-def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
     limit_queue(broker, "q", max_length=9)
-    monkeypatch.setattr(quotas, "divide", lambda *_: False)
+    assert queue.call("quota", 0, 9, 1, b"clear", 0, 0) == 0, "another process divides, and does not come to an end"
+    for number in queue.numbers:
+        broker.client.hset(queue.shard(number).names["meta"], "dividing", 4_000_000_000_000)
     began = time.monotonic()
     assert not put(queue, "a")
     assert time.monotonic() - began < 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, ack, fail, recent_events
+from django_delayq.core import Broker, NewJob, ack, fail
 from django_delayq.core.recent_events import EventFilter, newest
 
 
@@ -72,11 +72,9 @@ def test_attempts_of_an_id_are_found_after_a_change_of_the_shards(past: Broker) 
     assert len(found(past, queue="orders", id="a")) == 3
 
 
-def test_a_reading_is_bounded(past: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_events, "MOST_ENTRIES", 1)
-    monkeypatch.setattr(recent_events, "FEWEST_ENTRIES", 1)
+def test_a_reading_is_bounded(past: Broker) -> None:
     run(past, "orders", "a")
-    assert len(found(past, queue="orders", id="a")) == 1
+    assert len(newest(past, EventFilter("orders", id="a"), most_entries=1, fewest_entries=1)) == 1
 
 
 def test_a_deleted_queue_and_a_bulk_load_have_no_events(past: Broker) -> None:

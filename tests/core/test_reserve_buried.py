@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Job
+from tests.support.core_calls import send_twice
 
 from .epochs_stage import epoch_of, reshard
 from .stage import T0, Stage, data_of
@@ -60,22 +61,14 @@ def test_of_several_buried_jobs_the_youngest_is_meant(stage: Stage) -> None:
     assert stage.picture()["morgue"] == ["a buried"]
 
 
-def test_a_repeated_call_gets_the_same_job_and_takes_no_second_one(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_call_gets_the_same_job_and_takes_no_second_one(stage: Stage) -> None:
     for _ in range(2):
         stage.in_morgue("a")
         stage.wait(1)
-    call = stage.queue.call
-
-    def twice(*args: Any, **options: Any) -> Any:
-        first = call(*args, request=b"r" * 16, **options)
-        assert call(*args, request=b"r" * 16, **options) == first
-        return first
-
-    monkeypatch.setattr(type(stage.queue), "call", lambda _, *args, **options: twice(*args, **options))
-    job = take(stage, "a")
-    assert job is not None
+    with send_twice(stage.broker) as replies:
+        assert take(stage, "a") is not None
+    assert replies
+    assert all(first == again for first, again in replies)
     assert stage.picture() == {
         "reserved": [f"a by w until {stage.us / 1000 - T0 + 15_000:+.0f}"],
         "morgue": ["a buried"],

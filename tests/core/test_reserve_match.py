@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, Job, matching
+from django_delayq.core import Broker, InvalidJob, Job
 from django_delayq.core.matching import Holder, Position, check_match, reserve_match
+from tests.support.core_calls import send_twice
 from tests.support.core_values import encode_args
 
 from .bulk_stage import JobFilter
@@ -125,42 +126,37 @@ def test_a_job_that_came_too_late_is_passed_over(clocked: Broker) -> None:
     assert "waiting" not in stage.picture()
 
 
-def test_one_call_examines_a_bounded_number_of_jobs_and_the_next_one_goes_on(
-    clocked: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matching, "EXAMINED_AT_ONCE", 50)
+def test_one_call_examines_a_bounded_number_of_jobs_and_the_next_one_goes_on(clocked: Broker) -> None:
     stage = Stage(clocked)
     for number in range(180):
         stage.put(
             f"job-{number:03}", at=-1000 + number, priority=number % 2, args=args("wanted" if number == 179 else "")
         )
-    calls = list(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000)))
+    calls = list(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000), at_once=50))
     assert [len(batch.jobs) for batch, _ in calls] == [0, 0, 0, 1]
     assert [place is None for _, place in calls] == [False, False, False, True]
 
 
-def test_it_goes_on_behind_a_job_that_is_gone(clocked: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "EXAMINED_AT_ONCE", 25)
+def test_it_goes_on_behind_a_job_that_is_gone(clocked: Broker) -> None:
     stage = Stage(clocked)
     for number in range(60):
         stage.put(f"job-{number:02}", at=-1000 + number, args=args("wanted" if number == 40 else ""))
-    (_, place), *_ = [next(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000)))]
+    _, place = next(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000), at_once=25))
     assert isinstance(place, Position)
     assert stage.queue.cancel(place.member.decode()) == "cancelled"
-    batch, _ = next(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000), place))
+    batch, _ = next(reserve_match(stage.queue, JobFilter(text="wanted"), Holder("w", 60_000), place, at_once=25))
     assert [job.id for job in batch.jobs] == ["job-40"]
 
 
-def test_a_call_that_is_sent_again_gets_the_same_job(clocked: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_sent_again_gets_the_same_job(clocked: Broker) -> None:
     stage = Stage(clocked)
     stage.put("a", at=-2, args=args("x"))
     stage.put("b", at=-1, args=args("x"))
-    call, request = stage.queue.call, b"r" * 16
-    monkeypatch.setattr(stage.queue, "call", lambda *given, **_: call(*given, request=request))
-    first, again = take(stage, text="x"), take(stage, text="x")
-    assert first is not None
-    assert again is not None
-    assert (first.id, first.token) == (again.id, again.token)
+    with send_twice(stage.broker) as replies:
+        assert id_of(take(stage, text="x")) == "a"
+    ((first, again),) = replies
+    assert first[0] == again[0], "the job and its lease"
+    assert stage.picture()["waiting"] == ["b -1"]
 
 
 def test_two_callers_never_get_the_same_job(clocked: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, Payload, Queue, ack, bury
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
 from tests.support.core_stored import (
     CLOSING,
     HEAD_START,
@@ -23,7 +24,7 @@ from tests.support.core_stored import (
 from tests.support.core_values import QueuePaused, new_key
 
 from .bulk_stage import discard_many, kick_many
-from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
+from .epochs_stage import Killed, clocks, dies_after, epoch_of, next_id, other, reshard, take_all
 from .stage import Stage
 from .world import unchanged
 
@@ -193,39 +194,33 @@ def test_new_shards_are_under_the_orders_of_the_queue(clocked: Broker) -> None:
     assert (outcomes.count("created"), outcomes.count("full")) == (10, 30)
 
 
-def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(
-    clocked: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(clocked: Broker) -> None:
     stage, operator = Stage(clocked, shards=2), other(clocked)
-    original = clocked.swap_layout
 
-    def slow(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
+    def order(layout: dict[str, Any]) -> None:
         if layout["epoch"] == 1 and "paused" not in layout:
             operator.pause("q", "in")
-        return original(name, stored, layout, **prepared)
 
-    monkeypatch.setattr(clocked, "swap_layout", slow)
-    reshard(stage, 3)
+    with before_layout_change(clocked, order):
+        reshard(stage, 3)
     assert stage.queue.layout["paused"] == 1
     with pytest.raises(QueuePaused):
         stage.put("a")
 
 
-def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker) -> None:
     queue, fast = broker.queue("q", shards=2), other(broker)
-    original, slept = broker.scripts.call, []
+    slept = []
 
-    def slow(name: str, *args: Any, **limits: Any) -> Any:
-        if name == "open" and not slept:
+    def sleep(call: ScriptCall) -> None:
+        if call.name == "open" and not slept:
             slept.append(True)
             fast.epochs.finish("q")
             fast.reshard("q", 4)
             fast.pause("q", "out")
-        return original(name, *args, **limits)
 
-    monkeypatch.setattr(broker.scripts, "call", slow)
-    broker.reshard("q", 3)
-    monkeypatch.undo()
+    with watch_calls(broker, before=sleep):
+        broker.reshard("q", 3)
     assert queue.epochs == ((0, 2), (1, 3), (2, 4), (3, 3)), "it wanted three, and did not see that there were three"
     assert queue.schedule(NewJob("a", "work")) == "created"
     assert take_all(queue) == [], "the pause is in force"
@@ -248,9 +243,7 @@ def test_a_closed_shard_that_forgot_it_is_closed_again_by_the_next_look_of_a_dis
 # -- killed in between -----------------------------------------------------------------------------------------------
 
 
-def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(broker: Broker) -> None:
     steps, finished = 0, False
     while not finished:
         name = f"q{steps}"
@@ -261,8 +254,7 @@ def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(
         (held,) = stale.reserve_id("held", worker="w").jobs
         changer = other(broker)
         changer.queue(name)
-        kill_after(changer, steps, monkeypatch)
-        with contextlib.suppress(Killed):
+        with contextlib.suppress(Killed), dies_after(changer, steps):
             changer.reshard(name, 4)
             finished = True
         assert stale.schedule_many([NewJob(f"j{n}", "work") for n in range(30)]) == ["created"] * 30
@@ -278,11 +270,10 @@ def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(
     assert steps > 3 + 4 + 2
 
 
-def test_a_change_that_was_killed_is_finished_by_the_next_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_was_killed_is_finished_by_the_next_one(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     changer = other(broker)
-    kill_after(changer, 2, monkeypatch)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), dies_after(changer, 2):
         changer.reshard("q", 3)
     assert broker.reshard("q", 5)["shards"] == 5
     assert queue.epochs == ((0, 2), (1, 3), (2, 5))

@@ -7,7 +7,7 @@ import pytest
 from tests.support.core_stored import MAX_SHARDS
 
 from .bulk_stage import discard_all, kick_all
-from .epochs_stage import Killed, epoch_of, kill_after, other, reshard, take_all
+from .epochs_stage import Killed, dies_after, epoch_of, other, reshard, take_all
 from .stage import Stage
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -90,21 +90,15 @@ def test_merged_jobs_of_two_epochs_unite_where_the_live_one_is(stage: Stage) -> 
     assert both.shard // MAX_SHARDS == 1
 
 
-def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice(stage: Stage) -> None:
     stage.in_morgue("a")
     reshard(stage, 3)
     dying = other(stage.broker)
-    kill_after(dying, 1, monkeypatch)  # the record was read
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), dies_after(dying, 1):  # the record was read
         dying.queue("q").kick("a")
-    monkeypatch.undo()
     dying = other(stage.broker)
-    kill_after(dying, 3, monkeypatch)  # not in the old shard, put into the new one; the grave stays
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), dies_after(dying, 3):  # not in the old shard, put into the new one; the grave stays
         dying.queue("q").kick("a")
-    monkeypatch.undo()
     (job,) = take_all(stage.queue)
     assert stage.done(job) == [True]
     assert stage.queue.kick("a") == "kicked", "this was known, and only the grave had to be dug up"

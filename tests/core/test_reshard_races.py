@@ -8,21 +8,18 @@ import random
 import pytest
 
 from django_delayq.core import Broker, DelayQError, IdTaken, Job, NewJob, Queue, ack, bury, fail, release
-from django_delayq.core.sending import epoch_walk
-from django_delayq.core.sending.job_chunks import JobSender
-from tests.support.core_calls import IN_FLIGHT
+from tests.support.core_calls import IN_FLIGHT, OpenSender
 from tests.support.core_stored import CLOSING, assert_invariants
 
-from .epochs_stage import Killed, kill_after, other, reshard
+from .epochs_stage import Killed, dies_after, other, reshard
 from .stage import Stage
 
 
 class Crowd:
     """Processes with different layouts of a queue, and one that repeatedly reshards it and is killed meanwhile."""
 
-    def __init__(self, broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, broker: Broker, seed: int) -> None:
         self.random = random.Random(seed)
-        self.monkeypatch = monkeypatch
         self.broker = broker
         self.queues = [other(broker).queue("q", shards=3) for _ in range(4)]
         self.held: list[Job] = []
@@ -67,11 +64,9 @@ class Crowd:
 
     def reshard(self, queue: Queue) -> None:
         changer = other(self.broker)
-        with self.monkeypatch.context() as patch:
-            if self.random.random() < 0.7:
-                kill_after(changer, self.random.randrange(12), patch)
-            with contextlib.suppress(Killed):
-                changer.reshard("q", self.random.randrange(1, 6))
+        calls = self.random.randrange(12) if self.random.random() < 0.7 else 10_000
+        with contextlib.suppress(Killed), dies_after(changer, calls):
+            changer.reshard("q", self.random.randrange(1, 6))
 
     def retire(self, queue: Queue) -> None:
         self.broker.epochs.retire("q")
@@ -88,11 +83,9 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_t34_whatever_comes_together_no_id_ever_lives_twice(
-    broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(epoch_walk, "TAKEOVER_SECONDS", 0.0)
-    crowd = Crowd(broker, seed, monkeypatch)
+def test_t34_whatever_comes_together_no_id_ever_lives_twice(broker: Broker, seed: int) -> None:
+    broker.takeover_seconds = 0.0
+    crowd = Crowd(broker, seed)
     for turn in range(400):
         with contextlib.suppress(IdTaken):
             crowd.act()
@@ -102,10 +95,9 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
     assert broker.queue("q").layout["epoch"] > 2
 
 
-def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_walk, "MAX_WAIT_SECONDS", 0.05)
+def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker) -> None:
+    broker.change_seconds = 0.05
     queue = broker.queue("q")
-    monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
     queue.rule(0, put=CLOSING)
     with pytest.raises(DelayQError, match="delayq_reshard q --status"):
@@ -114,9 +106,9 @@ def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, mo
 
 def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: Stage) -> None:
     reshard(full, 2)
-    sender = JobSender(full.queue)
+    sender = OpenSender(full.queue)
     for _ in sender.send(NewJob(f"j{n}", "work") for n in range(3000)):
-        assert len(sender.chunks.in_flight) <= IN_FLIGHT
-        assert not sender._answers
-    assert not sender.chunks.in_flight
-    assert not sender._unsent
+        assert sender.in_flight <= IN_FLIGHT
+        assert not sender.answers
+    assert not sender.in_flight
+    assert not sender.unsent

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob, Settlement, ack, fail
+from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
 from tests.support.core_stored import MAX_SHARDS, SHARD_KEYS
 from tests.support.core_values import QueueNotEmpty
 
-from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
+from .epochs_stage import Killed, clocks, dies_after, epoch_of, next_id, other, reshard, take_all
 from .stage import Stage
 from .world import raw, unchanged
 
@@ -60,9 +61,7 @@ def test_the_counters_of_a_queue_outlive_its_epochs(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_counters_are_handed_on_once_although_who_did_it_was_killed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_counters_are_handed_on_once_although_who_did_it_was_killed(stage: Stage, step: int) -> None:
     for number in range(20):
         stage.put(f"j{number}")
     for job in take_all(stage.queue):
@@ -70,17 +69,8 @@ def test_counters_are_handed_on_once_although_who_did_it_was_killed(
     reshard(stage, 2)
     before = stage.broker.inspector.counts("q").counters
     stage.wait(130_000)
-    call, steps = stage.broker.scripts.call, iter(range(100))
-
-    def killed(*words: Any, **limits: Any) -> Any:
-        if next(steps) == step:
-            raise Killed
-        return call(*words, **limits)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(stage.broker.scripts, "call", killed)
-        with contextlib.suppress(Killed):
-            stage.broker.epochs.retire("q")
+    with contextlib.suppress(Killed), dies_after(stage.broker, step):
+        stage.broker.epochs.retire("q")
     other(stage.broker).epochs.retire("q")
     assert stage.broker.epochs.retire("q") == []
     assert stage.broker.inspector.counts("q").counters == before
@@ -189,9 +179,7 @@ def test_t44_who_holds_a_job_of_a_deleted_queue_learns_that_it_lost_it(broker: B
     assert again.shard == MAX_SHARDS
 
 
-def test_t44_a_deletion_that_was_killed_after_any_step_is_finished_by_whoever_comes_by(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t44_a_deletion_that_was_killed_after_any_step_is_finished_by_whoever_comes_by(broker: Broker) -> None:
     steps, finished = 0, False
     while not finished:
         name = f"q{steps}"
@@ -199,8 +187,7 @@ def test_t44_a_deletion_that_was_killed_after_any_step_is_finished_by_whoever_co
         producer.schedule(NewJob("before", "work"))
         killer = other(broker)
         killer.queue(name)
-        kill_after(killer, steps, monkeypatch)
-        with contextlib.suppress(Killed):
+        with contextlib.suppress(Killed), dies_after(killer, steps):
             finished = killer.delete_queue(name, force=True)
         ident = next_id(producer, 0)  # whose shard is closed first
         assert producer.schedule(NewJob(ident, "work")) == "created"
@@ -210,19 +197,14 @@ def test_t44_a_deletion_that_was_killed_after_any_step_is_finished_by_whoever_co
     assert steps > 5
 
 
-def test_t44_a_job_that_comes_while_an_empty_queue_is_deleted_is_not_lost(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t44_a_job_that_comes_while_an_empty_queue_is_deleted_is_not_lost(broker: Broker) -> None:
     producer = other(broker).queue("q", shards=2)
-    original = broker.swap_layout
 
-    def late(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
+    def schedule(layout: dict[str, Any]) -> None:
         if layout.get("leaving"):
             producer.schedule(NewJob("a", "work"))
-        return original(name, stored, layout, **prepared)
 
-    monkeypatch.setattr(broker, "swap_layout", late)
-    with pytest.raises(QueueNotEmpty):
+    with pytest.raises(QueueNotEmpty), before_layout_change(broker, schedule):
         broker.delete_queue("q")
     assert producer.schedule(NewJob("b", "work")) == "created"
     assert {job.id for job in take_all(producer)} == {"a", "b"}
@@ -254,25 +236,18 @@ def test_what_was_lost_with_redis_is_put_back_with_its_tombstones(clocked: Broke
     assert {job.id for job in take_all(queue)} == {"a", "b"}
 
 
-def test_counters_are_handed_on_once_although_who_did_it_was_killed_right_after_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counters_are_handed_on_once_although_who_did_it_was_killed_right_after_it(stage: Stage) -> None:
     stage.put("a")
     stage.done(stage.take_one())
     reshard(stage, 2)
     before = stage.broker.inspector.counts("q").counters
     stage.wait(130_000)
-    call = stage.broker.scripts.call
 
-    def killed(name: str, *words: Any, **limits: Any) -> Any:
-        reply = call(name, *words, **limits)
-        if name == "carry" and any(isinstance(word, bytes) and word.startswith(b"count:") for word in words):
+    def die(call: ScriptCall) -> None:
+        if call.name == "carry" and any(isinstance(word, bytes) and word.startswith(b"count:") for word in call.args):
             raise Killed
-        return reply
 
-    with monkeypatch.context() as patched:
-        patched.setattr(stage.broker.scripts, "call", killed)
-        with pytest.raises(Killed):
-            stage.broker.epochs.retire("q")
+    with pytest.raises(Killed), watch_calls(stage.broker, after=die):
+        stage.broker.epochs.retire("q")
     assert other(stage.broker).epochs.retire("q") == [0]
     assert stage.broker.inspector.counts("q").counters == before

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, release, rules
+from tests.support.core_calls import ScriptCall, watch_calls
 from tests.support.core_stored import RULES, WEIGHTED, Rules, new_layout, rules_of_layout
 from tests.support.core_values import QueuePaused
 
 from .bulk_stage import kill_failed
+from .epochs_stage import adopt_layout
 from .stage import LEASE, Stage
 from .world import read_world, unchanged
 
@@ -168,7 +170,7 @@ def test_orders_that_a_shard_lost_come_back_with_the_next_look_of_a_dispatcher(w
     wide.broker.pause("wide", "out")
     wide.broker.limit("wide", max_length=9)
     wide.broker.client.delete(wide.key("meta", 1))
-    wide._set()
+    wide.wait(0)
     assert rules_of(wide.queue)[1] == (0, 0, 0, 0)
     for number in wide.queue.numbers:
         wide.queue.tick(number)
@@ -199,21 +201,21 @@ def test_orders_of_many_at_once_end_in_what_the_registry_says(broker: Broker) ->
     assert rules_of(queue) == [rules_of_layout(queue.layout, 4)[:4]] * 4
 
 
-def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules(
-    wide: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules(wide: Stage) -> None:
     """A thread has read the layout before the pause ended, and adopts it while the rules are being written."""
     wide.broker.pause("wide", "in")
     _, old = wide.broker.read_layout("wide")
     assert old is not None
-    write = Queue.rule
+    adopted: list[str] = []
 
-    def adopt_first(queue: Queue, number: int, **values: int) -> int:
-        wide.broker._install("wide", old, wide.broker._adopted)
-        return write(queue, number, **values)
+    def adopt_first(call: ScriptCall) -> None:
+        if call.name == "rule":
+            adopted.append(call.name)
+            adopt_layout(wide.broker, "wide", old)
 
-    monkeypatch.setattr(Queue, "rule", adopt_first)
-    wide.broker.resume("wide", "in")
+    with watch_calls(wide.broker, before=adopt_first):
+        wide.broker.resume("wide", "in")
+    assert adopted
     assert rules_of(wide.queue) == [(0, 0, 0, 0)] * 3
 
 
@@ -253,18 +255,18 @@ def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much
     assert sum(len(read_world(wide.queue, number)["lives"]) for number in wide.queue.numbers) == 100
 
 
-def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage) -> None:
     stage.broker.limit("q", max_length=5, morgue_max=6, weighted=False)
     assert rules.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
-    monkeypatch.setattr(stage.broker, "change_layout", None)
-    monkeypatch.setattr(stage.queue, "rule", None)
-    stage.broker.limit("q", max_length=5)
-    stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl_ms=0, weighted=False)
-    stage.broker.limit("q")
+    with watch_calls(stage.broker) as calls:
+        stage.broker.limit("q", max_length=5)
+        stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl_ms=0, weighted=False)
+        stage.broker.limit("q")
+    assert calls == []
 
 
-def test_a_limit_below_what_is_there_takes_nothing_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Broker, "full_seconds", 0.0)  # look for room at once
+def test_a_limit_below_what_is_there_takes_nothing_away(stage: Stage) -> None:
+    stage.broker.full_seconds = 0.0  # look for room at once
     for number in range(5):
         stage.put(f"j{number}")
     stage.broker.limit("q", max_length=2)

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, QueueUnavailable
-from django_delayq.core.redis.scripts import Scripts
-from tests.support.core_calls import IN_FLIGHT, Reply
+from tests.support.core_calls import IN_FLIGHT, lost_replies
 from tests.support.core_stored import assert_invariants
 
 from .events_stage import read_events
@@ -245,23 +244,10 @@ def test_a_repeated_call_that_requested_no_keys_names_none(stage: Stage) -> None
         assert again.joined == b""
 
 
-def test_every_reply_under_way_is_read_although_the_first_call_failed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_reply_under_way_is_read_although_the_first_call_failed(stage: Stage) -> None:
     """A connection with an unread reply would be lost to the pool. Only the first one is waited for."""
-    read: list[float | None] = []
-
-    def begin(*_: object) -> Reply:
-        def reply(until: float | None = None) -> bytes:
-            read.append(until)
-            raise QueueUnavailable("gone")
-
-        return reply
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Scripts, "begin", begin)
-        with pytest.raises(QueueUnavailable, match="gone"):
-            stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
+    with lost_replies(stage.broker, QueueUnavailable("gone")) as read, pytest.raises(QueueUnavailable, match="gone"):
+        stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
     assert len(read) == IN_FLIGHT + 1
     assert read[0] is None
     assert all(until is not None and until <= time.monotonic() for until in read[1:])

@@ -11,7 +11,7 @@ import pytest
 from redis.connection import AbstractConnection
 
 from django_delayq.core import Broker, NewJob, Payload, RedisConfig, ack, connect
-from django_delayq.core.redis.scripts import Scripts
+from tests.support.core_calls import watch_begun
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
@@ -110,29 +110,24 @@ def test_the_first_wins_where_the_first_is_to_win(stage: Stage) -> None:
 
 
 @pytest.mark.one_server("scripts of one server")
-def test_a_chunk_that_a_server_did_not_understand_is_not_overtaken(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_that_a_server_did_not_understand_is_not_overtaken(broker: Broker) -> None:
     """The server lost its scripts, and another client loaded them again before the next chunk arrived."""
     queue = broker.queue("q")
     queue.schedule(new("warm", on_conflict="replace"))
     source = broker.scripts.loaded("schedule")[1]
-    begin = Scripts.begin
-    begun: list[str] = []
 
-    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        if not begun:
+    def forget(number: int) -> None:
+        if number == 0:
             broker.client.script_flush()
-        reply = begin(self, name, keys, *args)
-        if not begun:
+
+    def learn(number: int) -> None:
+        if number == 0:
             for _ in range(2):  # it has seen by then what came before
                 broker.client.ping()
             broker.client.script_load(source)
-        begun.append(name)
-        return reply
 
-    monkeypatch.setattr(Scripts, "begin", watched)
-    outcomes = queue.schedule_many(twice(300))
+    with watch_begun(broker, before=forget, after=learn) as begun:
+        outcomes = queue.schedule_many(twice(300))
     assert len(begun) == 2
     assert (outcomes[0], outcomes[-1]) == ("created", "replaced")
     assert content_of_x(queue) == b"last"

@@ -11,8 +11,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from django_delayq.core import Broker, NewJob, ack, new_id
-from django_delayq.core.redis import scripts
 from django_delayq.core.redis.composition import compose, script_names
+from tests.support.core_calls import keep_few_heads, source_of
 from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, SettlementMark, check_stored, make_shard
 
 from .stage import Stage
@@ -57,8 +57,7 @@ def test_a_script_has_its_flags_and_a_header_that_tells_all(name: str) -> None:
 @pytest.mark.parametrize("test_clock", [False, True])
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_script_loads(broker: Broker, name: str, test_clock: bool) -> None:
-    flags = broker.scripts._server_knows_flags()
-    assert broker.client.script_load(compose(name, flags=flags, test_clock=test_clock))
+    assert broker.client.script_load(source_of(broker, name, test_clock=test_clock))
     assert broker.client.script_load(compose(name, flags=False, test_clock=test_clock))
 
 
@@ -155,11 +154,11 @@ def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> No
     assert stage.counters() == other.counters()
 
 
-def test_what_is_kept_of_shards_that_come_and_go_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "MOST_HEADS", 20)
+def test_what_is_kept_of_shards_that_come_and_go_is_bounded(broker: Broker) -> None:
+    heads = keep_few_heads(broker, 20)
     for number in range(50):
         assert broker.queue(f"tenant{number}").schedule(NewJob("a", "work")) == "created"
-        assert len(broker.scripts._heads) <= 20
+        assert heads() <= 20
 
 
 def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob, Payload
+from tests.support.core_calls import ScriptCall, watch_calls
 from tests.support.core_values import encode, encode_args, new_key
 
 from .bulk_stage import SELECTED_AT_ONCE
@@ -132,26 +133,21 @@ def test_payloads_of_merged_jobs_are_searched_waiting_running_gated_and_buried(s
     assert ids(stage, "bob", places=("morgue",)) == []
 
 
-def test_a_hot_id_is_read_in_pieces(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_id_is_read_in_pieces(stage: Stage) -> None:
     for start in range(0, 1000, 250):
         stage.queue.schedule_many(_payload_jobs(start, 250))
     stage.put("other", args=args("x"))
-    asked: list[int] = []
-    call = stage.broker.scripts.call
 
-    def counted(name: str, *rest: Any, **limits: Any) -> Any:
-        reply = call(name, *rest, **limits)
-        if name == "payloads":
-            asked.append(len(reply[1]))
-        return reply
+    def pieces(calls: list[ScriptCall]) -> int:
+        return sum(call.name == "payloads" for call in calls)
 
-    monkeypatch.setattr(stage.broker.scripts, "call", counted)
-    assert ids(stage, "payload-999") == ["hot"]
-    assert len(asked) == 4
+    with watch_calls(stage.broker) as calls:
+        assert ids(stage, "payload-999") == ["hot"]
+    assert pieces(calls) == 4
     assert ids(stage, "payload-3.") == []
-    asked.clear()
-    assert ids(stage, "payload-10") == ["hot"]
-    assert len(asked) == 1  # found in the first piece
+    with watch_calls(stage.broker) as calls:
+        assert ids(stage, "payload-10") == ["hot"]
+    assert pieces(calls) == 1  # found in the first piece
 
     def is_whole(view: JobView) -> bool:
         return [payload.data for payload in view.payloads] == [encode(f"payload-{n}") for n in range(1000)]
@@ -172,33 +168,19 @@ def _payload_jobs(start: int, n: int) -> list[NewJob]:
     ]
 
 
-def replies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the length of each script's reply, 0 if it is not bytes."""
-    sizes: list[int] = []
-    call = stage.broker.scripts.call
-
-    def measured(*words: Any, **limits: Any) -> Any:
-        reply = call(*words, **limits)
-        sizes.append(len(reply) if isinstance(reply, bytes) else 0)
-        return reply
-
-    monkeypatch.setattr(stage.broker.scripts, "call", measured)
-    return sizes
-
-
-def test_a_page_of_large_jobs_is_read_few_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_large_jobs_is_read_few_at_a_time(stage: Stage) -> None:
     for number in range(6):
         stage.in_morgue(f"buried{number}", args=b"x" * 600_000)
     for number in range(6):
         stage.put(f"large{number}", args=b"x" * 600_000)
     stage.put("small")
-    sizes = replies(stage, monkeypatch)
-    found = [stage.broker.inspector.page("q", place, limit=250).jobs for place in ("waiting", "morgue")]
+    with watch_calls(stage.broker) as calls:
+        found = [stage.broker.inspector.page("q", place, limit=250).jobs for place in ("waiting", "morgue")]
     assert [[view.id for view in jobs] for jobs in found] == [
         [*(f"large{number}" for number in range(6)), "small"],
         [f"buried{number}" for number in range(6)],
     ]
-    assert max(sizes) < 2_000_000
+    assert 600_000 < max(len(call.reply) for call in calls if isinstance(call.reply, bytes)) < 2_000_000
 
 
 def test_graves_that_are_gone_end_no_page_too_early(stage: Stage) -> None:
@@ -215,14 +197,14 @@ def test_graves_that_are_gone_end_no_page_too_early(stage: Stage) -> None:
     assert [one.id for one in view.views(stage.queue, 0, "morgue", members)] == [f"buried{n}" for n in (0, 2, 3, 4)]
 
 
-def test_large_jobs_are_read_few_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_jobs_are_read_few_at_a_time(stage: Stage) -> None:
     for number in range(12):
         stage.put(f"large{number}", args=args("x" * 600_000, f"mark-{number}"))
     stage.queue.schedule_many(NewJob(f"j{number:04}", "work", args("small"), delay_ms=5) for number in range(1500))
-    sizes = replies(stage, monkeypatch)
-    assert ids(stage, "mark-11") == ["large11"]
-    assert max(sizes) < 2_000_000
-    assert len(sizes) < 60
+    with watch_calls(stage.broker) as calls:
+        assert ids(stage, "mark-11") == ["large11"]
+    assert 600_000 < max(len(call.reply) for call in calls if isinstance(call.reply, bytes)) < 2_000_000
+    assert len(calls) < 60
 
 
 def test_jobs_that_come_later_do_not_keep_a_search_going(stage: Stage) -> None:
@@ -265,17 +247,9 @@ def test_an_empty_text_or_an_unknown_place_is_refused_at_the_call(stage: Stage) 
         stage.broker.inspector.search("q", "x", places=["waiting", "grave"])
 
 
-def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_is_free_between_any_two_chunks(stage: Stage) -> None:
     """Each chunk is a separate call with at most 250 jobs."""
     stage.queue.schedule_many(NewJob(f"j{number:04}", "work", delay_ms=number) for number in range(1200))
-    limits: list[int] = []
-    call = stage.broker.scripts.call
-
-    def seen(name: str, keys: Any, *rest: Any, **options: Any) -> Any:
-        if name == "page":
-            limits.append(int(rest[4]))
-        return call(name, keys, *rest, **options)
-
-    monkeypatch.setattr(stage.broker.scripts, "call", seen)
-    assert len(ids(stage, "work")) == 1200
-    assert max(limits) == SELECTED_AT_ONCE == 250
+    with watch_calls(stage.broker) as calls:
+        assert len(ids(stage, "work")) == 1200
+    assert max(int(call.args[4]) for call in calls if call.name == "page") == SELECTED_AT_ONCE == 250

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from django_delayq.core import InvalidJob, NewJob, Payload
+from tests.support.core_calls import watch_calls
 from tests.support.core_values import new_key
 
 from .bulk_stage import Part, act_in_shard, cancel_selected, read_columns, reschedule_selected
@@ -232,18 +231,12 @@ def test_a_time_that_cannot_be_is_refused(stage: Stage, times: dict[str, int]) -
         move(stage, [], **times)
 
 
-def test_a_call_with_many_payloads_rests_in_between(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_many_payloads_rests_in_between(stage: Stage) -> None:
     for ident in "abcdef":
         for number in range(300):
             stage.add(ident, b"%03d" % number, at=60_000)
     seen = [key_of(stage, ident) for ident in "abcdef"]
-    calls, call = [], stage.broker.scripts.call
-
-    def noted(name: str, *args: Any, **limits: Any) -> Any:
-        calls.append(name)
-        return call(name, *args, **limits)
-
-    monkeypatch.setattr(stage.broker.scripts, "call", noted)
-    assert cancel(stage, seen) == ["cancelled"] * 6
-    assert calls.count("cancel") == 2
+    with watch_calls(stage.broker) as calls:
+        assert cancel(stage, seen) == ["cancelled"] * 6
+    assert [call.name for call in calls].count("cancel") == 2
     assert stage.shard_is_empty()

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.core import Broker, QueueUnavailable
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker
+from tests.support.core_calls import ChannelWaker, port_of
 
 pytestmark = pytest.mark.one_server("it stops a master")
 
@@ -16,7 +16,7 @@ def test_a_wait_for_wake_ups_ends_with_an_error_when_its_node_falls_silent(
 ) -> None:
     cluster_broker.queue("q")
     waker = ChannelWaker(cluster_broker.connection, cluster_broker.prefix, ["q"])
-    port = waker._pubsub.connection.port
+    port = port_of(waker)
     node = next(node for node in cluster_box.nodes if node.port == port)
     node.pause()
     try:

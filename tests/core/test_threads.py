@@ -13,23 +13,41 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 
-from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions, tally
-from django_delayq.core.flusher import CounterFlusher
-from django_delayq.core.operations.morgue import Kick
-from django_delayq.core.redis.loop_clients import LoopClients
-from django_delayq.core.registry import QueueRegistry
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.job_chunks import JobSender
-from django_delayq.core.shard_set import ShardSet
-from tests.support.core_calls import run_verb
+from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions
+from tests.support.core_calls import ScriptCall, lock_of, run_verb, watch_calls
 from tests.support.core_figures import Tally
-from tests.support.core_stored import EpochChanges, assert_invariants
+from tests.support.core_stored import assert_invariants
 
 from ..support.forks import holds_in_a_child
 from ..support.preemption import each_line
 from .epochs_stage import other
 from .quotas_stage import ShardRoom, is_divided, put, read_room
 from .stage import Stage
+from .threads_stage import (
+    ADOPTING_ONE_OF_ALL,
+    CHOOSING_A_SHARD,
+    CHOOSING_EPOCHS,
+    CLOSING_LOOPS,
+    FINDING_HOME,
+    FLUSHING,
+    INSTALLING_A_LAYOUT,
+    KICKING,
+    NOTING_LIMITS,
+    POSTING,
+    READING_A_LAYOUT,
+    READING_ALL_LAYOUTS,
+    READING_PROGRESS,
+    READING_ROOM,
+    READING_THE_SERVED,
+    SENDING_MANY,
+    STORING_A_LAYOUT,
+    VISITING_SHARDS,
+    CounterFlusher,
+    clients_of_loop,
+    fire_now,
+    flush_of_another_thread,
+    is_scheduled,
+)
 
 
 @pytest.fixture
@@ -65,12 +83,12 @@ CHANGES: dict[str, Callable[[Broker], object]] = {
     "deletes": lambda broker: broker.delete_queue("q"),
 }
 READS: dict[str, tuple[Callable[..., Any], Callable[[Broker], object]]] = {
-    "one queue": (QueueRegistry.read_layout, lambda broker: broker.known_queue("q")),
-    "all queues": (QueueRegistry.queues, Broker.queues),
-    "the queues served": (QueueRegistry.served, lambda broker: broker.served(["q"])),
-    "each of all queues": (QueueRegistry._adopt, Broker.queues),
+    "one queue": (READING_A_LAYOUT, lambda broker: broker.known_queue("q")),
+    "all queues": (READING_ALL_LAYOUTS, Broker.queues),
+    "the queues served": (READING_THE_SERVED, lambda broker: broker.served(["q"])),
+    "each of all queues": (ADOPTING_ONE_OF_ALL, Broker.queues),
     "a change": (
-        QueueRegistry.swap_layout,
+        STORING_A_LAYOUT,
         lambda broker: broker.change_layout("q", lambda one: {**one, "limits": {}}),
     ),
 }
@@ -98,7 +116,7 @@ def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
     def look(queue: Queue, seen: list[Any]) -> None:
         seen.append((queue.layout["epoch"], queue.epochs, queue.numbers, len(queue.present), queue.deleted))
 
-    for line in each_line(ShardSet.install):
+    for line in each_line(INSTALLING_A_LAYOUT):
         broker = new_broker()
         queue = broker.queue("q", shards=2)
         seen: list[Any] = []
@@ -110,24 +128,24 @@ def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
         assert set(seen) == {seen[0], seen[-1]}
 
 
-def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker) -> None:
     """It is run again with each reply, the earlier ones included."""
-    queue, call = broker.queue("q"), broker.scripts.call_async
+    queue = broker.queue("q")
 
-    async def overtaken(*args: Any) -> Any:
-        if not queue.layout.get("paused"):
-            await asyncio.to_thread(broker.pause, "q")
-        return await call(*args)
+    def overtake(call: ScriptCall) -> None:
+        if call.name == "cancel" and not queue.layout.get("paused"):
+            broker.pause("q")
 
-    monkeypatch.setattr(broker.scripts, "call_async", overtaken)
-    assert asyncio.run(run_verb(broker, lambda there: there.known_queue("q") and there.queue("q").cancel("a"))) == ""
+    with watch_calls(broker, before=overtake):
+        cancelled = run_verb(broker, lambda there: there.known_queue("q") and there.queue("q").cancel("a"))
+        assert asyncio.run(cancelled) == ""
     assert queue.layout == stored_layout(broker)
 
 
 # -- shards of an id -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", [JobSender._first_shard, JobSender.send, Queue.visit, Queue.home])
+@pytest.mark.parametrize("function", [CHOOSING_A_SHARD, SENDING_MANY, VISITING_SHARDS, FINDING_HOME])
 def test_an_id_keeps_its_shard_although_another_thread_opens_the_next_epoch(
     new_broker: Callable[[], Broker], function: Callable[..., Any]
 ) -> None:
@@ -143,7 +161,7 @@ def test_an_id_keeps_its_shard_although_another_thread_opens_the_next_epoch(
 
 
 def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(new_broker: Callable[[], Broker]) -> None:
-    for line in each_line(Kick._anywhere):
+    for line in each_line(KICKING):
         broker = new_broker()
         stage = Stage(broker, shards=2, clock=False)
         stage.in_morgue("a")
@@ -154,7 +172,7 @@ def test_a_kick_finds_its_record_although_another_thread_opens_the_next_epoch(ne
 def test_a_producer_that_looks_for_room_survives_that_another_thread_opens_the_next_epoch(
     new_broker: Callable[[], Broker],
 ) -> None:
-    for line in each_line(read_room):
+    for line in each_line(READING_ROOM):
         broker = new_broker()
         queue = broker.queue("q", shards=2)
         broker.limit("q", max_length=4)
@@ -173,7 +191,7 @@ def test_quotas_of_a_queue_that_another_thread_deletes_exceed_nothing(broker: Br
 def test_the_progress_of_a_queue_that_another_thread_deletes_is_reported_or_empty(
     new_broker: Callable[[], Broker],
 ) -> None:
-    for line in each_line(EpochChanges.progress):
+    for line in each_line(READING_PROGRESS):
         broker = new_broker()
         broker.queue("q", shards=2)
         with line.preempted(partial(broker.delete_queue, "q")):
@@ -184,10 +202,10 @@ def test_a_bulk_load_is_never_opened_without_epochs() -> None:
     """Its record would be stored, and nobody could resume the load."""
     queue: Any = SimpleNamespace(reload=lambda: setattr(queue, "epochs", ((1, 3),)))
     broker: Any = SimpleNamespace(queue=lambda name: queue)
-    for line in each_line(bulk_loads._epochs_now):
+    for line in each_line(CHOOSING_EPOCHS):
         queue.epochs = ((0, 2),)
         with line.preempted(lambda: setattr(queue, "epochs", ())):
-            assert bulk_loads._epochs_now(broker, "q") == ((1, 3),)
+            assert CHOOSING_EPOCHS(broker, "q") == ((1, 3),)
 
 
 # -- the connection --------------------------------------------------------------------------------------------------
@@ -223,37 +241,31 @@ def test_connections_in_use_are_counted_although_another_thread_opens_one(
 
 
 def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_that_ended() -> None:
-    for line in each_line(LoopClients.close):
-        clients, ended = LoopClients(SimpleNamespace()), asyncio.new_event_loop()  # type: ignore[arg-type]
+    for line in each_line(CLOSING_LOOPS):
+        ended = asyncio.new_event_loop()
         ended.close()
-        clients._clients[ended] = SimpleNamespace(start_closing=None)  # type: ignore[assignment]
-        with line.preempted(partial(clients._clients.pop, ended, None)):
+        clients = clients_of_loop(ended)
+        with line.preempted(partial(clients.by_loop.pop, ended, None)):
             clients.close()
-        assert not clients._clients
+        assert not clients.by_loop
 
 
 # -- counters --------------------------------------------------------------------------------------------------------
 
 
-def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_later() -> None:
     sent: list[Any] = []
-    mine = Tally(lambda counters, request: sent.append(counters))
+    mine = Tally(lambda counters, request: sent.append(counters), patience=0.01)
     waiting = CounterFlusher(mine)
-    monkeypatch.setattr(tally, "_PATIENCE", 0.01)
     mine.count("redis_error", "transient")
-    with mine._sending:
-        assert waiting._timer is not None
-        waiting._timer.cancel()
-        waiting._timer = threading.current_thread()  # type: ignore[assignment]
-        waiting._flush()
-    assert isinstance(waiting._timer, threading.Timer), "the next flush is scheduled"
+    with flush_of_another_thread(mine):
+        fire_now(waiting)
+    assert is_scheduled(waiting), "the next flush is scheduled"
     waiting.stop()
     assert len(sent) == 1
 
 
-@pytest.mark.parametrize("function", [Tally.flush, Tally._post], ids=["flush", "post"])
+@pytest.mark.parametrize("function", [FLUSHING, POSTING], ids=["flush", "post"])
 def test_counters_that_are_being_sent_are_known_to_be_missing_in_redis(function: Any) -> None:
     def send(sent: list[Any], *call: Any) -> None:
         sent.append(call)
@@ -276,7 +288,7 @@ def test_counters_that_are_being_sent_are_known_to_be_missing_in_redis(function:
 
 
 def test_limits_of_tasks_that_two_threads_register_at_once_are_all_kept() -> None:
-    for line in each_line(Registry._note_limited):
+    for line in each_line(NOTING_LIMITS):
         registry = Registry()
         first, second = (Task(lambda: None, name=name, options=TaskOptions(concurrency=3)) for name in ("one", "two"))
         with line.preempted(partial(registry.add, second)):
@@ -296,5 +308,5 @@ def test_a_child_reads_the_registry_although_a_thread_of_its_parent_held_the_loc
         broker.known_queue("q")
         return bool(queue.layout["paused"])
 
-    assert holds_in_a_child(broker._lock, read)
+    assert holds_in_a_child(lock_of(broker), read)
     assert "paused" not in queue.layout, "it is the parent's own"

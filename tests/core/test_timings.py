@@ -23,10 +23,9 @@ from django_delayq.core import (
     fail,
     release,
 )
-from django_delayq.core import figures as figures_module
-from django_delayq.core import tally as tally_module
 from django_delayq.core.timings import (
     BUCKETS_MS,
+    MOST_FIELDS,
     Figures,
     Histogram,
     Level,
@@ -36,7 +35,8 @@ from django_delayq.core.timings import (
     new_cells,
     to_fields,
 )
-from tests.support.core_figures import Tally
+from tests.support.core_calls import lock_of
+from tests.support.core_figures import MOST_NAMES, Tally, remind_again
 from tests.support.core_stored import figures_keys
 from tests.support.redis_box import RedisBox
 from tests.support.seeds import seed_of_run
@@ -160,13 +160,11 @@ def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
     assert broker.figures() == SEVERAL + SEVERAL
 
 
-def test_more_figures_than_one_call_takes_arrive_whole_and_once(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures_module, "_MOST_AT_ONCE", 3)
+def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) -> None:
+    many = Figures(counts={("redis_error", str(number)): 1 for number in range(2_500)})
     for _ in range(2):
-        broker.note_figures(SEVERAL, request=b"0123456789abcdef")
-    assert broker.figures() == SEVERAL
+        broker.note_figures(many, request=b"0123456789abcdef")
+    assert broker.figures() == many
 
 
 def test_a_level_is_set_not_added_and_says_when(broker: Broker) -> None:
@@ -192,15 +190,14 @@ def test_the_requests_that_were_heard_are_few_and_are_forgotten(broker: Broker) 
     assert {name for name in broker.client.zrange(heard, 0, -1) if len(name) < 10} == {b"young"}
 
 
-def test_the_hash_does_not_grow_without_end(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(figures_module, "MOST_FIELDS", 5)
-    monkeypatch.setattr(figures_module, "_reminded_at", -60.0)
+def test_the_hash_does_not_grow_without_end(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    full = Figures(counts={("full", str(number)): 1 for number in range(MOST_FIELDS - 5)})
+    broker.note_figures(full)
+    remind_again()
     for number in range(10):
         broker.note_figures(Figures(counts={("redis_error", str(number)): 1, ("redis_error", "0"): 1}))
     broker.set_level("fsck_violations", 7)
-    assert broker.figures() == Figures(
+    assert broker.figures() == full + Figures(
         counts={("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
     )
     assert sum("left out" in record.getMessage() for record in caplog.records) == 1, "not with every call"
@@ -332,18 +329,17 @@ def test_a_flush_ends_although_something_always_comes_in() -> None:
     assert tally.since > began
 
 
-def test_names_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "MOST_NAMES", 3)
+def test_names_without_end_do_not_fill_the_memory() -> None:
     post = Post()
     tally = Tally(post)
-    for number in range(10):
+    for number in range(MOST_NAMES + 5):
         tally.ended(f"q{number}", [ran(1, 1)])
         tally.count("redis_error", str(number))
         tally.waited(f"s{number}", 0.001, False)
     tally.ended("q0", [ran(1, 1)])
     tally.flush()
     figures = post.sent[0][0]
-    assert (len(figures.lateness), len(figures.run), len(figures.counts), len(figures.script)) == (3, 3, 3, 3)
+    assert (len(figures.lateness), len(figures.run), len(figures.counts), len(figures.script)) == (MOST_NAMES,) * 4
     assert figures.lateness["q0"].count == 2
 
 
@@ -374,7 +370,7 @@ def test_threads_lose_nothing(broker: Broker) -> None:
 def test_a_forked_child_tells_nothing_of_what_its_parent_counted() -> None:
     tally = Tally(Post())
     tally.ended("q", [ran(1, 1)])
-    tally._lock.acquire()  # another thread of the parent is at it, which the child does not have
+    lock_of(tally).acquire()  # another thread of the parent is at it, which the child does not have
     child = os.fork()
     if child == 0:
         try:
@@ -383,7 +379,7 @@ def test_a_forked_child_tells_nothing_of_what_its_parent_counted() -> None:
             os._exit(0 if not before and tally else 1)
         finally:
             os._exit(2)
-    tally._lock.release()
+    lock_of(tally).release()
     assert os.waitpid(child, 0)[1] == 0
     assert tally
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
-from django_delayq.core import Broker
+from django_delayq.core import Broker, NewJob, Queue
 from django_delayq.core.redis.composition import compose, script_names
 from django_delayq.core.redis.faults import Fault, classify
 from django_delayq.core.redis.loop_link import WINDOW
-from django_delayq.core.redis.scripts import Reply, pack_command
+from django_delayq.core.redis.scripts import Reply, Scripts, pack_command
 from django_delayq.core.replay import run_verb
 from django_delayq.core.sending.chunks import IN_FLIGHT
+from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.wake import ChannelWaker, Waker, wake
 
 __all__ = [
@@ -22,17 +26,30 @@ __all__ = [
     "WINDOW",
     "ChannelWaker",
     "Fault",
+    "OpenSender",
     "Reply",
     "ScriptCall",
     "Waker",
     "before_layout_change",
+    "broker_clock",
     "classify",
     "compose",
+    "keep_few_heads",
+    "lock_of",
+    "lost_replies",
     "pack_command",
+    "port_of",
+    "replace_script",
     "run_verb",
     "script_names",
+    "scripts_used",
+    "send_twice",
+    "source_of",
     "wake",
+    "watch_begun",
     "watch_calls",
+    "watch_commands",
+    "watch_pipelines",
 ]
 
 
@@ -47,8 +64,26 @@ class ScriptCall:
     reply: Any = None
 
 
-def _nothing(call: ScriptCall) -> None:
+def _nothing(_: object) -> None:
     """No-op."""
+
+
+@contextmanager
+def _begun_by(broker: Broker, begin: Callable[..., Reply]) -> Iterator[None]:
+    """Begin the broker's calls in the block with ``begin(original, name, keys, args)``.
+
+    Senders begin calls through scripts of their own, which share those of the broker.
+    """
+    scripts, original = broker.scripts, Scripts.begin
+
+    def replaced(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
+        of_call = partial(original, self)
+        if getattr(self, "_behind", self) not in (scripts, getattr(scripts, "_plain", None)):
+            return of_call(name, keys, *args)
+        return begin(of_call, name, keys, args)
+
+    with mock.patch.object(Scripts, "begin", replaced):
+        yield
 
 
 @contextmanager
@@ -61,15 +96,15 @@ def watch_calls(
     """Record the calls of scripts that the block makes through this broker.
 
     Calls that wait for their reply and those that are begun and read later are recorded alike, in the order in which
-    they are sent; coroutines and confirmed calls are not.
+    they are sent; so are those of coroutines and those that are confirmed.
 
     Args:
         before: runs before each call is sent. What it raises is raised in place of the call.
-        after: runs when the reply of a call has come.
+        after: runs when the reply of a call has come; it may raise, too.
     """
     calls: list[ScriptCall] = []
     scripts = broker.scripts
-    send, begin = scripts.call, scripts.begin
+    send, confirm, send_async = scripts.call, scripts.call_confirmed, scripts.call_async
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -83,7 +118,7 @@ def watch_calls(
         after(call)
         return call.reply
 
-    def watched_begin(name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
+    def watched_begin(begin: Callable[..., Reply], name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
         call = noted(name, keys, args)
         read = begin(name, keys, *args)
 
@@ -94,8 +129,201 @@ def watch_calls(
 
         return reply
 
-    with mock.patch.object(scripts, "call", watched_send), mock.patch.object(scripts, "begin", watched_begin):
+    def watched_confirm(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        call = noted(name, keys, args)
+        call.reply = confirm(name, keys, *args)
+        after(call)
+        return call.reply
+
+    async def watched_async(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        call = await asyncio.to_thread(noted, name, keys, args)
+        call.reply = await send_async(name, keys, *args)
+        await asyncio.to_thread(after, call)
+        return call.reply
+
+    watched: dict[str, Any] = {
+        "call": watched_send,
+        "call_confirmed": watched_confirm,
+        "call_async": watched_async,
+    }
+    with mock.patch.multiple(scripts, **watched), _begun_by(broker, watched_begin):
         yield calls
+
+
+@contextmanager
+def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> Iterator[list[tuple[Any, Any]]]:
+    """Send each call of a script a second time, as after a lost reply; yield the list of the pairs of replies.
+
+    Args:
+        between: runs after the first time.
+    """
+    scripts, send = broker.scripts, broker.scripts.call
+    replies: list[tuple[Any, Any]] = []
+
+    def twice(name: str, keys: tuple[bytes, ...], *args: Any, **limits: Any) -> Any:
+        first = send(name, keys, *args, **limits)
+        between()
+        replies.append((first, send(name, keys, *args, **limits)))
+        return first
+
+    with mock.patch.object(scripts, "call", twice):
+        yield replies
+
+
+@contextmanager
+def lost_replies(broker: Broker, error: Exception) -> Iterator[list[float | None]]:
+    """Send none of the calls that are begun in the block, and raise an error in place of each reply.
+
+    Yields:
+        The moments (monotonic) until which replies were awaited, in their order; None = the time limit of the call.
+    """
+    awaited: list[float | None] = []
+
+    def begin(*_: object) -> Reply:
+        def reply(until: float | None = None) -> Any:
+            awaited.append(until)
+            raise error
+
+        return reply
+
+    with _begun_by(broker, begin):
+        yield awaited
+
+
+@contextmanager
+def watch_begun(
+    broker: Broker, before: Callable[[int], object] = _nothing, after: Callable[[int], object] = _nothing
+) -> Iterator[list[ScriptCall]]:
+    """Record the calls that are sent before the replies of earlier ones are read.
+
+    Args:
+        before: gets the number of a call, from 0, before it is sent.
+        after: the same when it was sent; its reply was not read yet.
+    """
+    calls: list[ScriptCall] = []
+
+    def watched(begin: Callable[..., Reply], name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
+        before(len(calls))
+        reply = begin(name, keys, *args)
+        after(len(calls))
+        calls.append(ScriptCall(name, keys, args))
+        return reply
+
+    with _begun_by(broker, watched):
+        yield calls
+
+
+@contextmanager
+def watch_commands(broker: Broker, before: Callable[[], object] = lambda: None) -> Iterator[list[str]]:
+    """Record the names of the commands that the block sends beside scripts and pipelines.
+
+    Args:
+        before: runs before each command is sent. What it raises is raised in place of the command.
+    """
+    client, send = broker.client, broker.client.execute_command
+    names: list[str] = []
+
+    def watched(name: str, *words: Any, **options: Any) -> Any:
+        before()
+        names.append(name)
+        return send(name, *words, **options)
+
+    with mock.patch.object(client, "execute_command", watched):
+        yield names
+
+
+@contextmanager
+def watch_pipelines(broker: Broker, after: Callable[[], object] = lambda: None) -> Iterator[list[Any]]:
+    """Record the replies of the pipelines that the block executes; ``after`` runs when they have come."""
+    client, make = broker.client, broker.client.pipeline
+    replies: list[Any] = []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        pipe = make(*args, **options)
+        execute = pipe.execute
+
+        def execute_watched(*words: Any, **limits: Any) -> Any:
+            replies.append(execute(*words, **limits))
+            after()
+            return replies[-1]
+
+        pipe.execute = execute_watched
+        return pipe
+
+    with mock.patch.object(client, "pipeline", watched):
+        yield replies
+
+
+def scripts_used(broker: Broker) -> set[str]:
+    """Return a set that collects the names of the scripts that the broker runs from now on, in whichever way."""
+    names: set[str] = set()
+    loaded = broker.scripts.loaded
+
+    def remember(name: str) -> tuple[str, str]:
+        names.add(name)
+        return loaded(name)
+
+    broker.scripts.loaded = remember  # type: ignore[method-assign]
+    return names
+
+
+@contextmanager
+def broker_clock(broker: Broker, now_ms: Callable[[], float]) -> Iterator[None]:
+    """Let a broker take the time of Redis, Unix ms, from a function."""
+    with mock.patch.object(broker, "now_ms", now_ms):
+        yield
+
+
+def source_of(broker: Broker, name: str, *, test_clock: bool = False) -> str:
+    """Return the source of a script in the form that the broker's server needs."""
+    return compose(name, flags=broker.scripts._server_knows_flags(), test_clock=test_clock)
+
+
+def replace_script(broker: Broker, name: str, source: str) -> None:
+    """Let a broker run another source for a script."""
+    broker.scripts._loaded[name] = (hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(), source)
+
+
+def keep_few_heads(broker: Broker, most: int) -> Callable[[], int]:
+    """Let a broker keep few packed commands of shards; return a function that counts them."""
+    scripts = broker.scripts = Scripts(broker.connection, most_heads=most)
+    return lambda: len(scripts._heads)
+
+
+def lock_of(part: Any) -> Any:
+    """Return the lock that guards a part of the package: a broker, a pool of connections, a tally."""
+    return part._lock
+
+
+def port_of(waker: ChannelWaker) -> int:
+    """Return the port of the node at which a waker listens."""
+    port: int = waker._pubsub.connection.port
+    return port
+
+
+class OpenSender:
+    """Sender of a stream of jobs, and what it holds between two of them."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._sender = JobSender(queue)
+
+    def send(self, news: Iterable[NewJob]) -> Iterator[object]:
+        return self._sender.send(news)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of calls whose replies were not read yet."""
+        return len(self._sender.chunks.in_flight)
+
+    @property
+    def answers(self) -> int:
+        """Number of outcomes that were read and not handed out."""
+        return len(self._sender._answers)
+
+    @property
+    def unsent(self) -> int:
+        """Number of chunks that were begun and not sent."""
+        return len(self._sender._unsent)
 
 
 @contextmanager

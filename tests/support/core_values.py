@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.codec import MAX_DEPTH, decode, decode_args, encode, encode_args
+from django_delayq.core.codec_types import types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
 from django_delayq.core.job import (
     DURABLE,
@@ -60,4 +61,6 @@ __all__ = [
     "encode_args",
     "is_durable",
     "new_key",
+    "types_by_kind",
+    "types_by_tag",
 ]

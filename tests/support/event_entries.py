@@ -36,8 +36,8 @@ def add(
         pipe.execute()
 
 
-def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType) -> None:
-    """Add a column in a version of its own, for :mod:`core.events` and other reading modules."""
+def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType) -> bytes:
+    """Add a column in a version of its own, for readers of events and other modules; return its entries' field."""
     version = records.VERSION + 1
     columns = (*records.COLUMNS, name)
     monkeypatch.setitem(records.SINCE, name, version)
@@ -46,3 +46,4 @@ def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType)
     for module in (records, events, *readers):
         monkeypatch.setattr(module, "COLUMNS", columns)
         monkeypatch.setattr(module, "WIDTH", len(columns))
+    return records.FIELD

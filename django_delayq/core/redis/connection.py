@@ -33,7 +33,7 @@ __all__ = ["Connection", "RedisConfig", "connect"]
 T = TypeVar("T")
 #: seconds after which a reply without a node that does not answer is made from those of the others
 PARTIAL_SECONDS: Final = 3.0
-#: seconds to wait for a slot that is moving to another node of a cluster
+#: seconds to wait for a slot that is moving, unless a connection says otherwise
 MOVING: Final = 10.0
 _LONGEST_PAUSE: Final = 0.3
 #: errors while a node of a cluster is replaced, or begins to serve again
@@ -68,6 +68,8 @@ class Connection:
         self.max_age = deployment.limits.max_age
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = deployment.limits.patience
+        #: seconds to wait for a slot that is moving to another node of a cluster
+        self.moving_seconds = MOVING
         self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
         #: True for a Redis Cluster
         self.cluster = deployment.cluster
@@ -205,7 +207,7 @@ class Connection:
             outlasts: wait until then for a node that refuses connections or begins to serve: a replica takes its place.
         """
         until = time.monotonic() + self.patience if until is None else until
-        moved_by = min(until, time.monotonic() + MOVING)
+        moved_by = min(until, time.monotonic() + self.moving_seconds)
         while True:
             try:
                 return self._run_once(source, keys, args, until)
@@ -222,7 +224,7 @@ class Connection:
 
         The threads of a loop are few, and others need them, too.
         """
-        moved_by = min(until, time.monotonic() + MOVING)
+        moved_by = min(until, time.monotonic() + self.moving_seconds)
         while True:
             try:
                 return await asyncio.to_thread(self._run_once, source, keys, args, until)

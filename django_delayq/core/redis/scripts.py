@@ -76,10 +76,17 @@ class Reply(Protocol):
 
 
 class Scripts:
-    """Lua scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``."""
+    """Lua scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``.
 
-    def __init__(self, connection: Connection, *, test_clock: bool = False) -> None:
+    Args:
+        connection: to the deployment.
+        test_clock: see :class:`.broker.Broker`.
+        most_heads: number of shards whose commands are kept packed, times the scripts.
+    """
+
+    def __init__(self, connection: Connection, *, test_clock: bool = False, most_heads: int = MOST_HEADS) -> None:
         self._connection = connection
+        self._most_heads = most_heads
         self._test_clock = test_clock
         self._loaded: dict[str, tuple[str, str]] = {}
         self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
@@ -234,7 +241,7 @@ class Scripts:
         head = self._heads.get(of)
         if head is None:
             head = _pack_head(sha, keys, arguments)
-            if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are packed again
+            if len(self._heads) >= self._most_heads:  # queues and epochs come and go; those in use are packed again
                 self._heads.clear()
             self._heads[of] = head
         return head

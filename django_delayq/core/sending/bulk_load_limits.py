@@ -57,20 +57,34 @@ class BulkLoadWait:
     Args:
         seconds: time until the wait is given up.
         stop: called during the wait; True ends it.
+        first: first pause, seconds.
         longest: longest pause, seconds.
+        now: clock of the deadline.
+        pause: sleeps for a time; see :func:`rest`.
     """
 
-    def __init__(self, seconds: float, stop: Callable[[], bool], *, first: float = 0.05, longest: float = 2.0) -> None:
-        self._give_up_at = time.monotonic() + seconds
+    def __init__(
+        self,
+        seconds: float,
+        stop: Callable[[], bool],
+        *,
+        first: float = 0.05,
+        longest: float = 2.0,
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float, Callable[[], bool]], None] | None = None,
+    ) -> None:
+        self._now = now
+        self._rest = pause or rest
+        self._give_up_at = now() + seconds
         self._stop = stop
         self._pause = first
         self._longest = longest
 
     def rest(self, refusal: Exception) -> None:
         """Pause once; raise ``refusal`` instead after the deadline."""
-        if time.monotonic() >= self._give_up_at:
+        if self._now() >= self._give_up_at:
             raise refusal
-        rest(self._pause, self._stop)
+        self._rest(self._pause, self._stop)
         self._pause = min(self._longest, self._pause * 2)
 
 

@@ -20,10 +20,24 @@ if TYPE_CHECKING:
     from ..broker import Broker
     from .bulk_loads import BulkLoad
 
-#: bytes of jobs that wait for their chunks to become full
-MAX_WAITING_BYTES: Final = 64 << 20
-#: number of shapes whose chunks are collected side by side
-MAX_SHAPES: Final = 64
+
+@dataclass(frozen=True, slots=True)
+class WriterRoom:
+    """Limits of what a sender collects before it sends.
+
+    They decide which rows share a chunk, so they are the same in every try of a bulk load.
+    """
+
+    #: bytes of a chunk
+    chunk_bytes: int = CHUNK_BYTES
+    #: bytes of jobs that wait for their chunks to become full
+    waiting_bytes: int = 64 << 20
+    #: number of shapes whose chunks are collected side by side
+    shapes: int = 64
+
+
+#: room of a sender unless its caller says otherwise
+ROOM: Final = WriterRoom()
 
 
 @dataclass(slots=True)
@@ -70,6 +84,7 @@ class BulkLoadWriter:
         load: an open bulk load.
         limits: see there.
         stop: called during waits; true = give up waiting (:class:`~.bulk_load_limits.BulkLoadStopped`).
+        room: see there.
 
     Raises:
         BulkLoadClosed: the bulk load is closed.
@@ -81,8 +96,11 @@ class BulkLoadWriter:
         load: BulkLoad,
         limits: BulkLoadLimits | None = None,
         stop: Callable[[], bool] = lambda: False,
+        *,
+        room: WriterRoom = ROOM,
     ) -> None:
         self.load = load
+        self._room = room
         self._broker = broker
         self._calls = LedgerCalls(broker, load, limits or BulkLoadLimits(), stop)
         self._sender: ChunkSender[LoadChunk] = ChunkSender(self._calls.queue, self._calls)
@@ -116,9 +134,9 @@ class BulkLoadWriter:
                 self._dispatch(shape, group)
             chunk = self._table[group] = _Chunk()
         self._waiting_bytes += chunk.add(entry)
-        if len(chunk.rows) >= self.load.chunk or chunk.size >= CHUNK_BYTES:
+        if len(chunk.rows) >= self.load.chunk or chunk.size >= self._room.chunk_bytes:
             self._dispatch(shape, group)
-        elif self._waiting_bytes >= MAX_WAITING_BYTES:
+        elif self._waiting_bytes >= self._room.waiting_bytes:
             self._dispatch_all()
 
     def add_many(self, shape: Shape, rows: Rows) -> None:
@@ -129,7 +147,7 @@ class BulkLoadWriter:
         """
         if shape is not self._shape:
             self._turn_to(shape)
-        if len(self._tables) > 1 or self._waiting_bytes + rows.size >= MAX_WAITING_BYTES:
+        if len(self._tables) > 1 or self._waiting_bytes + rows.size >= self._room.waiting_bytes:
             self._add_each(shape, rows)  # chunks may have to be sent before they are full
             return
         by_group: dict[int, list[int]] = {}
@@ -149,7 +167,7 @@ class BulkLoadWriter:
             room = self.load.chunk - len(chunk.rows)
             some, rows = rows.cut(0, room), rows.cut(room, len(rows))
             size = some.size
-            if chunk.size + size >= CHUNK_BYTES or not chunk.extend(some, size):
+            if chunk.size + size >= self._room.chunk_bytes or not chunk.extend(some, size):
                 self._add_each(shape, some)
                 continue
             self._waiting_bytes += size
@@ -161,7 +179,7 @@ class BulkLoadWriter:
             self.add(shape, entry)
 
     def _turn_to(self, shape: Shape) -> None:
-        if shape not in self._tables and len(self._tables) >= MAX_SHAPES:
+        if shape not in self._tables and len(self._tables) >= self._room.shapes:
             self._dispatch_all()
             self._tables.clear()
         self._shape, self._table = shape, self._tables.setdefault(shape, {})

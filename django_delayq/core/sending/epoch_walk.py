@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..errors import QueueUnavailable
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from ..records.layout import Epochs
     from .sender import Sender
 
-#: seconds after which a caller no longer waits for another process's change but completes it
-TAKEOVER_SECONDS: Final = 0.5
-#: seconds after which a call gives up
-MAX_WAIT_SECONDS: Final = 10.0
-
 
 class LayoutWait:
-    """Wait of one call for a layout with an open shard for its id."""
+    """Wait of one call for a layout with an open shard for its id.
 
-    def __init__(self) -> None:
+    Args:
+        takeover_seconds: time after which the call completes another process's change.
+        change_seconds: time after which the call gives up.
+    """
+
+    def __init__(self, takeover_seconds: float, change_seconds: float) -> None:
         now = time.monotonic()
-        self._takeover_at = now + TAKEOVER_SECONDS * random.uniform(0.8, 1.2)
-        self._give_up_at = now + MAX_WAIT_SECONDS
+        self._takeover_at = now + takeover_seconds * random.uniform(0.8, 1.2)
+        self._give_up_at = now + change_seconds
         self._pause = 0.002
 
     def is_takeover_due(self) -> bool:
@@ -81,7 +81,9 @@ class EpochWalk:
             later = next((pair for pair in self._epochs() if pair[0] > epoch), None)
             if later is not None:
                 return later
-            self._wait = self._wait or LayoutWait()
+            if self._wait is None:
+                broker = self._queue.broker
+                self._wait = LayoutWait(broker.takeover_seconds, broker.change_seconds)
             if not self._queue.broker.epochs.refresh(self._queue, epoch, self._wait, create=self._create):
                 return None
 

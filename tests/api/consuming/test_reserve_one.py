@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.api.views import consuming
-from django_delayq.core import matching
+from django_delayq.core import NewJob
 from tests.support.api_caller import Caller
 
 from .feed import end, places, put, take
@@ -60,17 +60,20 @@ def test_the_first_job_that_matches_is_reserved(consumer: Caller, where: dict[st
 
 
 def test_a_request_ends_in_time_and_its_cursor_continues(consumer: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "EXAMINED_AT_ONCE", 25)
     monkeypatch.setattr(consuming, "LONGEST_MATCH", 0.0)
-    for number in range(60):
-        put("wanted" if number == 55 else "", id=f"job-{number:02}", at=1_700_000_000 + number)
+    put("", id="first")
+    jobs_of_queue = (
+        NewJob(f"job-{number:04}", "raw", args=b"wanted" if number == 1_150 else b"", due_ms=number, delay_ms=None)
+        for number in range(1_200)
+    )
+    connections.broker().queue("feed").schedule_many(jobs_of_queue)
     requests, cursor, jobs = 0, None, []
     while not jobs:
         asked = {"where": {"text": "wanted"}, **({"cursor": cursor} if cursor else {})}
         status, body = consumer.post("v1/queues/feed/reserve", asked)
         assert status == 200
         jobs, cursor, requests = body["jobs"], body.get("cursor"), requests + 1
-    assert (jobs[0]["id"], cursor, requests) == ("job-55", None, 3)
+    assert (jobs[0]["id"], cursor, requests) == ("job-1150", None, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""Steps of the package at whose lines tests pre-empt a thread, and parts of it that several threads share."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any, Final
+
+from django_delayq.core import Broker, Queue, Registry
+from django_delayq.core.flusher import CounterFlusher
+from django_delayq.core.operations.morgue import Kick
+from django_delayq.core.operations.resharding import EpochChanges
+from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.sending.bulk_loads import _epochs_now
+from django_delayq.core.sending.job_chunks import JobSender
+from django_delayq.core.sending.quotas import read_room
+from django_delayq.core.tally import Tally
+
+READING_A_LAYOUT: Final = Broker.read_layout
+READING_ALL_LAYOUTS: Final = Broker.queues
+READING_THE_SERVED: Final = Broker.served
+ADOPTING_ONE_OF_ALL: Final = Broker._adopt
+STORING_A_LAYOUT: Final = Broker.swap_layout
+INSTALLING_A_LAYOUT: Final = Queue.install
+READING_PROGRESS: Final = EpochChanges.progress
+
+CHOOSING_A_SHARD: Final = JobSender._first_shard
+SENDING_MANY: Final = JobSender.send
+VISITING_SHARDS: Final = Queue.visit
+FINDING_HOME: Final = Queue.home
+KICKING: Final = Kick._anywhere
+READING_ROOM: Final = read_room
+CHOOSING_EPOCHS: Final = _epochs_now
+
+CLOSING_LOOPS: Final = LoopClients.close
+FLUSHING: Final = Tally.flush
+POSTING: Final = Tally._post
+NOTING_LIMITS: Final = Registry._note_limited
+
+__all__ = ["CounterFlusher"]
+
+
+class _SharedClients(LoopClients):
+    """Clients of event loops, with those of each loop in sight."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace())  # type: ignore[arg-type]
+        self.by_loop: dict[asyncio.AbstractEventLoop, Any] = self._clients
+
+
+def clients_of_loop(loop: asyncio.AbstractEventLoop) -> _SharedClients:
+    """Return clients of which one belongs to this event loop."""
+    clients = _SharedClients()
+    clients.by_loop[loop] = SimpleNamespace(start_closing=None)
+    return clients
+
+
+def flush_of_another_thread(tally: Tally) -> AbstractContextManager[object]:
+    """Return a block during which another thread's flush of the counters hangs."""
+    return tally._sending
+
+
+def fire_now(flusher: CounterFlusher) -> None:
+    """Let the scheduled flush happen now, in this thread."""
+    assert flusher._timer is not None
+    flusher._timer.cancel()
+    flusher._timer = threading.current_thread()  # type: ignore[assignment]
+    flusher._flush()
+
+
+def is_scheduled(flusher: CounterFlusher) -> bool:
+    return isinstance(flusher._timer, threading.Timer)
