@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_no_file_grows_too_long() -> None:
 
 
 def inner_modules_of(path: Path) -> set[str]:
-    """Return the modules of the project's package that a test file imports, its public packages left out."""
+    """Return the modules of the project's package that a test file imports or patches, its public packages left out."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -179,7 +180,35 @@ def inner_modules_of(path: Path) -> set[str]:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             submodules = {name for name in names if is_module(name)}
             found |= submodules if submodules == names else {node.module, *submodules}
+        elif isinstance(node, ast.Constant) and re.fullmatch(rf"{PACKAGE.name}(\.\w+)+", str(node.value)):
+            parts = node.value.split(".")
+            prefixes = (".".join(parts[:size]) for size in range(len(parts), 0, -1))
+            found.add(next(filter(is_module, prefixes), PACKAGE.name))
     return {name for name in found if name.partition(".")[0] == "django_delayq" and not is_public(name)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import django_delayq.core.bulk",
+        "from django_delayq.core import Broker, bulk",
+        "from django_delayq.core.bulk import kick_all",
+        "def test() -> None:\n    from django_delayq.core import bulk",
+        "patch('django_delayq.core.bulk.kick_all')",
+    ],
+)
+def test_an_inner_module_is_found_however_a_test_comes_to_it(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "test_some.py"
+    path.write_text(line)
+    assert inner_modules_of(path) == {"django_delayq.core.bulk"}
+
+
+def test_public_names_are_no_inner_modules_and_those_of_other_classes_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "test_some.py"
+    path.write_text(
+        "from django_delayq import task\nfrom django_delayq.core import Broker, registry\nbroker._queues\nself._own"
+    )
+    assert (inner_modules_of(path), private_names_in(path)) == (set(), ["3: broker._queues"])
 
 
 def is_module(name: str) -> bool:

@@ -27,6 +27,7 @@ from django_delayq.core.sending.bulk_loads import (
 from django_delayq.core.sending.bulk_loads import forget_old as forget_old_loads
 from django_delayq.core.sending.ledger_calls import BulkLoadClosed, Written
 from django_delayq.core.sending.ledgers import CLOSED_MS, ChunksLost
+from tests.support.core_stored import shard_key
 
 from .epochs_stage import take_all
 from .stage import Stage
@@ -51,6 +52,7 @@ __all__ = [
     "Rows",
     "Shape",
     "WriterRoom",
+    "add_row",
     "close_load",
     "collected",
     "counted",
@@ -135,11 +137,16 @@ def send_collected(writer: BulkLoadWriter) -> None:
     writer._sender.finish()
 
 
+def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
+    """Pass a row to a sender, with the key that it has in this bulk load."""
+    writer.add(*entry_of(with_keys(writer.load.id, new)))
+
+
 def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
     """Write the first ``n`` rows and abandon the sender."""
     writer = BulkLoadWriter(broker, load)
     for new in rows(of, **options)[:n]:
-        writer.add(*entry_of(with_keys(load.id, new)))
+        add_row(writer, new)
     writer.abandon()
 
 
@@ -155,7 +162,7 @@ def work_off(queue: Queue) -> int:
 def live(broker: Broker, name: str = "q") -> int:
     """Return the number of live jobs, from the bodies of every shard."""
     queue = broker.queue(name)
-    return sum(broker.client.hlen(queue.shard(number).names["body"]) for number in queue.numbers)
+    return sum(broker.client.hlen(shard_key(queue, "body", number)) for number in queue.numbers)
 
 
 def counted(broker: Broker, load: BulkLoad) -> Counter[str]:

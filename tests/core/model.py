@@ -7,13 +7,28 @@ a due time is ``(ms, arrival)``, so that equal milliseconds stay in the order in
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 from django_delayq.core import Job, Payload, Settlement
 
-from .model_values import POSTPONED, STARTED, STOPPING, UNCLEAR, Burial, Due, Grave, Item, Live, better, one_more
+from .model_values import (
+    POSTPONED,
+    STARTED,
+    STOPPING,
+    UNCLEAR,
+    UNRENEWED,
+    Burial,
+    Due,
+    Grave,
+    Item,
+    Live,
+    better,
+    one_more,
+)
 from .model_waiting import WaitingJobs
 
 
@@ -60,6 +75,13 @@ class ModelShard(WaitingJobs):
             live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~(POSTPONED if s.began else 0)
             self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
         return True
+
+    def expire_late(self, jobs: list[Job]) -> list[Job]:
+        """End jobs that were handed out too late to be of use; return the others."""
+        late = [job for job in jobs if self.now_us / 1000 > latest_start_ms(job)]
+        if late:
+            self.settle([Settlement(job, "expire", event=False) for job in late])
+        return [job for job in jobs if job not in late]
 
     def _end(self, ident: str, live: Live) -> None:
         """Delete a finished job; the content gated behind it becomes a new job."""
@@ -141,7 +163,7 @@ class ModelShard(WaitingJobs):
             live.postponed = None
         live.due = due
         live.lease, live.gate, live.running = None, None, {}
-        live.flags &= ~STARTED
+        live.flags &= ~(STARTED | UNRENEWED)
         live.quarantined = s.quarantine
 
     # -- heartbeat ---------------------------------------------------------------------------------------------------
@@ -172,7 +194,7 @@ class ModelShard(WaitingJobs):
         deadline = min((live.lease.deadline_ms for live in self.lives.values() if live.lease), default=None)
         return (
             self.now_us / 1000,
-            self.next_due_ms("others"),
+            self.handed_out_ms("others"),
             deadline,
             deadline is not None and deadline <= self.now_ms,
             self.held_back,
@@ -240,6 +262,12 @@ class ModelShard(WaitingJobs):
             "error": grave.error,
             "payloads": [item.payload for item in grave.items],
         }
+
+
+def latest_start_ms(job: Job) -> float:
+    """Return the last moment at which a start of a job is of use."""
+    options = json.loads(job.options_json or "{}")
+    return min(options.get("expires_ms", math.inf), job.due_ms + options.get("expires_in_ms", math.inf))
 
 
 def shard_of(ident: str, shards: int) -> int:

@@ -35,6 +35,16 @@ allowances: st.SearchStrategy[dict[str, int]] = st.one_of(
     st.dictionaries(st.sampled_from(["work", "sync", "both"]), st.sampled_from([0, 0, 1]), max_size=2),
 )
 served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "quarantined"])
+#: mostly a job may start however late it is
+options = st.sampled_from(
+    [
+        *[b"", b'{"timeout":3}'] * 3,
+        b'{"expires_in_ms":0}',
+        b'{"expires_in_ms":1500}',
+        b'{"expires_ms":%d}' % (START_US // 1000 + 2000),
+        b'{"expires_in_ms":1500,"expires_ms":%d}' % (START_US // 1000 + 20_000),
+    ]
+)
 
 
 @st.composite
@@ -54,7 +64,7 @@ def new_jobs(draw: Any) -> NewJob:
         due_ms=START_US // 1000 + draw(st.sampled_from([-5, 0, 1, 2000, 30_000])) if absolute else None,
         delay_ms=None if absolute else draw(delays),
         priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
-        options=draw(st.sampled_from([b"", b'{"timeout":3}'])),
+        options=draw(options),
         on_conflict=draw(st.sampled_from(["replace", "replace", "ignore", "error"] + ["merge"] * (4 if merged else 0))),
         due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest", "inherit"])),
         score_policy=draw(st.sampled_from(["min", "max", "first", "last"])),
@@ -140,6 +150,7 @@ class Call:
     sent_ms: int
     token: int | None = None
     worker: str = ""
+    ttr_ms: int | None = None
 
 
 ACTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[dict[str, Any]]]] = {}
@@ -162,6 +173,9 @@ WEIGHTS = {
     "end_selected": 3,
     "end_all_failed": 3,
     "the_clock_moves": 2,
+    "resume": 4,
+    "resume_producers": 4,
+    "reserve_by_id": 3,
 }
 
 

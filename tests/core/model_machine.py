@@ -23,10 +23,11 @@ from .model_draws import (
     by_id,
     possible_acts,
 )
+from .model_rules import Pauses
 from .model_values import Live, Which, is_durable
 
 #: scripts that change nothing, or whose repeated call is no repeat
-NOT_REPEATED = frozenset({"leases", "tick", "layout", "stats", "page", "begun", "quota"})
+NOT_REPEATED = frozenset({"leases", "tick", "layout", "producers", "stats", "page", "begun", "quota"})
 
 
 class ModelBroker(Broker):
@@ -64,6 +65,7 @@ class RecordingMachine(RuleBasedStateMachine):
         scripts.call = self._remembering_call  # type: ignore[method-assign]
         scripts.begin = self._remembering_begin  # type: ignore[method-assign]
         self.set_clock()
+        self.see()
 
     # -- the clock and the calls -------------------------------------------------------------------------------------
 
@@ -146,6 +148,12 @@ class RecordingMachine(RuleBasedStateMachine):
             shard.see(self.us, keep=False)
         return self.model
 
+    def set_pauses(self, pauses: Pauses) -> None:
+        """Give all shards these pauses, as a change of the rules does."""
+        for shard in self.model:
+            shard.see(self.us)
+            shard.pauses = pauses
+
     def waiting(self) -> list[ModelShard]:
         return [shard for shard in self.model if shard.waiting()]
 
@@ -172,15 +180,27 @@ class RecordingMachine(RuleBasedStateMachine):
     def check_batch(
         self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which, allowed: Mapping[str, int]
     ) -> None:
-        assert batch.parked == tuple(len(shard.parked(which, task)) for task in allowed)
-        assert not batch.broken
-        assert by_id(batch.jobs) == by_id(expected)
-        due = shard.next_due_ms(which)
+        """Compare the batch of a reserve, of which the model has ended what came too late."""
+        due = shard.handed_out_ms(which)
         assert batch.next_due_ms == (None if due is None else max(0.0, due - shard.now_us / 1000))
-        quarantined = shard.next_due_ms("quarantined") if which == "others" else None
+        quarantined = shard.handed_out_ms("quarantined") if which == "others" else None
         assert batch.quarantine_due_ms == (None if quarantined is None else quarantined - shard.now_us / 1000)
+        is_paused = shard.pauses.holds_back(shard.now_ms)
+        assert batch.parked == (() if is_paused else tuple(len(shard.parked(which, task)) for task in allowed))
+        self.check_jobs(shard, batch, expected)
+
+    def check_jobs(self, shard: ModelShard, batch: Batch, expected: list[Job]) -> None:
+        in_time = shard.expire_late(expected)
+        assert not batch.broken
+        assert by_id(batch.jobs) == by_id(in_time)
+        assert batch.expired == len(expected) - len(in_time)
         assert batch.now_ms == shard.now_us / 1000
         self.handed.extend(batch.jobs)
+
+    def note_reserve(self, token: int, worker: str, ttr_ms: int | None = None) -> None:
+        """Note what the last reserve has handed out: it is to be the same when the call is repeated."""
+        call = next(call for call in reversed(self.calls) if "reserve" in call.script)
+        call.token, call.worker, call.ttr_ms = token, worker, ttr_ms
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:

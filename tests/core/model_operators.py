@@ -226,6 +226,14 @@ def bring_back(shard: ModelShard, name: Name, due_ms: float, replacing: bool) ->
     return "kicked"
 
 
+def revive(shard: ModelShard, ident: str) -> bool:
+    """Bring the youngest record of an id back for a reserve, if nothing lives under the id; return True if it did."""
+    name = grave_of(shard, ident, b"")
+    if name is None or ident in shard.lives or shard.pauses.holds_back(shard.now_ms):
+        return False
+    return apply(shard, [name], Kick(0, replacing=False)) == ["kicked"]
+
+
 def discard(shard: ModelShard, ident: str, key: bytes) -> str:
     name = grave_of(shard, ident, key)
     if name is None:

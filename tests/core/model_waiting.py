@@ -9,10 +9,12 @@ from dataclasses import replace
 
 from django_delayq.core import Job, NewJob, Payload
 
+from .model_rules import Pauses
 from .model_values import (
     NO_COUNTS,
     PRIORITIES,
     STARTED,
+    UNRENEWED,
     Content,
     Due,
     Grave,
@@ -35,6 +37,7 @@ class WaitingJobs:
         #: durable key -> how its generation ended
         self.marks: dict[bytes, str] = {}
         self.counters: dict[str, int] = {}
+        self.pauses = Pauses()
         self.clock_us = self.token = self.hold_ms = 0
         self.seen_before = (0, 0)
         self.arrivals = itertools.count(1)
@@ -111,15 +114,18 @@ class WaitingJobs:
         if idle == len(outcomes):
             self.clock_us, self.hold_ms = self.seen_before
         self.count("created", outcomes.count("created"))
-        self.count("refused", outcomes.count("full"))
-        self.count("changed", len(outcomes) - outcomes.count("created") - outcomes.count("full") - idle)
+        refused = outcomes.count("full") + outcomes.count("paused")
+        self.count("refused", refused)
+        self.count("changed", len(outcomes) - outcomes.count("created") - refused - idle)
         return outcomes
 
     def _ask_for(self, new: NewJob) -> str:
         key = new.payload.key if new.payload else new.key
-        if not is_durable(key):
-            return self._schedule_marking(new, ())
-        return "known" if self.knows(key) else self._schedule_marking(new, (key,))
+        if is_durable(key) and self.knows(key):
+            return "known"
+        if self.pauses.refuses(self.now_ms):
+            return "paused"
+        return self._schedule_marking(new, (key,) if is_durable(key) else ())
 
     def _schedule_marking(self, new: NewJob, keys: Iterable[bytes]) -> str:
         with self.marking() as before:
@@ -216,6 +222,10 @@ class WaitingJobs:
     def next_due_ms(self, which: Which = "all") -> float | None:
         return min((due[0] for _, due, _ in self.waiting(which)), default=None)
 
+    def handed_out_ms(self, which: Which = "all") -> float | None:
+        """Return when the next job may be handed out; None: no job waits, or the queue is paused without an end."""
+        return self.pauses.handed_out_ms(self.next_due_ms(which), self.now_ms)
+
     def _allowed(self, limit: int, which: Which, allowed: Mapping[str, int]) -> list[str]:
         """Return the due jobs that may be handed out; park those that are met before and may not."""
         left, idents = dict(allowed), list[str]()
@@ -239,30 +249,52 @@ class WaitingJobs:
             allowed: task → how many of its jobs may be handed out. Parked ones come back first, as many as that.
         """
         allowed = allowed or {}
+        if self.pauses.holds_back(self.now_ms):
+            return [], 0
         for task in {live.content.task for live in self.lives.values() if live.parked}:
             for live in self.parked(which, task)[: min(limit, allowed.get(task, limit))]:
                 live.parked = False
         if not limit or not any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
             return [], 0
-        idents = self._allowed(limit, which, allowed)
+        return self._lease(self._allowed(limit, which, allowed), worker), self.token
+
+    def reserve_one(
+        self, ident: str, worker: str, *, early: bool, started: bool = False, ttr_ms: int | None = None
+    ) -> tuple[list[Job], int]:
+        """Reserve the job of an id if it waits and is due; a parked one comes back, whatever the limit of its task.
+
+        Args:
+            early: also before it is due.
+            started, ttr_ms: of a holder without a heartbeat: it has begun, and has the job for so long.
+        """
+        live = self.lives.get(ident)
+        if live is None or live.lease:
+            return [], 0
+        live.parked = False
+        if self.pauses.holds_back(self.now_ms) or not (early or live.due[0] <= self.now_ms):
+            return [], 0
+        return self._lease([ident], worker, started=started, ttr_ms=ttr_ms), self.token
+
+    def _lease(self, idents: list[str], worker: str, *, started: bool = False, ttr_ms: int | None = None) -> list[Job]:
+        """Lease jobs under a new token, and return them as their holder sees them."""
         self.token = max(self.token + 1, self.now_us)
         for ident in idents:
             live = self.lives[ident]
             live.lease = Lease(self.token, worker, self.now_ms + self.lease_ms)
             live.reserves += 1
-            live.flags &= ~STARTED
+            live.flags = live.flags & ~(STARTED | UNRENEWED) | (STARTED | UNRENEWED if started else 0)
             if live.postponed and live.postponed[3] == live.due:
                 live.due = live.postponed[2]
             live.running, live.waiting = live.waiting, {}
         self.count("reserved", len(idents))
-        return self.handed_out(self.token, worker), self.token
+        return self.handed_out(self.token, worker, ttr_ms)
 
-    def handed_out(self, token: int, worker: str) -> list[Job]:
+    def handed_out(self, token: int, worker: str, ttr_ms: int | None = None) -> list[Job]:
         """Return the jobs that a token still holds, as their holder sees them (unordered). Their leases start now."""
         held = {i: live for i, live in self.lives.items() if live.lease and live.lease.token == token}
         for live in held.values():
             assert live.lease
-            live.lease.deadline_ms = self.now_ms + self.lease_ms
+            live.lease.deadline_ms = self.now_ms + (ttr_ms or self.lease_ms)
         return [self.job(i, live, worker) for i, live in held.items()]
 
     def job(self, ident: str, live: Live, worker: str) -> Job:

@@ -17,9 +17,9 @@ from .bulk_loads_stage import (
     BulkLoadClosed,
     BulkLoadDiffers,
     BulkLoadWriter,
+    add_row,
     close_load,
     counted,
-    entry_of,
     forget_load,
     forget_old_loads,
     key_of,
@@ -31,7 +31,6 @@ from .bulk_loads_stage import (
     read_load,
     row,
     rows,
-    with_keys,
     write,
     write_all,
 )
@@ -221,7 +220,7 @@ def test_who_is_at_work_on_a_run_that_is_forgotten_is_turned_away(broker: Broker
     assert forget_load(broker, "a")
     with pytest.raises(BulkLoadClosed):
         for new in rows(100):
-            behind.add(*entry_of(with_keys(load.id, new)))
+            add_row(behind, new)
         behind.finish()
     assert live(broker) == 50
     anew = open_load(broker, "a", "q", chunk=10)

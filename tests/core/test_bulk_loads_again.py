@@ -15,8 +15,8 @@ from tests.support.tcp_proxy import TcpProxy
 from .bulk_loads_stage import (
     FAR,
     BulkLoadWriter,
+    add_row,
     counted,
-    entry_of,
     ledgers,
     live,
     merged_row,
@@ -24,7 +24,6 @@ from .bulk_loads_stage import (
     open_on,
     row,
     rows,
-    with_keys,
     work_off,
     write,
 )
@@ -63,7 +62,7 @@ def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> 
     load = open_load(broker, "a", "q", chunk=50)
     broken = BulkLoadWriter(broker, load)
     for new in rows(600, due=1)[:450]:
-        broken.add(*entry_of(with_keys("a", new)))
+        add_row(broken, new)
     broken.abandon()
     ran = work_off(queue)
     assert 0 < ran < 450
@@ -107,7 +106,7 @@ def test_a_server_that_forgot_its_scripts_in_between_is_told_them_again(broker: 
     for number, new in enumerate(rows(2000)):
         if number % 300 == 0:
             broker.client.script_flush()
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
     broker.client.script_flush()
     assert writer.finish().counts == counted(broker, load) == {"created": 2000}
 

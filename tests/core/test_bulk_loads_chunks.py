@@ -20,6 +20,7 @@ from .bulk_loads_stage import (
     Rows,
     Shape,
     WriterRoom,
+    add_row,
     collected,
     entry_of,
     live,
@@ -138,7 +139,7 @@ def test_what_waits_for_its_chunk_is_bounded(broker: Broker) -> None:
     writer = BulkLoadWriter(broker, load, room=room)
     news = rows(2000)
     for new in news:
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
         waiting = collected(writer)
         assert waiting.counted_bytes == waiting.bytes < 4_000
     assert writer.finish().counts == {"created": 2000}
@@ -152,7 +153,7 @@ def test_the_shapes_side_by_side_are_bounded(broker: Broker) -> None:
     room = WriterRoom(shapes=5)
     writer = BulkLoadWriter(broker, load, room=room)
     for new in news:
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
         assert collected(writer).shapes <= 5
     assert writer.finish().counts == {"created": 200}
     with unchanged(broker):

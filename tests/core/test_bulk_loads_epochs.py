@@ -6,12 +6,13 @@ import pytest
 
 from django_delayq.core import Broker, QueueFull, ack
 from tests.support.core_calls import watch_begun, watch_calls
-from tests.support.core_stored import MAX_SHARDS, assert_invariants
+from tests.support.core_stored import MAX_SHARDS, assert_invariants, shard_key
 
 from .bulk_loads_stage import (
     FAR,
     BulkLoadClosed,
     BulkLoadWriter,
+    add_row,
     close_load,
     counted,
     entry_of,
@@ -39,7 +40,7 @@ def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broke
     for number, new in enumerate(rows(900, due=1)):
         if number in (300, 600):
             other(broker).reshard("q", 4 + number // 300)
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
     assert writer.finish().counts == counted(broker, load) == {"created": 900}
     assert live(broker) == 900
     assert_invariants(broker)
@@ -90,10 +91,10 @@ def test_nothing_is_ever_written_to_a_retired_epoch_even_when_its_tombstone_is_l
     broker.reshard("q", 3)
     assert retire_now(broker) == [0]
     for number in old:
-        broker.client.delete(queue.shard(number).names["meta"])
+        broker.client.delete(shard_key(queue, "meta", number))
     assert write(broker, load, rows(100)).counts == {"created": 100}
     assert live(broker) == 100
-    assert not any(broker.client.exists(queue.shard(number).names["body"]) for number in old)
+    assert not any(broker.client.exists(shard_key(queue, "body", number)) for number in old)
 
 
 def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
@@ -144,7 +145,7 @@ def test_a_queue_that_is_deleted_under_a_sender_comes_back(broker: Broker) -> No
     for number, new in enumerate(rows(200)):
         if number == 100:
             other(broker).delete_queue("q", force=True)
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
     assert writer.finish().counts == {"created": 200}
     assert 100 <= live(broker) < 200
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_stored import assert_invariants
+from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.older_copy import OlderCopy
 from tests.support.redis_box import RedisBox
 
@@ -19,9 +19,9 @@ from .bulk_loads_stage import (
     BulkLoadLimits,
     BulkLoadWriter,
     ChunksLost,
+    add_row,
     close_load,
     counted,
-    entry_of,
     forget_load,
     forget_old_loads,
     ledgers,
@@ -30,7 +30,6 @@ from .bulk_loads_stage import (
     read_load,
     rows,
     send_collected,
-    with_keys,
     work_off,
     write,
     write_some,
@@ -61,7 +60,7 @@ def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_fac
                 threading.Thread(target=kill).start()
             elif number == 2500:
                 assert killed.wait(10)
-            writer.add(*entry_of(with_keys("a", new)))
+            add_row(writer, new)
         writer.finish()
     assert time.monotonic() - started < 30, "a clear failure, and soon"
     box.start()
@@ -103,10 +102,10 @@ def test_chunks_that_redis_lost_while_others_were_written_are_an_error_and_the_s
     copy = OlderCopy(broker.client)
     writer = BulkLoadWriter(broker, load)
     for new in news[:600]:
-        writer.add(*entry_of(with_keys(load.id, new)))
+        add_row(writer, new)
     copy.put_back()
     for new in news[600:]:
-        writer.add(*entry_of(with_keys(load.id, new)))
+        add_row(writer, new)
     with pytest.raises(ChunksLost, match=r"lost \d+ chunks of bulk load 'a'"):
         writer.finish()
     assert live(broker) < 1000
@@ -121,7 +120,7 @@ def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) ->
         load = open_load(broker, "a", "q", chunk=20)
         writer = BulkLoadWriter(broker, load)
         for new in rows(60):
-            writer.add(*entry_of(with_keys(load.id, new)))
+            add_row(writer, new)
         send_collected(writer)
         end(load)
         assert writer.finish().counts.total() == 60
@@ -131,7 +130,7 @@ def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) ->
 def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
     queue = cluster_broker.queue("q", shards=12)
     load = open_load(cluster_broker, "a", "q", chunk=20)
-    homes = {cluster_box.node_of(queue.shard(number).names["body"]).port for number in queue.numbers}
+    homes = {cluster_box.node_of(shard_key(queue, "body", number)).port for number in queue.numbers}
     assert len(homes) == 3
     limits = BulkLoadLimits(per_second=1e5, most_memory=0.9, look_every=5)
     write_some(cluster_broker, load, 500, 1000, due=1)

@@ -18,6 +18,7 @@ from .bulk_loads_stage import (
     FAR,
     BulkLoadWriter,
     ChunksLost,
+    add_row,
     counted,
     entry_of,
     idents,
@@ -319,14 +320,14 @@ def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broke
     load = open_load(broker, "a", "q", chunk=10)
     writer = BulkLoadWriter(broker, load)
     for new in rows(50, due=1):
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
     if forgotten:  # as after the loss of Redis
         for key in broker.client.scan_iter(f"{broker.prefix}:*"):
             broker.client.delete(key)
         others = [NewJob(f"other {number}", "other", due_ms=FAR, delay_ms=None) for number in range(10)]
         assert broker.queue("q").schedule_many(others) == ["created"] * 10
     for new in rows(100, due=1)[50:]:
-        writer.add(*entry_of(with_keys("a", new)))
+        add_row(writer, new)
     with pytest.raises(ChunksLost) if forgotten else nullcontext():
         writer.finish()
     assert writer.written.counts == {"created": 100}

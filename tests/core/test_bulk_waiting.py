@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from django_delayq.core import Broker, NewJob, Queue, RedisConfig, connect, fail
+from tests.support.core_stored import shard_key
 from tests.support.redis_box import RedisBox
 
 from .bulk_stage import ProgressLog, bury_all, cancel_all, discard_many, kick_all, kick_many, kill_failed, run_all_now
@@ -77,7 +78,7 @@ def test_t33_all_jobs_run_now_in_their_order_and_with_their_failures(stage: Stag
 
 def test_t33_a_job_is_never_moved_to_a_later_time(stage: Stage) -> None:
     stage.queue.schedule_many(NewJob(f"j{n:04}", "work", delay_ms=1 + n // 1000) for n in range(3000))
-    names = stage.queue.shard(0).names["due.4"]
+    names = shard_key(stage.queue, "due.4", 0)
     before = dict(stage.broker.client.zrange(names, 0, -1, withscores=True))
     order = list(before)
     run_all_now(stage.queue)
@@ -93,7 +94,7 @@ def test_t33_a_hundred_thousand_jobs_run_now_without_a_long_script(redis_factory
     queue = broker.queue("q", shards=2)
     total = 100_000
     queue.count_many(NewJob(f"{n:06}", "work", delay_ms=3_600_000 + n * 7 % total) for n in range(total))
-    due = [queue.shard(number).names["due.4"] for number in queue.numbers]
+    due = [shard_key(queue, "due.4", number) for number in queue.numbers]
     before = [broker.client.zrange(key, 0, -1) for key in due]
     used = cpu_seconds(broker)
     told = ProgressLog()

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker, Waker, script_names, scripts_used
+from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, script_names, scripts_used
 from tests.support.core_figures import (
     DepthSample,
     Figures,
@@ -21,7 +21,7 @@ from tests.support.core_figures import (
     read_permits,
     record_depths,
 )
-from tests.support.core_stored import assert_invariants
+from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.core_values import Generation, new_key
 from tests.support.worker_stage import put, registry_of, working
 
@@ -269,7 +269,7 @@ def test_t35_one_hot_queue_lies_on_all_masters_which_share_its_work(
         return [stats.get("cmdstat_evalsha", {}).get("calls", 0) for stats in told]
 
     queue = cluster_broker.queue("hot", shards=16)
-    lie = Counter(cluster_box.node_of(queue.shard(number).names["meta"]).port for number in range(16))
+    lie = Counter(cluster_box.node_of(shard_key(queue, "meta", number)).port for number in range(16))
     assert len(lie) == 3
     assert min(lie.values()) >= 3
     before = calls()
@@ -288,15 +288,14 @@ def test_t35_chunks_for_several_nodes_are_on_the_way_at_the_same_time(
 ) -> None:
     """A producer does not wait for a slow node while it has jobs for other nodes."""
     queue = cluster_broker.queue("q", shards=SHARDS)
-    homes = {number: cluster_box.node_of(queue.shard(number).names["meta"]) for number in range(SHARDS)}
+    homes = {number: cluster_box.node_of(shard_key(queue, "meta", number)) for number in range(SHARDS)}
     shard, slow = next(iter(homes.items()))
     quick = next(number for number, node in homes.items() if node is not slow)
     queue.schedule_many(NewJob(f"j{n}", "work", delay_ms=1000) for n in range(100))  # scripts loaded, lines open
-    scripts, number_of_job = cluster_broker.scripts, queue.shard(quick)
     slow.pause()
     try:
-        wait = scripts.begin("stats", queue.shard(shard).keys, b"", queue.shard(shard).constants)
-        assert scripts.call("stats", number_of_job.keys, b"", number_of_job.constants)
+        wait = begin_stats(queue, shard)
+        assert call_stats(queue, quick)
     finally:
         slow.resume()
     assert wait()

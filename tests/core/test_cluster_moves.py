@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable, RedisConfig, ack, connect, new_id
 from tests.support.cluster_box import ClusterBox, Move, refusals
-from tests.support.core_stored import assert_invariants
+from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -48,7 +48,7 @@ def queue(broker: Broker) -> Queue:
 
 
 def key_of(queue: Queue, number: int = 0) -> bytes:
-    return queue.shard(number).names["meta"]
+    return shard_key(queue, "meta", number)
 
 
 def other_master(cluster: ClusterBox, queue: Queue) -> RedisBox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import Broker, Misconfigured, NewJob, fail, streams
+from tests.support.core_stored import shard_key
 from tests.support.event_entries import add, add_column, pack
 
 from .epochs_stage import take_all
@@ -49,7 +50,7 @@ def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
 def test_an_entry_that_no_script_wrote_is_an_event_without_values(broker: Broker, fields: dict[str, bytes]) -> None:
     queue = broker.queue("q")
     run(queue, 1)
-    position = broker.client.xadd(queue.shard(0).names["event"], fields).decode()
+    position = broker.client.xadd(shard_key(queue, "event", 0), fields).decode()
     *_, last = read_events(broker, "q", 0)
     assert (last.position, last.outcome, last.id) == (position, "", "")
     run(queue, 1)
@@ -59,7 +60,7 @@ def test_an_entry_that_no_script_wrote_is_an_event_without_values(broker: Broker
 def test_a_stream_that_ends_in_the_future_takes_events_all_the_same(broker: Broker) -> None:
     queue = broker.queue("q")
     future = f"{int(broker.now_ms()) + 10**9}-7"
-    broker.client.xadd(queue.shard(0).names["event"], {"a": "b"}, id=future)
+    broker.client.xadd(shard_key(queue, "event", 0), {"a": "b"}, id=future)
     run(queue, 2)
     assert [event.outcome for event in read_events(broker, "q", 0, after=future)] == ["bulk", "succeeded", "succeeded"]
     assert last_position(broker, "q", 0) == ids(broker)[-1]
@@ -122,7 +123,7 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
     assert streams.streams(broker, places) == dict.fromkeys(places, streams.Stream())
     assert last_position(broker, "q", 0) == "0-0"
     add(broker, "q", 1, [(5, [pack()]), (6, [pack(id="a"), pack(id="b")]), (7, [pack(id="c")])])
-    broker.client.xtrim(queue.shard(1).names["event"], minid="6-0", approximate=False)
+    broker.client.xtrim(shard_key(queue, "event", 1), minid="6-0", approximate=False)
     found = streams.streams(broker, places)
     assert found["q", 1] == streams.Stream("6-1", "7-4")
     assert found["q", 1].size == 3
@@ -135,10 +136,10 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
 
 @pytest.mark.broken_on_purpose
 def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker) -> None:
-    broker.client.set(broker.queue("q").shard(0).names["event"], "x")
+    broker.client.set(shard_key(broker.queue("q"), "event", 0), "x")
     with pytest.raises(Exception, match="WRONGTYPE"):
         last_position(broker, "q", 0)
-    broker.client.delete(broker.queue("q").shard(0).names["event"])
+    broker.client.delete(shard_key(broker.queue("q"), "event", 0))
 
 
 # -- versions
@@ -158,13 +159,13 @@ def test_versions_only_append_columns() -> None:
 def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 2)
-    stored = broker.client.xrange(queue.shard(0).names["event"])
+    stored = broker.client.xrange(shard_key(queue, "event", 0))
     assert [list(fields) for _, fields in stored] == [[b"worker", FIELD]] * 2
     assert [event.outcome for event in read_events(broker, "q", 0)] == ["bulk", "succeeded", "succeeded"]
 
 
 def test_an_entry_of_an_older_version_is_read_beside_new_ones(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = broker.queue("q").shard(0).names["event"]
+    stream = shard_key(broker.queue("q"), "event", 0)
     broker.client.xadd(stream, {"worker": "w", "events-1": OLD}, id="5-2")
     field = add_column(monkeypatch, "host")
     broker.client.xadd(stream, {"worker": "w", field: pack(outcome="failed", id="c", host="h")}, id="9-3")
@@ -178,7 +179,7 @@ def test_an_entry_of_an_older_version_is_read_beside_new_ones(broker: Broker, mo
 
 
 def test_an_entry_of_a_newer_version_is_refused(broker: Broker) -> None:
-    broker.client.xadd(broker.queue("q").shard(0).names["event"], {"worker": "w", "events-999": b"\0" * 77}, id="5-2")
+    broker.client.xadd(shard_key(broker.queue("q"), "event", 0), {"worker": "w", "events-999": b"\0" * 77}, id="5-2")
     for read in (
         lambda: read_events(broker, "q", 0),
         lambda: streams.entries(broker, "q", 0),

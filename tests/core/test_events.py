@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, QueueUnavailable, RedisConfig, connect, events
-from tests.support.core_stored import assert_invariants
+from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.event_entries import add, pack
 from tests.support.redis_box import RedisBox
 
@@ -119,7 +119,7 @@ def test_cursors_are_found_among_any_number_of_ticks(broker: Broker) -> None:
     queue = broker.queue("q")
     run_singly(queue, 5)
     before = ids(broker)
-    meta = queue.shard(0).names["meta"]
+    meta = shard_key(queue, "meta", 0)
     broker.client.hset(meta, mapping={f"tick:{number} cursor:x": number for number in range(5000)})
     broker.client.hset(meta, mapping={f"cursor:other-{number}": before[3] for number in range(40)})
     broker.client.hset(meta, "cursor:unheard", before[1])

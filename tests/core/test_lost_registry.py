@@ -238,6 +238,7 @@ def test_a_layout_is_believed_for_a_while(broker: Broker) -> None:
         assert reads == ["HGET"]
 
 
+@pytest.mark.one_server("on a cluster a layout is believed for longer if the registry is away")
 def test_a_layout_that_could_not_be_read_is_read_by_the_next_call(broker: Broker) -> None:
     queue = broker.queue("q")
     queue.read_at -= broker.layout_seconds

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, Settlement, ack
+from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, QueueUnavailable, Settlement, ack
 from django_delayq.core.operations import fsck
 
+from . import model_operators as operators
 from .model_draws import (
     EXAMPLES,
     IDS,
@@ -31,19 +32,20 @@ from .model_draws import (
     allowances,
     anytime,
     as_sent,
-    by_id,
     endings,
+    ids,
     new_jobs,
     pasts,
     served,
 )
 from .model_operator_acts import OperatorActs
+from .model_rule_acts import RuleActs
 from .model_selected_acts import SelectedActs
 from .model_values import Which
 from .world import read_world
 
 
-class Lives(OperatorActs, SelectedActs):
+class Lives(OperatorActs, SelectedActs, RuleActs):
     """Random acts on ``self.real`` and ``self.model`` alike."""
 
     # -- schedule ----------------------------------------------------------------------------------------------------
@@ -80,6 +82,9 @@ class Lives(OperatorActs, SelectedActs):
                 self.real.schedule(new, not_after_ms=deadline)
         elif expected == "full":
             with pytest.raises(QueueFull, match="max_payloads"):
+                self.real.schedule(new, not_after_ms=deadline)
+        elif expected == "paused":
+            with pytest.raises(QueueUnavailable, match="new jobs"):
                 self.real.schedule(new, not_after_ms=deadline)
         else:
             assert self.real.schedule(new, not_after_ms=deadline) == expected
@@ -147,7 +152,23 @@ class Lives(OperatorActs, SelectedActs):
         expected, token = shard.reserve(limit, worker, served, allowed)
         batch = self.real.reserve(shard.number, limit, worker=worker, which=served, allowances=as_sent(allowed))
         self.check_batch(shard, batch, expected, served, allowed)
-        self.calls[-1].token, self.calls[-1].worker = token, worker
+        self.note_reserve(token, worker)
+
+    @act(
+        lambda self: self.lives() or self.graves(),
+        ident=ids,
+        early=st.booleans(),
+        buried=st.booleans(),
+        started=st.booleans(),
+        ttr_ms=st.sampled_from([None, None, 5_000, 60_000]),
+    )
+    def reserve_by_id(self, ident: str, early: bool, buried: bool, started: bool, ttr_ms: int | None) -> None:
+        shard = self.shard(ident)
+        came_back = buried and operators.revive(shard, ident)
+        expected, token = shard.reserve_one(ident, "w4", early=early or came_back, started=started, ttr_ms=ttr_ms)
+        batch = self.real.reserve_id(ident, worker="w4", early=early, buried=buried, started=started, ttr_ms=ttr_ms)
+        self.check_jobs(shard, batch, expected)
+        self.note_reserve(token, "w4", ttr_ms)
 
     @act(
         lambda self: self.handed,
@@ -168,7 +189,7 @@ class Lives(OperatorActs, SelectedActs):
         )
         assert counted == answers
         self.check_batch(shard, batch, expected, served, allowed)
-        self.calls[-1].token, self.calls[-1].worker = token, "w3"
+        self.note_reserve(token, "w3")
 
     @act(lambda self: self.handed, past=pasts, ending=endings())
     def settle(self, past: Past, ending: Ending) -> None:
@@ -222,6 +243,9 @@ class Lives(OperatorActs, SelectedActs):
         expected = shard.tick(hold)
         tick = self.real.tick(number, hold=hold)
         assert (tick.now_ms, tick.next_due_ms, tick.next_deadline_ms, tick.expired, tick.held_back) == expected
+        left = shard.pauses.without_past(tick.now_ms)
+        if left != shard.pauses:  # the first look at a pause that is over ends it in all shards
+            self.set_pauses(left)
         if check:
             self.look()
 
@@ -271,10 +295,8 @@ class Lives(OperatorActs, SelectedActs):
             assert reply[0] == call.reply[0]
         frame = reply[1] if call.script == "ack_reserve" else reply
         batch = self.real.batch_of(frame, call.number, call.worker, 0.0)
-        expected = shard.handed_out(call.token, call.worker) if call.token else []
-        assert by_id(batch.jobs) == by_id(expected)
-        assert not batch.broken
-        assert batch.now_ms == shard.now_us / 1000
+        expected = shard.handed_out(call.token, call.worker, call.ttr_ms) if call.token else []
+        self.check_jobs(shard, batch, expected)
 
     @act(
         anytime,

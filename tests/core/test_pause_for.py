@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob
 from tests.support.core_calls import broker_clock
-from tests.support.core_stored import queue_policy
+from tests.support.core_stored import queue_policy, shard_key
 from tests.support.core_values import QueuePaused
 
 from .epochs_stage import reshard
@@ -88,7 +88,7 @@ def test_the_next_look_of_a_dispatcher_removes_a_pause_that_has_ended(wide: Stag
     wide.wait(45_000)
     wide.queue.tick(wide.queue.numbers[0])
     assert "paused" not in wide.queue.layout and "until" not in wide.queue.layout
-    metas = [wide.queue.shard(number).names["meta"] for number in wide.queue.numbers]
+    metas = [shard_key(wide.queue, "meta", number) for number in wide.queue.numbers]
     assert [wide.broker.client.hget(meta, "rules") for meta in metas] == [None] * 3
 
 

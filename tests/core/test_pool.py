@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
-from tests.support.core_calls import Fault, classify, lock_of
+from tests.support.core_calls import Fault, begin_stats, classify, lock_of
 
 from ..support.cluster_box import ClusterBox
 from ..support.forks import holds_in_a_child
@@ -143,7 +143,7 @@ def test_a_call_that_was_begun_and_forgotten_does_not_keep_its_connection(
     broker = Broker(connection, prefix=prefix)
     queue = broker.queue("orders")
     for _ in range(5):
-        broker.scripts.begin("stats", queue.shard(0).keys, b"", queue.shard(0).constants)
+        begin_stats(queue, 0)
     with connection.client.client() as one, connection.client.client() as two:  # type: ignore[union-attr]
         assert one.client_id() != two.client_id()
 

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob
 from tests.support.core_calls import before_layout_change
-from tests.support.core_stored import queue_policy
+from tests.support.core_stored import queue_policy, shard_key
 from tests.support.core_values import QueuePaused
 
 from .epochs_stage import other
@@ -92,8 +92,8 @@ def test_a_shard_that_does_not_know_yet_learns_it_at_the_next_look_of_a_dispatch
     queue = broker.queue("q", shards=2)
     broker.pause_producers()
     for number in queue.numbers:
-        broker.client.hdel(queue.shard(number).names["meta"], "rules")
-        broker.client.hdel(queue.shard(number).names["task"], "\2")
+        broker.client.hdel(shard_key(queue, "meta", number), "rules")
+        broker.client.hdel(shard_key(queue, "task", number), "\2")
     dispatcher = other(broker)
     dispatcher.queues()[0].tick(0)
     assert outcomes(broker, "q") == {"paused"}

@@ -15,7 +15,7 @@ import pytest
 from django_delayq.core import Broker, NewJob, QueueFull
 from django_delayq.core.sending import quotas
 from tests.support.core_calls import ScriptCall, run_verb, watch_calls, watch_pipelines
-from tests.support.core_stored import assert_invariants, check_stored
+from tests.support.core_stored import assert_invariants, check_stored, shard_key
 
 from .bulk_loads_stage import BulkLoadLimits, open_load, write
 from .epochs_stage import other
@@ -305,7 +305,7 @@ def test_producers_workers_and_operators_at_the_same_time_never_exceed_the_limit
     seen: list[int] = []
 
     def look(broker: Broker) -> None:
-        bodies = [queue.shard(number).names["body"] for number in queue.numbers]
+        bodies = [shard_key(queue, "body", number) for number in queue.numbers]
         while time.monotonic() < until and not broker.connection.cluster:  # where no moment of all shards can be seen
             with broker.client.pipeline(transaction=True) as pipe:
                 for body in bodies:
@@ -355,7 +355,7 @@ def test_quotas_above_the_limit_are_found_and_divided_anew(broker: Broker) -> No
     broker.limit("q", max_length=9)
     assert put(queue, "a")
     assert check_stored(broker).violations == []
-    broker.client.hincrby(queue.shard(1).names["meta"], "quota", 5)
+    broker.client.hincrby(shard_key(queue, "meta", 1), "quota", 5)
     report = check_stored(broker, repair=True)
     assert report.violations == ["q: the quotas of the shards are 14 together, above its max_length 9"]
     assert report.repaired == 1

@@ -13,7 +13,7 @@ from django_delayq.core import Broker, NewJob, Queue, RedisConfig, bury, connect
 from django_delayq.core.sending import quotas
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import watch_pipelines
-from tests.support.core_stored import limit_queue
+from tests.support.core_stored import limit_queue, shard_key
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
@@ -29,7 +29,7 @@ def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Br
 
     def look(verb: str, seconds: float, failed: bool) -> None:
         calls.append(verb)
-        shards = (queue.shard(number).names["count"] for number in queue.numbers)
+        shards = (shard_key(queue, "count", number) for number in queue.numbers)
         counted.append(sum(int(broker.client.hget(key, "refused") or 0) for key in shards))
 
     broker.observe(look)
@@ -95,7 +95,7 @@ def test_what_a_failover_has_undone_in_one_shard_is_mended_by_the_first_refused_
     broker.limit("q", max_length=9)
     first = ids_of(queue, 0)
     assert all(put(queue, next(first)) for _ in range(3))
-    broker.client.hincrby(queue.shard(1).names["meta"], field, by)
+    broker.client.hincrby(shard_key(queue, "meta", 1), field, by)
     assert put(queue, next(first)), "refused by its shard, whose quota is used up"
     rooms = quotas.read_room(queue)
     assert sum(room.quota or 0 for room in rooms) == 9
@@ -164,7 +164,7 @@ def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker) -> None:
     limit_queue(broker, "q", max_length=9)
     assert queue.call("quota", 0, 9, 1, b"clear", 0, 0) == 0, "another process divides, and does not come to an end"
     for number in queue.numbers:
-        broker.client.hset(queue.shard(number).names["meta"], "dividing", 4_000_000_000_000)
+        broker.client.hset(shard_key(queue, "meta", number), "dividing", 4_000_000_000_000)
     began = time.monotonic()
     assert not put(queue, "a")
     assert time.monotonic() - began < 3

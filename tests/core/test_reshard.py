@@ -11,7 +11,7 @@ import pytest
 from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, Payload, Queue, ack, bury
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
+from tests.support.core_calls import ScriptCall, before_layout_change, call_stats, watch_calls
 from tests.support.core_stored import (
     CLOSING,
     HEAD_START,
@@ -185,10 +185,7 @@ def test_new_shards_are_under_the_orders_of_the_queue(clocked: Broker) -> None:
     with pytest.raises(QueuePaused):
         stage.put("a")
     clocked.resume("q", "in")
-    limits = [
-        clocked.scripts.call("stats", stage.queue.shard(n).keys, b"", stage.queue.shard(n).constants)
-        for n in stage.queue.numbers
-    ]
+    limits = [call_stats(stage.queue, n) for n in stage.queue.numbers]
     assert len(limits) == 7
     outcomes = stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(40))
     assert (outcomes.count("created"), outcomes.count("full")) == (10, 30)

@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, release, rules
 from tests.support.core_calls import ScriptCall, watch_calls
-from tests.support.core_stored import RULES, WEIGHTED, Rules, new_layout, rules_of_layout
+from tests.support.core_stored import RULES, WEIGHTED, Rules, new_layout, rules_of_layout, shard_key
 from tests.support.core_values import QueuePaused
 
 from .bulk_stage import kill_failed
@@ -29,7 +29,7 @@ def wide(clocked: Broker) -> Stage:
 
 def rules_of(queue: Queue) -> list[tuple[int, float, float, float]]:
     """Return flags and limits stored in every shard, as the scripts read them; no pause of these tests has an end."""
-    names = [queue.shard(number).names["meta"] for number in queue.numbers]
+    names = [shard_key(queue, "meta", number) for number in queue.numbers]
     stored = [queue.broker.client.hget(name, "rules") for name in names]
     found = [RULES.unpack(one) if one else Rules() for one in stored]
     assert all(ends == (0, 0, 0) for *_, ends in [(one[:4], tuple(one[4:])) for one in found])

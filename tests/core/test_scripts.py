@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from django_delayq.core import Broker, NewJob, ack, new_id
 from django_delayq.core.redis.composition import compose, script_names
 from tests.support.core_calls import keep_few_heads, source_of
-from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, SettlementMark, check_stored, make_shard
+from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, SettlementMark, check_stored, make_shard, shard_key
 
 from .stage import Stage
 
@@ -163,7 +163,7 @@ def test_what_is_kept_of_shards_that_come_and_go_is_bounded(broker: Broker) -> N
 
 def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:
     queue = broker.queue("orders")
-    due = queue.shard(0).names["due.4"]
+    due = shard_key(queue, "due.4", 0)
     broker.client.set(due, "not a sorted set")
     with pytest.raises(ResponseError, match="WRONGTYPE") as caught:
         queue.schedule(NewJob("a", "work"))

@@ -31,7 +31,9 @@ __all__ = [
     "ScriptCall",
     "Waker",
     "before_layout_change",
+    "begin_stats",
     "broker_clock",
+    "call_stats",
     "classify",
     "compose",
     "keep_few_heads",
@@ -168,6 +170,18 @@ def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> 
 
     with mock.patch.object(scripts, "call", twice):
         yield replies
+
+
+def begin_stats(queue: Queue, number: int) -> Reply:
+    """Begin a call that reads the counts of a shard."""
+    shard = queue.shard(number)
+    return queue.broker.scripts.begin("stats", shard.keys, b"", shard.constants)
+
+
+def call_stats(queue: Queue, number: int) -> Any:
+    """Read the counts of a shard, in the form of the script."""
+    shard = queue.shard(number)
+    return queue.broker.scripts.call("stats", shard.keys, b"", shard.constants)
 
 
 @contextmanager

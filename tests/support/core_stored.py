@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_delayq.core import Queue
 from django_delayq.core.marks import unpack_marks
 from django_delayq.core.operations.fsck import assert_invariants
 from django_delayq.core.operations.fsck import check as check_stored
@@ -74,6 +75,7 @@ __all__ = [
     "pack_take_over",
     "queue_policy",
     "rules_of_layout",
+    "shard_key",
     "take_u8",
     "take_u16",
     "take_u32",
@@ -88,3 +90,8 @@ __all__ = [
     "without_epoch",
     "workers_key",
 ]
+
+
+def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:
+    """Return the key of a part of a shard: its "meta", "body", "lease", …"""
+    return queue.shard(number).names[name]
