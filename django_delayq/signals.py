@@ -85,11 +85,15 @@ def emit(signal: Signal, sender: object, **kwargs: Any) -> None:
             logger.error("signal receiver %r failed: %s", receiver, answer, exc_info=answer)
 
 
-def notify_unreadable(jobs: Sequence[BrokenJob]) -> None:
+def notify_unreadable(jobs: Sequence[BrokenJob], *, seconds: float = _UNREADABLE_SECONDS) -> None:
     """Send ``job_buried`` for reserved jobs whose bodies cannot be read, before they are buried.
 
     The signal is sent in a separate thread, because any thread may reserve, and receivers may leave database
     connections open.
+
+    Args:
+        jobs: the jobs.
+        seconds: time limit of all receivers together.
     """
     if not job_buried.receivers:
         return
@@ -100,6 +104,6 @@ def notify_unreadable(jobs: Sequence[BrokenJob]) -> None:
 
     with LimitedCalls("delayq-unreadable", lambda: None, connections.close_all) as calls:
         try:
-            calls.call(send, _UNREADABLE_SECONDS)
+            calls.call(send, seconds)
         except HangingCall as error:
             logger.error("receivers of job_buried hang at %d unreadable jobs and are given up\n%s", len(jobs), error)

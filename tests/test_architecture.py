@@ -66,6 +66,7 @@ STAGES = {
         "threads_stage",
         "world",
     },
+    "worker": set(),
 }
 
 

@@ -51,6 +51,12 @@ class WorkerConfig:
     prefetch_ms: float = 50.0
     #: seconds between two renewals of the leases and two announcements of the process
     heartbeat: float = 5.0
+    #: seconds between two checks of a process, each of one shard in rotation, although nothing indicates work there
+    safety_check: float = 5.0
+    #: seconds between two checks of a dispatcher for old epochs
+    epoch_check: float = 30.0
+    #: seconds without a job after which a quarantine process ends
+    quarantine_idle: float = 30.0
     #: number of jobs after which the process is replaced
     max_jobs: int | None = None
     #: memory use in MiB above which the process is replaced
@@ -85,7 +91,16 @@ class WorkerConfig:
             _int(name, getattr(self, name), low, 1 << 30)
         if self.max_jobs is not None:
             _int("max_jobs", self.max_jobs, 1, 1 << 60)
-        least_of = {"grace": 0.0, "prefetch_ms": 0.0, "heartbeat": 0.01, "max_rss": 1.0, "redis_patience": 0.0}
+        least_of = {
+            "grace": 0.0,
+            "prefetch_ms": 0.0,
+            "heartbeat": 0.01,
+            "safety_check": 0.01,
+            "epoch_check": 0.01,
+            "quarantine_idle": 0.0,
+            "max_rss": 1.0,
+            "redis_patience": 0.0,
+        }
         for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None:

@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 #: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
 QUARANTINE_PATIENCE: Final = 2.0
-#: a quarantine process ends after finding no job for this many seconds
-QUARANTINE_IDLE: Final = 30.0
 #: seconds that settlements of a shard with no reserve at present wait for more to be sent with
 _SETTLE_AFTER_SECONDS: Final = 0.02
 _RECHECK_SECONDS: Final = 0.05
@@ -70,7 +68,7 @@ class Consumer:
         self._orphaned = OrphanedLeases(process.name, self._settler, selector, process.registry)
         self._workload = Workload(process, slots, self._settler, self.limits, readiness)
         selector.on_new_source(self._workload.set_batch_size)
-        self._wake_ups = WakeUps(selector, waker, self.limits)
+        self._wake_ups = WakeUps(selector, waker, self.limits, process.config.safety_check)
         self._stopping = False
         self._giving_back = False
         self._halted = False
@@ -281,6 +279,6 @@ class Consumer:
         """
         if self._process.board is not None and self._process.board.take_call():
             self._selector.check_all()
-        elif now >= self._workload.busy_at + QUARANTINE_IDLE:
+        elif now >= self._workload.busy_at + self._process.config.quarantine_idle:
             self._stopping, self.exit_code = True, EXIT_DRY
         return now + _RECHECK_SECONDS

@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 
 #: seconds between two samples
 PERIOD: Final = 60.0
-#: queues with a series of their own, those that did most; a series takes 69 KB of Redis's memory
+#: queues with a series of their own; a series takes 69 KB of Redis's memory
 MOST_QUEUES: Final = 500
 
 
 class DepthSampler:
-    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it."""
+    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it.
 
-    def __init__(self, broker: Broker, own: str) -> None:
+    Args:
+        own: name of the worker.
+        most_queues: number of queues with a series of their own, those that did most.
+    """
+
+    def __init__(self, broker: Broker, own: str, *, most_queues: int = MOST_QUEUES) -> None:
         self._broker = broker
         self._own = own
+        self._most_queues = most_queues
         self._has_begun = False
         self._parts = Parts("depth-sampler", broker)
         #: lateness so far by queue, as of the last sample that this process took
@@ -47,7 +53,7 @@ class DepthSampler:
             return
         before, self._lateness = self._lateness, self._broker.figures().lateness
         late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
-        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[:MOST_QUEUES]
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self._most_queues]
         samples = {one.queue: sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = sample_of(counts, sum(late.values(), Histogram()))
         depths.record(self._broker, samples, max(one.now_ms for one in counts))

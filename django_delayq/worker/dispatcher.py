@@ -50,8 +50,6 @@ _OF_A_LEASE: Final = 0.95
 _POLL_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
-#: seconds between two checks for old epochs
-CARE: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -254,18 +252,23 @@ class WorkerPruning:
 
 
 class EpochCleanup:
-    """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished."""
+    """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished.
 
-    def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]]) -> None:
+    Args:
+        seconds: time between two turns; see :class:`~.config.WorkerConfig`.
+    """
+
+    def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]], seconds: float = 30.0) -> None:
         self._broker = broker
         self._queues = queues
+        self._seconds = seconds
         self._parts = Parts("epoch-cleanup", broker)
 
     def run(self) -> float:
         """Complete interrupted changes, and remove old epochs that hold no jobs any more."""
         for queue in list(self._queues()):
             self._parts.attempt(queue.name, partial(self._clean, queue))
-        return CARE
+        return self._seconds
 
     def _clean(self, queue: Queue) -> None:
         if layouts.is_pending(queue.layout):
@@ -295,7 +298,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),
         "depth-sampler": DepthSampler(broker, name),
-        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues),
+        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues, process.config.epoch_check),
     }
     ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
     if ticker.works:

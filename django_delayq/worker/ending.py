@@ -28,9 +28,17 @@ class Ending:
 
     Args:
         stop: ends the worker inside another program, which has no main thread of ours that would.
+        clock: monotonic time in seconds.
     """
 
-    def __init__(self, process: Process, child_spec: ChildSpec | None, stop: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        child_spec: ChildSpec | None,
+        stop: Callable[[], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         #: end of the grace period (monotonic); None while the process works or drains
@@ -47,6 +55,7 @@ class Ending:
         self._log = process.hooks.log
         self._health = process.health
         self._stop = stop
+        self._clock = clock
         self._signalled = False
         self._warning: threading.Timer | None = None
         self._deadline_lock = threading.Lock()
@@ -54,7 +63,7 @@ class Ending:
     @property
     def seconds_left(self) -> float:
         """Seconds until the end of the grace period."""
-        return (self.stop_by or 0.0) - time.monotonic()
+        return (self.stop_by or 0.0) - self._clock()
 
     @property
     def _is_supervised(self) -> bool:
@@ -117,7 +126,7 @@ class Ending:
         with self._deadline_lock:  # signals, commands and the timeout monitor come from different threads
             if self.stop_by is not None:
                 return
-            self.stop_by = time.monotonic() + grace
+            self.stop_by = self._clock() + grace
             if self.consumer is None:
                 return
             delay = max(0.0, grace - SHUTDOWN_WARNING_SECONDS)

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 
 class MetricsFlusher:
-    """Duty for a :class:`~.loop.Loop`. A process in which no attempt ends sends no command."""
+    """Duty for a :class:`~.loop.Loop`. A process in which no attempt ends sends no command.
 
-    def __init__(self, tally: Tally) -> None:
+    Args:
+        pace: seconds for which counters are collected before a flush.
+    """
+
+    def __init__(self, tally: Tally, *, pace: float = PACE) -> None:
         self._tally = tally
+        self._pace = pace
         self._ring: Callable[[], None] | None = None
 
     def attach(self, ring: Callable[[], None]) -> None:
@@ -33,7 +38,7 @@ class MetricsFlusher:
         """
         if not self._tally:
             return NEVER
-        early = self._tally.since + PACE - time.monotonic()
+        early = self._tally.since + self._pace - time.monotonic()
         if early > 0:
             return early
         self._tally.flush()

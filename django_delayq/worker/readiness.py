@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 #: seconds of the first pause; each further pause without a job that could begin is twice as long
@@ -14,13 +15,17 @@ class ReadinessGate:
     """Readiness of the process, set by the slots and read by the fetch loop.
 
     A race between slots costs at most one pause.
+
+    Args:
+        clock: monotonic time in seconds.
     """
 
-    __slots__ = ("_pause", "until")
+    __slots__ = ("_clock", "_pause", "until")
 
-    def __init__(self) -> None:
-        #: no job is reserved before this moment (``time.monotonic()``)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        #: no job is reserved before this moment of the clock
         self.until = 0.0
+        self._clock = clock
         self._pause = 0.0
 
     @property
@@ -30,7 +35,7 @@ class ReadinessGate:
 
     def unfit(self) -> None:
         """Record that a job could not begin."""
-        now = time.monotonic()
+        now = self._clock()
         if now >= self.until:  # the other held jobs fail for the same reason, and count once
             self._pause = min(_LONGEST, 2 * self._pause or _FIRST)
             self.until = now + self._pause

@@ -14,17 +14,20 @@ from .wake_listener import REPEAT, WakeListener
 if TYPE_CHECKING:
     from .concurrency import ConcurrencyLimits
 
-#: seconds between two checks, each of one shard in rotation, although nothing indicates work there
-SAFETY_CHECK: Final = 5.0
 #: seconds for which a busy process may leave tokens unread, and for which any process may keep due work to itself
 PATIENCE: Final = 0.05
 
 
 class SafetyCheck:
-    """Rotation over the shards of a process, in case a token was lost."""
+    """Rotation over the shards of a process, in case a token was lost.
 
-    def __init__(self, selector: ShardSelector) -> None:
+    Args:
+        seconds: time between two checks; see :class:`~.config.WorkerConfig`.
+    """
+
+    def __init__(self, selector: ShardSelector, seconds: float) -> None:
         self._selector = selector
+        self._seconds = seconds
         self._checked_at = time.monotonic()
 
     def next(self, now: float) -> float:
@@ -34,11 +37,11 @@ class SafetyCheck:
         wait for a limit, and would be the least recently reserved one each time.
         """
         sources = self._selector.sources
-        rotation = SAFETY_CHECK * len(sources)
+        rotation = self._seconds * len(sources)
         oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
         if oldest is None:
             return min((source.checked_at + rotation for source in sources), default=NEVER)
-        at = max(self._checked_at, oldest.sent_at) + SAFETY_CHECK
+        at = max(self._checked_at, oldest.sent_at) + self._seconds
         if at <= now:
             self._checked_at = oldest.checked_at = now
             self._selector.expect(oldest, now)
@@ -55,13 +58,16 @@ class WakeUps:
 
     Args:
         waker: None in a process that gets no tokens.
+        safety_check: seconds between two checks of a shard without a token.
     """
 
-    def __init__(self, selector: ShardSelector, waker: WakeListener | None, limits: ConcurrencyLimits) -> None:
+    def __init__(
+        self, selector: ShardSelector, waker: WakeListener | None, limits: ConcurrencyLimits, safety_check: float
+    ) -> None:
         self._selector = selector
         self._waker = waker
         self._limits = limits
-        self._safety_check = SafetyCheck(selector)
+        self._safety_check = SafetyCheck(selector, safety_check)
         self._read_at = 0.0
 
     def refresh_busy(self, now: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_delayq.core.moments import iso_of
 from tests.support.api_caller import Caller
-from tests.worker.support import config, eventually, registry_of, working
+from tests.support.worker_stage import config, eventually, registry_of, working
 
 from .test_workers import NAME, announced
 

@@ -11,7 +11,7 @@ import pytest
 from django_delayq.core.job import NewJob
 from django_delayq.core.moments import iso_of
 from tests.support.api_caller import Caller
-from tests.worker.support import DEADLINE, config, eventually, put, registry_of, working
+from tests.support.worker_stage import DEADLINE, config, eventually, put, registry_of, working
 
 NAME = "web-1.example:4711:k3"
 

@@ -19,8 +19,9 @@ from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.hooks import Hooks
+from tests.support.attempt_stage import execute, make_job
 from tests.support.postgres_box import PostgresBox, PostgresDatabase
-from tests.worker.support import config, eventually, execute, make_job, put, registry_of, working
+from tests.support.worker_stage import config, eventually, put, registry_of, working
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
 

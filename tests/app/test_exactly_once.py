@@ -19,7 +19,7 @@ from django_delayq.core.job import Job, new_key
 from django_delayq.models import InboxEntry, OutboxJob
 from django_delayq.outbox import inbox
 from django_delayq.worker.attempt import Attempt
-from tests.worker.support import execute, execute_batch, make_job, payloads_of
+from tests.support.attempt_stage import execute, execute_batch, make_job, payloads_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,7 +17,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.runtime.wiring import make_config, make_worker
 from django_delayq.settings.conf import conf
-from tests.worker.support import eventually
+from tests.support.worker_stage import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tests.support.core_figures import (
 )
 from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.core_values import Generation, new_key
-from tests.worker.support import put, registry_of, working
+from tests.support.worker_stage import put, registry_of, working
 
 from .bulk_loads_stage import BulkLoadLimits, BulkLoadWriter, close_load, forget_load, open_load, write_all
 from .bulk_stage import (

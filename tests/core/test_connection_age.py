@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect
-from tests.worker.support import config, put, registry_of, working
+from tests.support.worker_stage import config, put, registry_of, working
 
 
 class Clock:

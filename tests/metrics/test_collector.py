@@ -25,7 +25,7 @@ from django_delayq.metrics import names
 from django_delayq.metrics.measuring import bounded, measure, read, skew
 from django_delayq.metrics.metric import OTHER
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
-from tests.worker.support import eventually
+from tests.support.worker_stage import eventually
 
 from .deeds import fall, note, unite
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from tests.worker.support import eventually
+from tests.support.worker_stage import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

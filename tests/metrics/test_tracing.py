@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from django_delayq import Queue, get_job, schedule, schedule_many
 from tests.support.api_caller import Caller
-from tests.worker.support import eventually
+from tests.support.worker_stage import eventually
 
 from .deeds import fall, first, later, note, seen, unite
 from .tracing_stage import attributes, link_ids, names, span, trace_ids, traceparent, tracer

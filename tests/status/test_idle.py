@@ -18,7 +18,7 @@ from django_delayq.status import idle, take
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json
 from django_delayq.worker.wake_listener import WakeListener
-from tests.worker.support import config, eventually, put, registry_of, working
+from tests.support.worker_stage import config, eventually, put, registry_of, working
 
 #: seconds for which the job of the world is due
 LATE = 60

@@ -2,6 +2,7 @@
 
 program    ``program("supervise", grace=1)``: a supervisor or a worker in a process of its own
 tower      a stage with dispatchers for one recurring task
+clock      the clock of all parts of a worker, which the test moves
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from typing import IO, Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck
-from django_delayq.core.redis.connection import Connection
-
-from .programs import ROOT, Program
-from .recurring_stage import Tower
+from django_delayq.core import Broker, Connection
+from tests.support.duty_stage import Tower
+from tests.support.supervisor_stage import ROOT, Program
+from tests.support.waiting_stage import Clock
+from tests.support.worker_stage import assert_invariants
 
 
 @pytest.fixture
@@ -33,7 +33,6 @@ def program(
         *,
         patience: float = 5,
         lease: int = 15_000,
-        idle: float = 30,
         listen: str = "",
         stderr: IO[bytes] | None = None,
         **config: Any,
@@ -44,12 +43,13 @@ def program(
             "DQ_CONFIG": json.dumps(config),
             "DQ_PATIENCE": str(patience),
             "DQ_LEASE": str(lease),
-            "DQ_IDLE": str(idle),
             "DQ_LISTEN": listen,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
-        process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT, stderr=stderr)
+        process = spawn(
+            sys.executable, "-m", "tests.support.worker_program", role, env=environment, cwd=ROOT, stderr=stderr
+        )
         return Program(process, redis_client)
 
     return start
@@ -59,4 +59,10 @@ def program(
 def tower(connection: Connection, prefix: str) -> Iterator[Tower]:
     broker = Broker(connection, prefix=prefix, lease_ms=3_600_000, test_clock=True)
     yield Tower(broker)
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with Clock().running() as clock:
+        yield clock

@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, Release, Retry
+from django_delayq.core import Bury, Release, Retry
 from django_delayq.logs import JsonFormatter
 from django_delayq.masking import Mask
-from django_delayq.worker.attempt_log import AttemptLog
-from django_delayq.worker.hooks import Hooks
-
-from .support import execute, make_job
-
-LOGGER = "django_delayq.worker.notifier"
+from tests.support.attempt_stage import ATTEMPT_LOGGER, AttemptLog, execute, make_job
+from tests.support.worker_stage import Hooks
 
 
 def fail(message: str = "no answer") -> None:
@@ -32,7 +28,7 @@ class Lines:
         self._stream = io.StringIO()
         self.handler = logging.StreamHandler(self._stream)
         self.handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-        logger = logging.getLogger(LOGGER)
+        logger = logging.getLogger(ATTEMPT_LOGGER)
         logger.addHandler(self.handler)
         logger.setLevel(level)
 
@@ -41,7 +37,7 @@ class Lines:
         return self._stream.getvalue()
 
     def close(self) -> None:
-        logger = logging.getLogger(LOGGER)
+        logger = logging.getLogger(ATTEMPT_LOGGER)
         logger.removeHandler(self.handler)
         logger.setLevel(logging.NOTSET)
 
@@ -174,6 +170,6 @@ def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:
     lines.handler.setFormatter(JsonFormatter())
     execute(fail, max_attempts=1)
     line: dict[str, Any] = json.loads(lines.text)
-    assert (line["level"], line["error"], line["logger"]) == ("ERROR", "ValueError", LOGGER)
+    assert (line["level"], line["error"], line["logger"]) == ("ERROR", "ValueError", ATTEMPT_LOGGER)
     assert line["traceback"].startswith("Traceback (most recent call last):\n  File")
     assert line["message"].endswith("ValueError: no answer")

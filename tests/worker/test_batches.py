@@ -9,23 +9,31 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, LeakedTransaction, PartialFailure, Release, Retry
-from django_delayq.core.job import Job, Payload
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.attempt import Attempt, BatchAttempt
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import (
+    Bury,
+    Job,
+    LeakedTransaction,
+    Payload,
+    Registry,
+    Release,
+    Retry,
+    Settlement,
+    Task,
+    TaskOptions,
+)
 from django_delayq.worker.batch import Batcher
-from django_delayq.worker.current import current_job
-from django_delayq.worker.execution import Execution
-from django_delayq.worker.hooks import Hooks
-
-from .support import (
+from tests.support.attempt_stage import (
+    Attempt,
+    BatchAttempt,
     execute_batch,
+    handler_view,
     make_attempt,
     make_job,
     payloads_of,
-    registry_of,
+    perform,
 )
+from tests.support.worker_stage import Hooks, registry_of
 
 # --- which jobs share a run
 
@@ -238,7 +246,7 @@ def test_ids_whose_lease_is_over_do_not_start_and_take_nobody_with_them() -> Non
         make_attempt(merged("good")),
     ]
     attempt = BatchAttempt(members)
-    Execution(registry, Hooks())(attempt)
+    perform(attempt, registry)
     reason = ("release", "released", "the lease ended before the attempt could begin")
     assert seen == [["good"]] and fates(attempt) == {"lost": reason, "over": reason, "good": ACKED}
 
@@ -250,7 +258,7 @@ def test_what_comes_back_unbegun_is_united_by_the_rules_of_its_task(jobs: int) -
 
     registry = registry_of(work, merge=True, batch_size=2, score_policy="max", due_policy="inherit")
     members = [make_attempt(merged(str(number)), deadline=0.0) for number in range(jobs)]
-    Execution(registry, Hooks())(BatchAttempt(members) if jobs > 1 else members[0])
+    perform(members if jobs > 1 else members[0], registry)
     rules = [
         (one.settlement.verb, one.settlement.score_policy, one.settlement.inherit) for one in members if one.settlement
     ]
@@ -349,9 +357,7 @@ def test_the_current_job_of_a_batch_has_a_view_of_each_id() -> None:
 
 def test_a_batch_should_stop_when_all_its_jobs_should() -> None:
     attempt = BatchAttempt([make_attempt(merged("a")), make_attempt(merged("b"))])
-    from django_delayq.worker.current import view_of
-
-    view = view_of(attempt)
+    view = handler_view(attempt)
     told = []
     for flag in (None, 0, 1):
         if flag is not None:
@@ -373,14 +379,8 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
             limits.append(seconds)
             return call()
 
-    execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
-    execution.timeout_monitor = Watch()  # type: ignore[assignment]
-    execution(
-        BatchAttempt(
-            [
-                make_attempt(merged(name, options_json=own))
-                for name, own in (("a", b""), ("b", b'{"timeout":4}'), ("c", b'{"timeout":null}'))
-            ]
-        )
-    )
+    own_limits = (("a", b""), ("b", b'{"timeout":4}'), ("c", b'{"timeout":null}'))
+    members = [make_attempt(merged(name, options_json=own)) for name, own in own_limits]
+    registry = registry_of(work, merge=True, batch_size=3, timeout=9.0)
+    perform(members, registry, timeout_monitor=Watch())
     assert limits == [4]

@@ -8,28 +8,20 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import PartialFailure
-from django_delayq.core.settlement import release
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.consumer import Consumer
-from django_delayq.worker.current import current_job
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.readiness import ReadinessGate
-from django_delayq.worker.shard_selector import ShardSelector
-from django_delayq.worker.slots import Slots
-
-from .support import (
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, Registry, Task, TaskOptions, release
+from tests.support.waiting_stage import FetchRoom
+from tests.support.worker_stage import (
     DEADLINE,
     config,
     eventually,
-    make_attempt,
-    make_process,
     places,
     put,
     put_payload,
     registry_of,
     run_dry,
+    settled_by,
+    stops_fetching,
     working,
 )
 
@@ -39,18 +31,11 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
 
     def work(batch: dict[str, list[Any]]) -> None: ...
 
-    source = make_attempt().source
-    selector = ShardSelector([source])
-    slots = Slots(5, lambda attempt: None, Hooks(), lambda: None)
-    registry = registry_of(work, merge=True, batch_size=2)
-    process = make_process(registry=registry, settings=config(threads=5))
-    consumer = Consumer(process, selector, slots, None, ReadinessGate())
-    source.pace.size = 2
-    slots.running[:4] = [make_attempt()] * 4
-    consumer._workload._held = 4 * 250
-    assert consumer._workload.room(source) == 1
-    slots.running[4] = make_attempt()
-    assert consumer._workload.room(source) <= 0
+    shard = FetchRoom(registry_of(work, merge=True, batch_size=2), threads=5, batch_size=2)
+    shard.run_batches(4, 250)
+    assert shard.room == 1
+    shard.run_batches(5, 200)
+    assert shard.room <= 0
 
 
 def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:
@@ -80,7 +65,7 @@ def test_a_batch_runs_all_payloads_of_all_ids_in_score_order_once(broker: Broker
             put_payload(broker, "work", str(n), score, score=score)
     worker = run_dry(broker, registry_of(work, merge=True, batch_size=20))
     assert ran == {str(n): [1, 2, 3] for n in range(50)} and places(broker) == {}
-    assert worker.consumer is not None and worker.consumer.settled == 50
+    assert settled_by(worker) == 50
 
 
 def test_t20_in_a_batch_of_a_hundred_only_the_failed_id_comes_back(broker: Broker) -> None:
@@ -153,12 +138,11 @@ def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker)
         eventually(lambda: sum(ran.values()) == 20)
         put_payload(broker, "work", "slow", 1)
         eventually(lambda: ran["slow"])
-        assert worker._jobs is not None
         for n in range(12):
             put_payload(broker, "work", f"waits-{n}", n)
         stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
         stopper.start()
-        eventually(lambda: worker.ending.consumer is not None and worker.ending.consumer._stopping)
+        eventually(lambda: stops_fetching(worker))
         gate.set()
         stopper.join(DEADLINE)
     assert places(broker) == {"ready": 12}

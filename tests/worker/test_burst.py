@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Registry
-from django_delayq.worker.child import EXIT_NO_REDIS, EXIT_OK
-
-from .support import DEADLINE, config, places, put, put_payload, registry_named, registry_of, run_dry, working
+from django_delayq.core import Broker, RedisConfig, Registry, connect
+from tests.support.worker_stage import (
+    DEADLINE,
+    EXIT_NO_REDIS,
+    EXIT_OK,
+    config,
+    exit_code,
+    places,
+    put,
+    put_payload,
+    registry_named,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ def test_a_burst_gives_up_when_redis_does_not_come(redis_factory: Callable[..., 
     broker = Broker(connect(RedisConfig.parse(box.url)))
     box.stop()
     with working(broker, Registry(), config(burst=True, redis_patience=0.5)) as worker:
-        assert worker.done.is_set() and worker.ending.exit_code == EXIT_NO_REDIS
+        assert worker.done.is_set() and exit_code(worker) == EXIT_NO_REDIS
 
 
 @pytest.mark.one_server("how a worker ends is the same on a cluster")
@@ -88,10 +97,10 @@ def test_a_burst_gives_up_when_redis_leaves_and_does_not_return(redis_factory: C
     put(broker, "work")
     with working(broker, registry_of(work), config(burst=True, redis_patience=0.5, grace=0.2)) as worker:
         assert worker.done.wait(DEADLINE)
-        assert worker.ending.exit_code == EXIT_NO_REDIS
+        assert exit_code(worker) == EXIT_NO_REDIS
 
 
 def test_a_burst_that_has_redis_ends_well(broker: Broker, calls: list[object]) -> None:
     put(broker, "append", 1)
     worker = run_dry(broker, registry_named("append", calls.append), redis_patience=0.0)
-    assert calls == [1] and worker.ending.exit_code == EXIT_OK
+    assert calls == [1] and exit_code(worker) == EXIT_OK

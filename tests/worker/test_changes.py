@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury
-from django_delayq.core.job import new_key
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.replies import Tick
-from django_delayq.core.settlement import ack, bury, fail
+from django_delayq.core import Broker, Bury, Connection, Tick, ack, bury, fail
 from django_delayq.worker.changes import Changes
-from django_delayq.worker.dispatcher import ShardPoller
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.redis_health import RedisHealth
-
-from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
+from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now, poller_of
+from tests.support.worker_stage import (
+    DEADLINE,
+    config,
+    eventually,
+    new_key,
+    put,
+    put_payload,
+    registry_of,
+    run_dry,
+    working,
+)
 
 HERE = {("default", 0)}
 
@@ -147,20 +150,17 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
 
 
 @pytest.fixture
-def polled(connection: Connection, prefix: str) -> tuple[Broker, ShardPoller, Changes]:
+def polled(connection: Connection, prefix: str) -> tuple[Broker, Any, Changes]:
     broker, changes = Broker(connection, prefix=prefix), Changes()
-    queue = broker.queue("default")
-    return broker, ShardPoller(lambda: [queue], 15.0, 5.0, RedisHealth(), changes=changes), changes
+    return broker, poller_of([broker.queue("default")], changes=changes), changes
 
 
-def look(poller: ShardPoller, changes: Changes) -> dict[str, set[tuple[str, int]]]:
-    for beat in poller._beats:
-        beat.check_at = beat.checked_at = 0.0
-    poller.run()
+def look(poller: Any, changes: Changes) -> dict[str, set[tuple[str, int]]]:
+    check_now(poller)
     return heard(changes)
 
 
-def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, ShardPoller, Changes]) -> None:
+def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, Any, Changes]) -> None:
     broker, poller, changes = polled
     queue = broker.queue("default")
     assert look(poller, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
@@ -181,7 +181,7 @@ def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, S
     assert look(poller, changes) == {"failed": HERE, "marks": HERE}
 
 
-def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, ShardPoller, Changes]) -> None:
+def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, Any, Changes]) -> None:
     broker, poller, changes = polled
     look(poller, changes)
     broker.client.flushdb()
@@ -189,13 +189,11 @@ def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, ShardPoll
     assert look(poller, changes) == {}
 
 
-def test_a_look_notes_that_redis_was_started_anew(
-    polled: tuple[Broker, ShardPoller, Changes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_notes_that_redis_was_started_anew() -> None:
     """It may have come back without its last seconds."""
-    broker, poller, changes = polled
     ticks = [Tick(0, None, None, False, False, b"born", run_id) for run_id in ("one", "one", "two")]
-    monkeypatch.setattr(broker.queue("default"), "tick", lambda *_, **__: ticks.pop(0))
+    changes = Changes()
+    poller = poller_of([TickingQueue(ticks)], changes=changes)
     look(poller, changes)
     assert look(poller, changes) == {}
     assert look(poller, changes) == {"lost": HERE}

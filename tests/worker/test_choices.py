@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import Broker, InvalidJob
 from django_delayq.core.workers import CHOICES_KEPT
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import config, eventually, put, registry_of, working
 
-from .programs import Program
-from .support import config, eventually, put, registry_of, working
 from .test_orders import BEAT
 
 

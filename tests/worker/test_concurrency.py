@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import permits
-from django_delayq.core.broker import Broker
-from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.operations import fsck
+from django_delayq.core import Broker, Registry, Task, TaskOptions, permits
 from django_delayq.core.permits import Holding
-from django_delayq.core.task import Registry, Task, TaskOptions
-
-from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
+from tests.support.worker_stage import (
+    DEADLINE,
+    Concurrency,
+    assert_invariants,
+    config,
+    drain,
+    eventually,
+    held_by,
+    put,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 class Running:
@@ -26,14 +33,14 @@ class Running:
     def __init__(self, seconds: float = 0.005) -> None:
         self.seconds = seconds
         self.now = self.most = self.ended = 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def __call__(self) -> None:
-        with self._lock:
+        with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
         time.sleep(self.seconds)
-        with self._lock:
+        with self.lock:
             self.now -= 1
             self.ended += 1
 
@@ -65,7 +72,7 @@ def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, 
         eventually(lambda: permits_of(broker, "task:limited") == 0, "all permits are returned")
     assert running.most == 3
     assert sum(len(queue.leases(number)) for number in queue.numbers) == 0
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 def test_a_limit_of_each_process_lets_every_process_run_as_many(broker: Broker) -> None:
@@ -87,11 +94,11 @@ def test_both_limits_hold_together(broker: Broker) -> None:
 
     def counted(running: Running) -> Callable[[], None]:
         def handler() -> None:
-            with both._lock:
+            with both.lock:
                 both.now += 1
                 both.most = max(both.most, both.now)
             running()
-            with both._lock:
+            with both.lock:
                 both.now -= 1
 
         return handler
@@ -140,11 +147,11 @@ def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
         for _ in range(50):
             put(broker, "other")
         eventually(lambda: free.ended == 50)
-        eventually(lambda: worker.consumer is not None and len(worker.consumer.held) == 1, "the others are settled")
+        eventually(lambda: held_by(worker) == 1, "the others are settled")
         counts = broker.inspector.counts("default")
         assert (counts.parked, counts.ready, counts.reserved) == (1999, 1999, 1)
         release.set()
-        worker.ending.drain()
+        drain(worker)
 
 
 def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Broker) -> None:
@@ -177,7 +184,7 @@ def test_a_worker_that_stops_returns_its_permits(broker: Broker) -> None:
     with working(broker, registry_with(running, concurrency=2)):
         eventually(lambda: running.ended >= 2)
     assert permits_of(broker, "task:limited") == 0
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 def test_a_worker_without_the_limit_takes_what_was_parked(broker: Broker) -> None:
@@ -219,8 +226,7 @@ def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
     running = Running(0.02)
     for _ in range(200):
         put(broker, "limited")
-    with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)) as worker:
+    with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)):
         eventually(lambda: running.ended >= 10)
-    assert worker.consumer is not None
     assert permits_of(broker, "task:limited") == 0
     assert broker.inspector.counts("default").reserved == 0

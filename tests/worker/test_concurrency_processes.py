@@ -6,11 +6,10 @@ import os
 import signal
 from collections.abc import Callable
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck
+from django_delayq.core import Broker
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import assert_invariants, config, eventually, put, working
 
-from .programs import Program
-from .support import config, eventually, put, working
 from .test_concurrency import Running, permits_of, registry_with
 
 MakeProgram = Callable[..., Program]
@@ -50,7 +49,7 @@ def test_a_limit_of_three_over_two_processes_is_reached_never_exceeded_and_survi
     eventually(lambda: permits_of(broker, "task:few") == 0, "the permits of the dead process ran out")
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 def test_a_limit_holds_over_the_nodes_of_a_cluster(cluster_broker: Broker) -> None:
@@ -64,4 +63,4 @@ def test_a_limit_holds_over_the_nodes_of_a_cluster(cluster_broker: Broker) -> No
     ):
         eventually(lambda: running.ended == 60)
     assert running.most == 2
-    fsck.assert_invariants(cluster_broker)
+    assert_invariants(cluster_broker)

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.salvage import Death, decide
-from django_delayq.worker.scoreboard import SlotRecord, digest_of
-
-from .programs import Program
-from .support import NOW_MS, eventually, make_job, places, put, put_payload, registry_of
+from django_delayq.core import Broker
+from tests.support.attempt_stage import make_job
+from tests.support.supervisor_stage import Program, SlotRecord, decided, record_of
+from tests.support.worker_stage import eventually, places, put, put_payload
 
 
 def batches(client: redis.Redis) -> list[list[str]]:
@@ -65,14 +62,12 @@ def test_t10_a_crash_in_the_last_permitted_attempt_leads_to_the_morgue(
 def test_what_a_dead_child_held_is_settled_by_the_batch_that_it_ran() -> None:
     jobs = [make_job(id=ident, merged=True) for ident in ("first", "second", "waiting")]
     others = [make_job(id="second", merged=True, token=8), make_job(id="second", merged=True, queue="other")]
-    running = SlotRecord("default", 0, "first", 7, 1.0, NEVER, timed_out=False, others=(digest_of("second"),))
-    registry = registry_of()
+    running = record_of("first", beside=["second"])
 
     def said(planned: bool, record: SlotRecord) -> list[str]:
-        settlements = decide([*jobs, *others], Death("child", "died", [record], 9.0, planned), registry, NOW_MS)
-        return [settlement.outcome for settlement in settlements]
+        return [one.outcome for one in decided([*jobs, *others], [record], planned=planned)]
 
-    stuck = SlotRecord("default", 0, "first", 7, 1.0, 2.0, timed_out=True, others=(digest_of("second"),))
+    stuck = record_of("first", beside=["second"], limit_at=2.0, timed_out=True)
     uncounted = ["released"] * 3
     assert said(False, running) == ["crashed", "crashed", *uncounted]
     assert said(True, running) == ["released", "released", *uncounted]

@@ -11,27 +11,23 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
-from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Task, TaskOptions
-from django_delayq.worker.child import EXIT_NO_REDIS
-from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.depth_sampler import DepthSampler
-from django_delayq.worker.dispatcher import ShardPoller
-from django_delayq.worker.heartbeat import Heartbeat
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.parts import Parts
-from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.salvage import Death, Salvage
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, Task, TaskOptions, connect
 from tests.support.cluster_box import ClusterBox
+from tests.support.duty_stage import Loop, heartbeat_of, make_process, poller_of, reaper_of, sampler_of
 from tests.support.redis_box import RedisBox
-
-from .support import config, eventually, make_process, put, registry_named, registry_of, working
+from tests.support.supervisor_stage import salvage_of
+from tests.support.worker_stage import (
+    EXIT_NO_REDIS,
+    Concurrency,
+    config,
+    depths_of,
+    eventually,
+    exit_code,
+    put,
+    registry_named,
+    registry_of,
+    working,
+)
 
 #: s; well below the time limit of a call
 SOON = 10.0
@@ -121,7 +117,7 @@ def test_a_burst_gives_up_when_a_master_does_not_return(own_cluster: ClusterBox,
         settings = config(queues=QUEUES, burst=True, redis_patience=3.0, grace=1.0)
         with working(spread, registry_named("work", done.append), settings) as worker:
             assert worker.done.wait(3 * SOON)
-            assert worker.ending.exit_code == EXIT_NO_REDIS
+            assert exit_code(worker) == EXIT_NO_REDIS
     finally:
         dead.start()
     assert set(done) == set(QUEUES) - set(dead_queues)
@@ -138,7 +134,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
             put(spread, "work", id=f"{queue.name}-{number}", queue=queue.name)
         held = [job for number in queue.numbers for job in queue.reserve(number, 60, worker="child").jobs]
         assert len(held) == (60 if queue.name == "wide" else 1)
-    salvage = Salvage(Death("child", "was killed", [], time.monotonic()), Orphans(registry_of()))
+    salvage = salvage_of([], registry_of(), at=time.monotonic())
     node.kill()
     try:
         began = time.monotonic()
@@ -172,8 +168,7 @@ def test_a_heartbeat_that_reaches_no_registry_ends_no_outage(own_cluster: Cluste
         announced.append(process.health.lasting())
         return {}
 
-    commands = WorkerCommands(spread, process.name, lambda word: None)
-    loop = Loop("heartbeat", Heartbeat(process, describe, None, None, lambda reply: None, commands), process.health)
+    loop = Loop("heartbeat", heartbeat_of(process, describe=describe), process.health)
     dead = own_cluster.node_of(spread.queues_key)
     dead.kill()
     try:
@@ -193,7 +188,7 @@ def test_the_sample_of_the_depths_has_the_living_masters_and_waits_once_for_a_si
     (silent, names), *_ = list(queues_by_node(own_cluster, spread).items())[1:]
     for name in QUEUES:
         put(spread, "work", queue=name)
-    sampler = DepthSampler(spread, "w1")
+    sampler = sampler_of(spread)
     sampler.run()
     silent.pause()
     try:
@@ -202,7 +197,7 @@ def test_the_sample_of_the_depths_has_the_living_masters_and_waits_once_for_a_si
         assert time.monotonic() - began < 4.0
     finally:
         silent.resume()
-    points = depths.read(spread, QUEUES, spread.now_ms())
+    points = depths_of(spread, QUEUES)
     assert {name for name in QUEUES if points.get(name)} == set(QUEUES) - set(names)
 
 
@@ -219,9 +214,8 @@ def test_when_a_silent_master_answers_again_no_lease_is_taken_from_its_holder_at
     def held() -> int:
         return sum(len(queue.leases(number)) for queue in queues for number in queue.numbers)
 
-    parts = Parts("shard-poller", broker, seconds=1.0)
-    reaper = LeaseReaper(Orphans(registry_of(work)), broker)
-    poller = ShardPoller(lambda: queues, 1.0, 0.3, RedisHealth(), reaper=reaper, parts=parts)
+    reaper = reaper_of(registry_of(work), broker=broker)
+    poller = poller_of(queues, lease=1.0, heartbeat=0.3, reaper=reaper, broker=broker)
     poller.run()
     silent.pause()
     try:

@@ -10,16 +10,23 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Bury, JobTimeout, Release, Retry
-from django_delayq.core.job import STARTED, UNRENEWED, Job
-from django_delayq.core.retry import MAX_DELAY
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Task, TaskOptions
-from django_delayq.worker import crash, decision, unbegun
-from django_delayq.worker.policy import Policy, policy_of
-from django_delayq.worker.record import error_record
-
-from .support import make_job
+from django_delayq.core import Bury, Job, JobTimeout, Release, Retry, Settlement, Task, TaskOptions
+from tests.support.attempt_stage import (
+    MAX_DELAY,
+    STARTED,
+    UNRENEWED,
+    Policy,
+    end_by_crash,
+    end_by_error,
+    end_by_lost_lease,
+    end_by_overrun,
+    end_unbegun,
+    end_unknown,
+    end_unprepared,
+    error_record,
+    make_job,
+    policy_of,
+)
 
 
 def policy(**changes: Any) -> Policy:
@@ -50,14 +57,14 @@ def said(settlement: Settlement) -> tuple[str, str, str, int | None]:
 )
 def test_the_error_and_the_number_of_failures_decide(failures: int, error: BaseException, expected: object) -> None:
     job = make_job(failures=failures, reserves=failures + 1)
-    assert said(decision.raised(job, policy(max_attempts=3), error, 0, 0)) == expected
+    assert said(end_by_error(job, policy(max_attempts=3), error, 0, 0)) == expected
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2, 3, 26])
 def test_max_attempts_is_exact(max_attempts: int) -> None:
     verbs = []
     for failures in range(max_attempts):
-        settlement = decision.raised(make_job(failures=failures), policy(max_attempts=max_attempts), ValueError(), 0, 0)
+        settlement = end_by_error(make_job(failures=failures), policy(max_attempts=max_attempts), ValueError(), 0, 0)
         verbs.append(settlement.verb)
     assert verbs == ["fail"] * (max_attempts - 1) + ["bury"]
 
@@ -74,54 +81,54 @@ def test_max_attempts_is_exact(max_attempts: int) -> None:
 )
 def test_a_crash_is_tried_again_at_once_then_later_then_never(crashes: int, failures: int, expected: object) -> None:
     job = make_job(crashes=crashes, own_crashes=crashes, failures=failures)
-    assert said(crash.crashed(job, policy(crash_limit=4), "died of signal 9")) == expected
+    assert said(end_by_crash(job, policy(crash_limit=4), "died of signal 9")) == expected
 
 
 @pytest.mark.parametrize("beside", [0, 1, 5])
 def test_a_job_whose_process_died_runs_in_quarantine_next(beside: int) -> None:
-    settlement = crash.crashed(make_job(), policy(), "died of signal 9", beside=beside)
+    settlement = end_by_crash(make_job(), policy(), "died of signal 9", beside=beside)
     assert (settlement.quarantine, settlement.own_crash) == (True, beside == 0)
 
 
 def test_a_crash_beside_other_jobs_never_buries_whatever_the_limits_say() -> None:
     job = make_job(failures=30, crashes=30, own_crashes=2)
-    settlement = crash.crashed(job, policy(crash_limit=1, max_attempts=1), "died of signal 9", beside=2)
+    settlement = end_by_crash(job, policy(crash_limit=1, max_attempts=1), "died of signal 9", beside=2)
     assert (settlement.verb, settlement.outcome, settlement.delay_ms) == ("fail", "crashed", 3_600_000)
     assert json.loads(settlement.error)["message"] == "died of signal 9; 2 other jobs ran in the same process"
 
 
 def test_crashes_beside_others_do_not_count_towards_the_crash_limit() -> None:
     job = make_job(failures=7, crashes=7, own_crashes=1)
-    assert crash.crashed(job, policy(crash_limit=3), "").verb == "fail"
-    assert crash.crashed(job, policy(crash_limit=2), "").verb == "bury"
+    assert end_by_crash(job, policy(crash_limit=3), "").verb == "fail"
+    assert end_by_crash(job, policy(crash_limit=2), "").verb == "bury"
 
 
 def test_the_loss_of_a_host_is_counted_but_neither_proves_nor_suspects_anything() -> None:
     for quarantined in (False, True):
         job = make_job(flags=STARTED, failures=5, crashes=5, own_crashes=2, quarantined=quarantined)
-        settlement = crash.lost(job, policy(crash_limit=3))
+        settlement = end_by_lost_lease(job, policy(crash_limit=3))
         assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", False, quarantined)
-    assert crash.lost(make_job(flags=STARTED, failures=2), policy(max_attempts=3)).outcome == "poison"
+    assert end_by_lost_lease(make_job(flags=STARTED, failures=2), policy(max_attempts=3)).outcome == "poison"
 
 
 def test_a_lease_that_a_holder_without_heartbeat_lost_counts_towards_the_crash_limit() -> None:
     job = make_job(flags=STARTED | UNRENEWED, failures=1, crashes=1, own_crashes=1)
-    assert crash.lost(job, policy(crash_limit=2)).outcome == "poison"
-    settlement = crash.lost(job, policy(crash_limit=3))
+    assert end_by_lost_lease(job, policy(crash_limit=2)).outcome == "poison"
+    settlement = end_by_lost_lease(job, policy(crash_limit=3))
     assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", True, False)
 
 
 @pytest.mark.parametrize("error", [ValueError(), Retry(), Release(), Release(delay=5)])
 def test_a_run_in_quarantine_that_ends_by_itself_ends_the_suspicion(error: BaseException) -> None:
-    assert not decision.raised(make_job(quarantined=True), policy(), error, 0, 0).quarantine
+    assert not end_by_error(make_job(quarantined=True), policy(), error, 0, 0).quarantine
 
 
 def test_a_job_that_is_given_back_before_it_ran_stays_in_quarantine() -> None:
     job = make_job(quarantined=True)
-    assert unbegun.give_back(job, policy()).quarantine
-    assert unbegun.not_prepared(job, policy(), OSError(), 0.0).quarantine
-    assert unbegun.unknown_task(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
-    assert crash.lost(job, policy()).quarantine
+    assert end_unbegun(job, policy()).quarantine
+    assert end_unprepared(job, policy(), OSError(), 0.0).quarantine
+    assert end_unknown(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
+    assert end_by_lost_lease(job, policy()).quarantine
 
 
 class Declined(ValueError):
@@ -159,7 +166,7 @@ RULES: dict[str, Any] = {
 def test_the_nearest_class_of_the_exception_decides(error: BaseException, failures: int, expected: object) -> None:
     task = Task(lambda: None, name="work", options=TaskOptions(max_attempts=3, **RULES))
     job = make_job(failures=failures)
-    assert said(decision.raised(job, policy_of(task), error, 0, 0)) == expected
+    assert said(end_by_error(job, policy_of(task), error, 0, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,15 +183,15 @@ def test_the_nearest_class_of_the_exception_decides(error: BaseException, failur
 def test_only_the_classes_of_a_tuple_are_tried_again(error: BaseException, expected: object) -> None:
     options = TaskOptions(retry_for=(OSError,), give_up_on=(ConnectionRefusedError,), retry_in=lambda n: 7.0)
     policy = policy_of(Task(lambda: None, name="work", options=options))
-    assert said(decision.raised(make_job(), policy, error, 0, 0)) == expected
+    assert said(end_by_error(make_job(), policy, error, 0, 0)) == expected
 
 
 def test_a_cancelled_coroutine_whose_time_was_over_counts_as_a_timeout_for_the_rules() -> None:
     timed_out = policy(give_up_on=(JobTimeout,))
-    settlement = decision.raised(make_job(), timed_out, asyncio.CancelledError(), 0, 0, timed_out=True)
+    settlement = end_by_error(make_job(), timed_out, asyncio.CancelledError(), 0, 0, timed_out=True)
     assert said(settlement) == ("bury", "buried", "gave up: django_delayq.core.errors.JobTimeout", None)
-    assert crash.overran(make_job(), timed_out, 0, 0).verb == "bury"
-    assert crash.overran(make_job(), policy(), 0, 0).outcome == "timeout"
+    assert end_by_overrun(make_job(), timed_out, 0, 0).verb == "bury"
+    assert end_by_overrun(make_job(), policy(), 0, 0).outcome == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +214,7 @@ def test_a_job_may_have_a_back_off_of_its_own_and_an_unusable_one_counts_for_not
 ) -> None:
     task = Task(lambda: None, name="work", options=TaskOptions(retry_in=lambda n: 7.0))
     jobs = [make_job(failures=n, options_json=own) for n in range(2)]
-    settlements = [decision.raised(job, policy_of(task, job), KeyError(), 0, 0) for job in jobs]
+    settlements = [end_by_error(job, policy_of(task, job), KeyError(), 0, 0) for job in jobs]
     assert [settlement.delay_ms for settlement in settlements] == delays
 
 
@@ -215,7 +222,7 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
     task = Task(lambda: None, name="work", options=TaskOptions(**RULES))
     job = make_job(options_json=b'{"retry_in":3}')
     policy = policy_of(task, job)
-    assert [decision.raised(job, policy, error, 0, 0).delay_ms for error in (OSError(), KeyError())] == [40_000, 3_000]
+    assert [end_by_error(job, policy, error, 0, 0).delay_ms for error in (OSError(), KeyError())] == [40_000, 3_000]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +239,8 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
     ],
 )
 def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
-    retried = decision.raised(make_job(), policy(), Retry(delay=delay), 0, 0)
-    released = decision.raised(make_job(), policy(), Release(delay=delay), 0, 0)
+    retried = end_by_error(make_job(), policy(), Retry(delay=delay), 0, 0)
+    released = end_by_error(make_job(), policy(), Release(delay=delay), 0, 0)
     assert (retried.delay_ms, released.delay_ms) == ((10_000, 10_000) if ms is None else (ms, ms))
 
 
@@ -245,21 +252,21 @@ def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
         return (settlement.verb, settlement.outcome, settlement.oldest, settlement.inherit, settlement.score_policy)
 
     job, last = make_job(merged=True), make_job(merged=True, failures=2, crashes=1, own_crashes=1)
-    assert carried(decision.raised(job, rules, ValueError(), 0, 0)) == ("fail", "failed", False, True, "max")
-    assert carried(decision.raised(last, rules, ValueError(), 0, 0)) == ("bury", "exhausted", True, True, "max")
-    assert carried(crash.overran(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
-    assert carried(decision.raised(job, rules, Release(), 0, 0)) == ("release", "released", False, True, "max")
-    assert carried(crash.crashed(job, rules, "")) == ("fail", "crashed", False, True, "max")
-    assert crash.crashed(last, rules, "").outcome == "poison" and not crash.crashed(last, rules, "").oldest
-    assert not decision.raised(job, rules, Bury(), 0, 0).oldest
-    assert carried(crash.lost(job, rules)) == ("release", "lost", False, True, "max")
-    plain = decision.raised(make_job(failures=2), rules, ValueError(), 0, 0)
+    assert carried(end_by_error(job, rules, ValueError(), 0, 0)) == ("fail", "failed", False, True, "max")
+    assert carried(end_by_error(last, rules, ValueError(), 0, 0)) == ("bury", "exhausted", True, True, "max")
+    assert carried(end_by_overrun(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
+    assert carried(end_by_error(job, rules, Release(), 0, 0)) == ("release", "released", False, True, "max")
+    assert carried(end_by_crash(job, rules, "")) == ("fail", "crashed", False, True, "max")
+    assert end_by_crash(last, rules, "").outcome == "poison" and not end_by_crash(last, rules, "").oldest
+    assert not end_by_error(job, rules, Bury(), 0, 0).oldest
+    assert carried(end_by_lost_lease(job, rules)) == ("release", "lost", False, True, "max")
+    plain = end_by_error(make_job(failures=2), rules, ValueError(), 0, 0)
     assert carried(plain) == ("bury", "exhausted", False, False, "min")
 
 
 def test_a_lost_lease_costs_an_attempt_only_after_a_known_start() -> None:
     quiet, begun = make_job(), make_job(flags=STARTED)
-    released, failed = crash.lost(quiet, policy()), crash.lost(begun, policy())
+    released, failed = end_by_lost_lease(quiet, policy()), end_by_lost_lease(begun, policy())
     assert (released.verb, released.unclear, released.guard) == ("release", True, "expired")
     assert (failed.verb, failed.outcome, failed.guard) == ("fail", "crashed", "expired")
 
@@ -277,7 +284,7 @@ def postponements(settle: Callable[[Job, float], Settlement], hours: int) -> tup
 
 def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_day() -> None:
     delays, last = postponements(
-        lambda job, now_ms: unbegun.unknown_task(job, policy(), now_ms, elsewhere=False, jitter=0.5), 48
+        lambda job, now_ms: end_unknown(job, policy(), now_ms, elsewhere=False, jitter=0.5), 48
     )
     assert delays[:9] == [2, 2, 4, 8, 16, 32, 64, 128, 256]
     assert set(delays[9:]) == {300} and sum(delays) >= 24 * 3600 > sum(delays[:-1])
@@ -287,7 +294,7 @@ def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_d
 @pytest.mark.parametrize("jitter", [0.0, 1.0])
 def test_a_task_that_another_worker_knows_comes_back_soon_but_makes_no_busy_loop(jitter: float) -> None:
     delays, last = postponements(
-        lambda job, now_ms: unbegun.unknown_task(job, policy(), now_ms, elsewhere=True, jitter=jitter), 48
+        lambda job, now_ms: end_unknown(job, policy(), now_ms, elsewhere=True, jitter=jitter), 48
     )
     assert delays[0] == 1 + jitter and sum(delays[:10]) < 32, "ten older workers in a row cost half a minute"
     assert last.verb == "release", "it is not buried, because a worker knows it"
@@ -297,27 +304,25 @@ def test_a_task_that_another_worker_knows_comes_back_soon_but_makes_no_busy_loop
 def test_waiting_for_another_reason_begins_anew() -> None:
     job = make_job(postponed_for="not prepared: OSError", postponed_at_ms=0)
     day = 25 * 3_600_000
-    assert unbegun.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert end_unknown(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
     job.postponed_for = "task unknown to this worker"
-    assert unbegun.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert end_unknown(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
 
 
 def test_a_job_whose_surroundings_are_not_prepared_waits_longer_each_time() -> None:
-    delays, last = postponements(
-        lambda job, now_ms: unbegun.not_prepared(job, policy(), OSError("no database"), now_ms), 1
-    )
+    delays, last = postponements(lambda job, now_ms: end_unprepared(job, policy(), OSError("no database"), now_ms), 1)
     assert delays[:8] == [1, 1, 2, 4, 8, 16, 32, 60]
     assert (last.verb, last.reason) == ("release", "not prepared: OSError")
 
 
 def test_a_job_that_was_released_a_thousand_times_is_postponed_like_a_new_one() -> None:
     job = make_job(reserves=1_000)
-    assert unbegun.unknown_task(job, policy(), 0, elsewhere=False, jitter=0).delay_ms == 2_000
-    assert unbegun.not_prepared(job, policy(), OSError(), 0).delay_ms == 1_000
+    assert end_unknown(job, policy(), 0, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert end_unprepared(job, policy(), OSError(), 0).delay_ms == 1_000
 
 
 def test_a_broken_back_off_falls_back_to_the_default() -> None:
-    settlement = decision.raised(make_job(), policy(retry_in=lambda n: 1 / 0), ValueError(), 0, 0)
+    settlement = end_by_error(make_job(), policy(retry_in=lambda n: 1 / 0), ValueError(), 0, 0)
     assert settlement.verb == "fail" and settlement.delay_ms and settlement.delay_ms >= 15_000
 
 

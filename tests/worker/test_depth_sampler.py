@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, bury
-from django_delayq.worker import depth_sampler
+from django_delayq.core import Broker, NewJob, ack, bury
 from django_delayq.worker.depth_sampler import PERIOD, DepthSampler
+from tests.support.worker_stage import depths_of
 
 
-def sample(broker: Broker, name: str = "w1") -> DepthSampler:
-    sampler = DepthSampler(broker, name)
+def sample(broker: Broker, name: str = "w1", **options: int) -> DepthSampler:
+    sampler = DepthSampler(broker, name, **options)
     assert sampler.run() == PERIOD
     sampler.run()
     return sampler
@@ -37,8 +32,7 @@ def stock(broker: Broker) -> None:
 
 
 def points(broker: Broker, *queues: str) -> list[Any]:
-    found = depths.read(broker, queues, broker.now_ms())
-    return [found[queue][-1] for queue in queues if found[queue]]
+    return [series[-1] for series in depths_of(broker, queues).values() if series]
 
 
 def test_t86_a_sample_has_each_queue_and_all_together(broker: Broker) -> None:
@@ -55,11 +49,14 @@ def test_a_process_that_ends_within_a_minute_sends_nothing(broker: Broker) -> No
     assert points(broker, "orders") == []
 
 
-def test_of_several_dispatchers_one_takes_the_sample(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_dispatchers_one_takes_the_sample(broker: Broker) -> None:
     stock(broker)
     sample(broker)
-    monkeypatch.setattr(broker.inspector, "all_counts", lambda: pytest.fail("the second one counted, too"))
+    calls: list[str] = []
+    broker.observe(lambda verb, seconds, failed: calls.append(verb))
     sample(broker, "w2")
+    broker.observe(None)
+    assert calls == [], "neither counted nor stored"
 
 
 def test_a_sample_takes_one_call_for_all_queues_beside_the_counts(broker: Broker) -> None:
@@ -73,12 +70,9 @@ def test_a_sample_takes_one_call_for_all_queues_beside_the_counts(broker: Broker
     assert calls[:-1] == ([] if broker.connection.cluster else ["stats"])
 
 
-def test_the_queues_that_did_most_have_series_and_all_are_in_the_total(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(depth_sampler, "MOST_QUEUES", 1)
+def test_the_queues_that_did_most_have_series_and_all_are_in_the_total(broker: Broker) -> None:
     stock(broker)
-    sample(broker)
+    sample(broker, most_queues=1)
     assert [bool(points(broker, name)) for name in ("orders", "mail", "")] == [True, False, True]
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import UNCLEAR
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry
-from django_delayq.worker.dispatcher import ShardPoller
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS, LeaseReaper
-from django_delayq.worker.redis_health import RedisHealth
-
-from .support import eventually, put, registry_of
+from django_delayq.core import Broker, Connection, QueueUnavailable, Registry, Settlement
+from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS
+from tests.support.attempt_stage import UNCLEAR
+from tests.support.duty_stage import RedisHealth, poller_of, reaper_of
+from tests.support.worker_stage import eventually, put, registry_of
 
 LEASE = 0.03
 HEARTBEAT = 0.01
@@ -47,10 +41,9 @@ def state(broker: Broker, ident: str) -> str:
 def work() -> None: ...
 
 
-def patrol(broker: Broker, health: RedisHealth, registry: Registry | None = None) -> ShardPoller:
-    queue = broker.queue("default")
-    reaper = LeaseReaper(Orphans(registry_of(work) if registry is None else registry))
-    return ShardPoller(lambda: [queue], LEASE, HEARTBEAT, health, reaper=reaper)
+def patrol(broker: Broker, health: RedisHealth, registry: Registry | None = None) -> Any:
+    reaper = reaper_of(registry_of(work) if registry is None else registry)
+    return poller_of([broker.queue("default")], lease=LEASE, heartbeat=HEARTBEAT, health=health, reaper=reaper)
 
 
 def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
@@ -106,12 +99,12 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
         (job,) = queue.reserve(0, 1, worker=name).jobs
         assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
     broker.announce("here", {})
-    LeaseReaper(Orphans(registry_of(work))).reap_early_acked(queue, 0, broker.now_ms())
+    reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
     assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
     key = queue.shard(0).names["begun"]
     for field, value in broker.client.hgetall(key).items():
         broker.client.hset(key, field, struct.pack("<d", broker.now_ms() - SILENT_MS - 1) + value[8:])
-    LeaseReaper(Orphans(registry_of(work))).reap_early_acked(queue, 0, broker.now_ms())
+    reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
     assert [job.id for job in queue.begun(0)] == ["here"]
 
 
@@ -129,7 +122,7 @@ def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -
     key, long_ago = queue.shard(0).names["begun"], struct.pack("<d", broker.now_ms() - SILENT_MS - 1)
     old = {field: long_ago + value[8:] for field, value in broker.client.hgetall(key).items() if field[8:] != b"young"}
     broker.client.hset(key, mapping=old)
-    reaper = LeaseReaper(Orphans(registry_of(work)))
+    reaper = reaper_of(registry_of(work))
     reaper.reap_early_acked(queue, 0, broker.now_ms())
     assert {field[8:].decode() for field in broker.client.hkeys(key)} == {*map(str, range(300)), "young"}
 
@@ -139,7 +132,7 @@ def test_a_lease_of_a_task_that_no_dispatcher_knows_comes_back_uncounted_in_the_
     queue.reserve(0, 1, worker="gone", started=True)
     eventually(lambda: queue.expired(0), "the end of the lease")
     (lease,) = queue.leases(0)
-    reaper = LeaseReaper(Orphans(registry_of(work)))
+    reaper = reaper_of(registry_of(work))
     assert not reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS - 1)
     assert state(broker, ident) == "reserved"
     assert reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS)

@@ -12,23 +12,17 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import PartialFailure, QueueUnavailable, Release
-from django_delayq.core.events import read as read_events
-from django_delayq.core.settlement import Settlement, release
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.attempt import Attempt, BatchAttempt
-from django_delayq.worker.current import current_job
-from django_delayq.worker.execution import Execution
-from django_delayq.worker.hooks import Hooks
-
-from .programs import Program
-from .support import (
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, QueueUnavailable, Registry, Release, Settlement, Task, TaskOptions, release
+from tests.support.attempt_stage import Attempt, make_attempt, make_job, payloads_of, perform
+from tests.support.core_calls import watch_calls
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import (
+    Hooks,
     config,
+    events_of,
     eventually,
-    make_attempt,
-    make_job,
-    payloads_of,
+    fails_once,
     places,
     put,
     put_payload,
@@ -40,10 +34,7 @@ from .support import (
 
 def events(broker: Broker) -> list[tuple[str, str]]:
     """(outcome, id) of everything that ended."""
-    found = []
-    for number in broker.queue("default").numbers:
-        found += [(event.outcome, event.id) for event in read_events(broker, "default", number)]
-    return sorted(found)
+    return sorted((event.outcome, event.id) for event in events_of(broker))
 
 
 def test_nothing_of_the_job_is_left_when_its_handler_begins(broker: Broker) -> None:
@@ -142,29 +133,20 @@ def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
 
     attempt = make_attempt(make_job(), source=SimpleNamespace(queue=Unreachable()))
     deadline = attempt.deadline
-    Execution(registry_of(work, ack="early"), Hooks())(attempt)
+    perform(attempt, registry_of(work, ack="early"))
     assert ran == [] and fate(attempt) == ("release", "its early ack failed")
     assert attempt.deadline == deadline and not attempt.acked and not attempt.lost
 
 
-def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    call, failures = broker.scripts.call, ["ack_early"]
-
-    def failing(name: str, *args: Any, **limits: Any) -> Any:
-        reply = call(name, *args, **limits)
-        if name in failures:
-            failures.remove(name)
-            raise QueueUnavailable("gone")
-        return reply
-
+def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker) -> None:
     ran: list[int] = []
 
     def work() -> None:
         ran.append(1)
 
-    monkeypatch.setattr(broker.scripts, "call", failing)
     put(broker, "work", id="x")
-    run_dry(broker, registry_of(work, ack="early"))
+    with watch_calls(broker, after=fails_once("ack_early")):
+        run_dry(broker, registry_of(work, ack="early"))
     assert ran == [] and places(broker) == {} and events(broker) == [("crashed", "x")]
     assert broker.inspector.counts("default").begun == 0
 
@@ -198,7 +180,7 @@ def test_of_a_batch_those_begin_whose_lease_still_stood() -> None:
         for ident in "abc"
     ]
     hooks = Hooks(before_job=lambda job: seen.append(len(current_job().jobs)))  # type: ignore[union-attr]
-    Execution(registry_of(work, merge=True, batch_size=3, ack="early"), hooks)(BatchAttempt(members))
+    perform(members, registry_of(work, merge=True, batch_size=3, ack="early"), hooks)
     assert queue.asked == [("ack_early", ident, False) for ident in "abc"]
     assert seen == [3, ({"b": ["b"], "c": ["c"]}, ["b", "c"])]
     assert [fate(member)[0] for member in members] == ["release", "record", "record"]

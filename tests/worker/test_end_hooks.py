@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.worker.child import EXIT_FATAL
-from django_delayq.worker.config import WorkerConfig
-from django_delayq.worker.consumer import Consumer
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.worker import Worker
-
-from .support import put, registry_of
+from django_delayq.core import Broker
+from tests.support.worker_stage import EXIT_FATAL, Hooks, Worker, config, drain, put, registry_of
 
 threads_die = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -35,8 +29,8 @@ class Mortal:
 
 
 def worker_of(broker: Broker, *functions: Callable[..., Any], hooks: Hooks, **options: Any) -> Worker:
-    config = WorkerConfig(queues=("default",), threads=1, grace=0.3, heartbeat=0.2)
-    return Worker(broker, registry_of(*functions), config, hooks, **options)
+    settings = config(threads=1, grace=0.3, heartbeat=0.2)
+    return Worker(broker, registry_of(*functions), settings, hooks, **options)
 
 
 @threads_die
@@ -56,13 +50,13 @@ def test_a_dead_loop_ends_the_process_and_its_error_is_in_the_last_words(
 
 
 @threads_die
-def test_a_dead_fetch_loop_ends_the_process_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(self: Consumer) -> None:
+def test_a_dead_fetch_loop_ends_the_process_at_once(broker: Broker) -> None:
+    def die(due: Any) -> Any:
         raise SystemExit("no more")
 
     heard: list[Any] = []
-    monkeypatch.setattr(Consumer, "_turn", die)
-    worker = worker_of(broker, hooks=Hooks(last_words=heard.append))
+    settings = config(queues=("default", "other"), grace=0.3, heartbeat=0.2, scheduler=die)
+    worker = Worker(broker, registry_of(), settings, Hooks(last_words=heard.append))
     began = time.monotonic()
     assert worker.run() == EXIT_FATAL
     assert time.monotonic() - began < 10
@@ -78,7 +72,7 @@ def test_a_dead_thread_of_a_job_is_not_the_workers(broker: Broker) -> None:
         thread = threading.Thread(target=lambda: 1 / 0, name="mine")
         thread.start()
         thread.join()
-        worker[0].ending.drain()
+        drain(worker[0])
 
     put(broker, "work")
     worker.append(worker_of(broker, work, hooks=Hooks(last_words=heard.append)))

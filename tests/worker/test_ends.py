@@ -9,20 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury
-from django_delayq.core.settlement import Settlement
-
-from .programs import Program
-from .support import eventually, places, put, put_payload, registry_of, run_dry
+from django_delayq.core import Broker, Bury, Settlement
+from tests.support.attempt_stage import ATTEMPT_LOGGER
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import events_of, eventually, places, put, put_payload, registry_of, run_dry
 
 ENDS = "job_failed,job_buried"
 
 
 def outcomes(broker: Broker) -> list[tuple[str, str]]:
     """(id, outcome) of all events of the queue, in order."""
-    return [(event.id, event.outcome) for event in events.read(broker, "default", 0)]
+    return [(event.id, event.outcome) for event in events_of(broker)]
 
 
 # --- settled by the supervisor
@@ -65,13 +62,11 @@ def test_the_ends_of_lost_attempts_are_logged_and_stored_as_those_of_any_other(
         program(threads=1, grace=0.5, patience=0.2, stderr=stderr)
         eventually(lambda: places(broker) == {"morgue": 2}, "the ends of all three", seconds=60)
         eventually(lambda: "task stubborn went to the morgue" in log.read_text(), "the line that follows the end")
-    notifier = "django_delayq.worker.notifier"
-    assert f"ERROR {notifier} poison: task always_exit went to the morgue (poison) after attempt 1: Crashed: ended" in (
-        text := log.read_text()
-    )
-    assert f"WARNING {notifier} once: attempt 1 of task crash_once failed (crashed), the next one in 0.0 s" in text
-    assert f"ERROR {notifier} stubborn: task stubborn ignores its time limit" in text
-    end = f"ERROR {notifier} stubborn: task stubborn went to the morgue (exhausted) after attempt 1: JobTimeout: "
+    text = log.read_text().replace(ATTEMPT_LOGGER, "attempts")
+    assert "ERROR attempts poison: task always_exit went to the morgue (poison) after attempt 1: Crashed: ended" in text
+    assert "WARNING attempts once: attempt 1 of task crash_once failed (crashed), the next one in 0.0 s" in text
+    assert "ERROR attempts stubborn: task stubborn ignores its time limit" in text
+    end = "ERROR attempts stubborn: task stubborn went to the morgue (exhausted) after attempt 1: JobTimeout: "
     assert end in text and "in stubborn\n    time.sleep(60)" in text.partition(end)[2], "where it was at its limit"
     view = broker.inspector.get("default", "stubborn")
     assert view is not None and "in stubborn\n    time.sleep(60)" in json.loads(view.job.error)["traceback"]

@@ -12,14 +12,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import Bury, JobTimeout, LeakedTransaction, Release, Retry
-from django_delayq.core.job import Job, Payload
-from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.current import current_job
-from django_delayq.worker.hooks import Hooks
-
-from .support import execute, make_attempt, make_job, registry_of
+from django_delayq import current_job
+from django_delayq.core import Bury, Job, JobTimeout, LeakedTransaction, Payload, Release, Retry
+from tests.support.attempt_stage import Attempt, encode, encode_args, execute, make_attempt, make_job, perform
+from tests.support.worker_stage import Hooks, registry_of
 
 
 def test_a_handler_that_returns_is_acked_whatever_it_returns() -> None:
@@ -36,8 +32,6 @@ def test_arguments_arrive() -> None:
 
 
 def test_a_merged_job_gets_its_payloads_in_order_by_id() -> None:
-    from django_delayq.core.codec import encode
-
     seen: list[object] = []
     payloads = tuple(Payload(encode({"n": n}), str(n), b"k" * 16) for n in (1, 2))
     execute(seen.append, job=make_job(id="customer-7", merged=True, payloads=payloads))
@@ -101,15 +95,13 @@ def test_an_unknown_task_is_given_back() -> None:
 
 
 def test_a_run_whose_lease_is_over_does_not_start() -> None:
-    from django_delayq.worker.execution import Execution
-
     started: list[int] = []
 
     def work() -> None:
         started.append(1)
 
     attempt = make_attempt(deadline=0.0)
-    Execution(registry_of(work), Hooks())(attempt)
+    perform(attempt, registry_of(work))
     assert not started and attempt.settlement and attempt.settlement.verb == "release"
 
 

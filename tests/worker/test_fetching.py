@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
-from django_delayq.core.broker import Broker
-from django_delayq.core.records import keys
-from django_delayq.worker import rest
-
-from .support import DEADLINE, config, eventually, put, registry_of, working
+from django_delayq.core import Broker
+from tests.support.worker_stage import DEADLINE, config, eventually, is_resting, put, put_unheard, registry_of, working
 
 
 def test_a_worker_takes_no_more_jobs_than_it_is_allowed_to(broker: Broker) -> None:
@@ -30,16 +25,13 @@ def test_a_worker_takes_no_more_jobs_than_it_is_allowed_to(broker: Broker) -> No
     assert len(ran) == 3
 
 
-def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker) -> None:
     ran = threading.Event()
 
     def work() -> None:
         ran.set()
 
-    monkeypatch.setattr(rest, "SAFETY_CHECK", 0.2)
-    with working(broker, registry_of(work), config(dispatcher=False)) as worker:
-        eventually(lambda: worker._selector is not None and worker._selector.resting)
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens")
-            put(Broker(broker.connection, prefix=broker.prefix), "work")
+    with working(broker, registry_of(work), config(dispatcher=False, safety_check=0.2)) as worker:
+        eventually(lambda: is_resting(worker))
+        put_unheard(broker, "work")
         assert ran.wait(DEADLINE)

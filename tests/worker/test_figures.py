@@ -7,21 +7,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from django_delayq.core import tally
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.job import NewJob
-from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core import Broker, NewJob, RedisConfig, connect
 from django_delayq.core.timings import BUCKETS_MS, Figures
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.metrics_flusher import MetricsFlusher
-from django_delayq.worker.redis_health import RedisHealth
+from tests.support.core_calls import ScriptCall, watch_calls
+from tests.support.duty_stage import PACE, Loop, RedisHealth, WatchedDuty, flusher_of
 from tests.support.redis_box import RedisBox
-
-from .programs import Program
-from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import (
+    DEADLINE,
+    config,
+    encode_args,
+    eventually,
+    outage_of,
+    put,
+    put_payload,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 def counts(figures: Figures) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
@@ -89,22 +92,19 @@ def test_the_run_that_killed_its_process_is_counted_by_the_supervisor(
     eventually(lambda: counts(broker.figures())[1] == {("default", "crash_once"): 2})
 
 
-def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker) -> None:
     told: list[float] = []
-    send = broker.tally._send
 
-    def remember(figures: Figures, request: bytes) -> None:
-        told.append(time.monotonic())
-        send(figures, request)
-
-    monkeypatch.setattr(broker.tally, "_send", remember)
-    monkeypatch.setattr("django_delayq.worker.metrics_flusher.PACE", 0.2)
+    def remember(call: ScriptCall) -> None:
+        if call.name == "note":
+            told.append(time.monotonic())
 
     def work() -> None:
         pass
 
     began = time.monotonic()
-    with working(broker, registry_of(work)):
+    settings = {"always": {"figures": flusher_of(broker, pace=0.2)}}
+    with watch_calls(broker, before=remember), working(broker, registry_of(work), **settings):
         for _ in range(60):
             put(broker, "work")
             threading.Event().wait(0.01)
@@ -113,23 +113,14 @@ def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypa
     assert 2 <= len(told) <= (told[-1] - began) / 0.2 + 1
 
 
-def test_an_idle_worker_tells_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns: list[float] = []
-    looked = threading.Event()
-    run = MetricsFlusher.run
-
-    def remember(reporter: MetricsFlusher) -> float:
-        turns.append(run(reporter))
-        looked.set()
-        return turns[-1]
-
-    monkeypatch.setattr(MetricsFlusher, "run", remember)
-    with working(broker, registry_of(print), config(heartbeat=0.02)):
-        assert looked.wait(DEADLINE)
+def test_an_idle_worker_tells_nothing(broker: Broker) -> None:
+    reporter = WatchedDuty(flusher_of(broker))
+    with working(broker, registry_of(print), config(heartbeat=0.02), always={"figures": reporter}):
+        assert reporter.ran.wait(DEADLINE)
         eventually(lambda: broker.workers())
         first = broker.workers()[0]["seen_ms"]
         eventually(lambda: broker.workers()[0]["seen_ms"] > first + 100)  # several heartbeats
-        assert turns == [float("inf")]
+        assert reporter.rests == [float("inf")]
     assert not broker.client.exists(f"{{{broker.prefix}}}:figures")
 
 
@@ -147,7 +138,7 @@ def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[.
     with working(broker, registry_of(work), config(heartbeat=0.1)) as worker:
         assert began.wait(DEADLINE)
         box.kill()
-        eventually(worker.health.lasting)
+        eventually(lambda: outage_of(worker))
         go.set()
         box.start()
         eventually(lambda: counts(broker.figures())[0] == {"default": 1})
@@ -167,20 +158,25 @@ def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
 
 
 def test_a_reporter_that_is_closed_is_rung_no_more(broker: Broker) -> None:
-    reporter = MetricsFlusher(broker.tally)
+    reporter = WatchedDuty(flusher_of(broker))
     loop = Loop("figures", reporter, RedisHealth())
     loop.start()
+    assert reporter.ran.wait(DEADLINE)
+    broker.tally.count("redis_error", "transient")
+    assert reporter.rings == 1
     loop.close()
-    assert broker.tally._rings == ()
+    broker.tally.flush()
+    broker.tally.count("redis_error", "transient")
+    assert reporter.rings == 1
 
 
 def test_a_reporter_waits_until_the_first_figure_is_as_old_as_the_pace(broker: Broker) -> None:
-    reporter = MetricsFlusher(broker.tally)
+    reporter = flusher_of(broker)
     assert reporter.run() == float("inf")
     broker.tally.count("redis_error", "transient")
-    assert 0 < reporter.run() <= tally.PACE
+    assert 0 < reporter.run() <= PACE
     assert broker.figures() == Figures()
-    broker.tally.since -= tally.PACE
+    broker.tally.since -= PACE
     assert reporter.run() == 0.0
     assert broker.figures().counts == {("redis_error", "transient"): 1}
     assert reporter.run() == float("inf")

@@ -10,18 +10,10 @@ from typing import Any
 import pytest
 
 from django_delayq import signals
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import JobTimeout
-from django_delayq.core.records.reserve_frames import BrokenJob
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.reaper import LeaseReaper
-
-from .support import eventually, make_job, places, put, registry_of
-
-NOTIFIER = "django_delayq.worker.notifier"
+from django_delayq.core import Broker, JobTimeout
+from tests.support.attempt_stage import ATTEMPT_LOGGER, make_job, unreadable
+from tests.support.duty_stage import HangingCall, LimitedCalls, reaper_of
+from tests.support.worker_stage import Hooks, events_of, eventually, places, put, registry_of
 
 
 @pytest.fixture
@@ -54,7 +46,7 @@ def test_a_listener_that_hangs_at_a_lost_job_delays_no_other_one(
 
     for ident in ("a", "b"):
         lose(broker, ident)
-    reaper = LeaseReaper(Orphans(registry_of(work, timeout=0.2, on_exhausted=exhausted)))
+    reaper = reaper_of(registry_of(work, timeout=0.2, on_exhausted=exhausted))
     reaper.reap(broker.queue("default"), 0, broker.now_ms())
     reaper.run()
     assert places(broker) == {"morgue": 2} and heard == ["a", "b"]
@@ -66,11 +58,11 @@ def test_without_a_time_limit_the_lease_is_the_limit(broker: Broker, gate: threa
     broker.lease_ms = 500
     lose(broker, "a")
     hooks = Hooks(wants=lambda event, task: True, notify=lambda event, **_: gate.wait(60))
-    reaper = LeaseReaper(Orphans(registry_of(work), hooks))
+    reaper = reaper_of(registry_of(work), hooks)
     reaper.reap(broker.queue("default"), 0, broker.now_ms())
     reaper.run()
     assert places(broker) == {"morgue": 1}
-    assert [event.outcome for event in events.read(broker, "default", 0)] == ["poison"]
+    assert [event.outcome for event in events_of(broker)] == ["poison"]
 
 
 @pytest.mark.parametrize(
@@ -97,23 +89,22 @@ def test_the_end_of_a_lost_job_has_the_level_and_the_words_of_any_other_end(
     broker: Broker, caplog: pytest.LogCaptureFixture, lost: dict[str, Any], level: int, text: str
 ) -> None:
     lose(broker, "a", **lost)
-    reaper = LeaseReaper(Orphans(registry_of(work)))
+    reaper = reaper_of(registry_of(work))
     with caplog.at_level(logging.INFO):
         reaper.reap(broker.queue("default"), 0, broker.now_ms())
-    (record,) = [one for one in caplog.records if one.name == NOTIFIER]
+    (record,) = [one for one in caplog.records if one.name == ATTEMPT_LOGGER]
     assert (record.levelno, record.getMessage()[: len(text)]) == (level, text)
 
 
 def test_a_receiver_that_hangs_at_an_unreadable_job_is_given_up(
-    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     def receiver(**_: Any) -> None:
         gate.wait(60)
 
-    monkeypatch.setattr(signals, "_UNREADABLE_SECONDS", 0.2)
     signals.job_buried.connect(receiver)
     try:
-        signals.notify_unreadable([BrokenJob(make_job(), "no body", b"")])
+        signals.notify_unreadable([unreadable(make_job())], seconds=0.2)
     finally:
         signals.job_buried.disconnect(receiver)
     assert "receivers of job_buried hang" in caplog.text and "gate.wait(60)" in caplog.text

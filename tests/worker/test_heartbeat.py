@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.keys import workers_key
-from django_delayq.worker.attempt import Attempt, trusted
-from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.heartbeat import Heartbeat
-from django_delayq.worker.pace import Pace
-from django_delayq.worker.policy import Policy
-from django_delayq.worker.shard_selector import Source
-
-from .support import config, make_process
-
-#: seconds by which a lease was shorter before it was renewed
-AGE = 5.0
-
-
-def hold(broker: Broker, count: int, name: str = "default") -> list[Attempt]:
-    """Runs of so many jobs, reserved under leases that are partly over."""
-    queue = broker.queue(name, shards=1)
-    queue.schedule_many(NewJob(f"j{number}", "work") for number in range(count))
-    source, attempts, now = Source(queue, 0, Pace()), [], time.monotonic()
-    while batch := queue.reserve(0, 250, worker="w", ttr_ms=int((broker.lease_ms / 1000 - AGE) * 1000)).jobs:
-        attempts += [Attempt(job, source, now, now + AGE, time.time() * 1000 - now * 1000) for job in batch]
-    assert len(attempts) == count
-    return attempts
-
-
-def beat(
-    broker: Broker, attempts: list[Attempt], *, rest: float = 5.0, renew: Callable[[], None] = lambda: None
-) -> float:
-    """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
-    consumer: Any = SimpleNamespace(held=attempts, tasks=None, limits=SimpleNamespace(renew=renew))
-    words = WorkerCommands(broker, "w", lambda word: None)
-    process = make_process(broker, settings=config(heartbeat=rest))
-    return Heartbeat(process, dict, consumer, None, lambda reply: None, words).run()
-
-
-def slow(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """The same call; its answer comes so much later."""
-
-    def answered_late(*args: Any, **options: Any) -> Any:
-        answer = call(*args, **options)
-        time.sleep(seconds)
-        return answer
-
-    return answered_late
+from django_delayq.core import Broker
+from tests.support.attempt_stage import Attempt, Policy
+from tests.support.core_calls import watch_calls
+from tests.support.duty_stage import beat, hold, trusted, unwritable_workers
+from tests.support.worker_stage import takes_longer
 
 
 def seconds_left(broker: Broker) -> list[float]:
@@ -74,20 +31,21 @@ def test_every_lease_is_renewed_however_many_there_are(broker: Broker) -> None:
 
 
 def test_a_lease_is_trusted_from_the_moment_at_which_its_renewal_was_asked_for(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
 ) -> None:
     """It began when Redis heard of it, not when the answer came, which may have been much later."""
     (attempt,) = hold(broker, 1)
-    monkeypatch.setattr(type(attempt.queue), "touch", slow(type(attempt.queue).touch, 0.3))
     sent_at = time.monotonic()
-    beat(broker, [attempt])
+    with watch_calls(broker, after=takes_longer("touch", 0.3)) as calls:
+        beat(broker, [attempt])
+    assert "touch" in {call.name for call in calls}
     assert attempt.deadline <= sent_at + trusted(broker.lease_ms / 1000) + 0.1
 
 
-def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "announce", slow(broker.announce, 0.3))
-    assert beat(broker, [], rest=1.0) <= 0.7
-    assert beat(broker, [], rest=0.1) == 0.0
+def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker) -> None:
+    with watch_calls(broker, after=takes_longer("announce", 0.3)):
+        assert beat(broker, [], rest=1.0) <= 0.7
+        assert beat(broker, [], rest=0.1) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -146,10 +104,7 @@ def test_permits_that_cannot_be_renewed_cost_neither_leases_nor_the_announcement
 
 
 def test_a_registry_that_cannot_be_written_costs_no_lease(broker: Broker) -> None:
-    attempts, key = hold(broker, 1), workers_key(broker.prefix)
-    broker.client.set(key, "no hash")
-    try:
+    attempts = hold(broker, 1)
+    with unwritable_workers(broker):
         assert beat(broker, attempts) > 0
-    finally:
-        broker.client.delete(key)
     assert min(seconds_left(broker)) > broker.lease_ms / 1000 - 2

@@ -9,23 +9,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury, PartialFailure
-from django_delayq.worker.current import current_job
-from django_delayq.worker.hooks import Hooks
-
-from .support import (
-    eventually,
-    execute,
-    execute_batch,
-    make_job,
-    payloads_of,
-    places,
-    put,
-    registry_of,
-    run_dry,
-    working,
-)
+from django_delayq import PartialFailure, current_job
+from django_delayq.core import Broker, Bury
+from tests.support.attempt_stage import encode_args, execute, execute_batch, make_job, payloads_of
+from tests.support.worker_stage import Hooks, eventually, places, put, registry_of, run_dry, working
 
 
 def fail() -> None:
@@ -44,8 +31,6 @@ def test_the_task_hears_of_its_last_failure_in_the_thread_of_the_job() -> None:
 
     def work(order: int) -> None:
         raise ValueError("no")
-
-    from django_delayq.core.codec import encode_args
 
     for failures in (0, 1, 2):
         execute(

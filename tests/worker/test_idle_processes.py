@@ -11,13 +11,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import ack
-
-from .support import DEADLINE, config, eventually, put, registry_of, working
-from .waiting_stage import Clock, Member, WaitingWorld, play
+from django_delayq.core import Broker, Connection, ack
+from tests.support.waiting_stage import Clock, Member, WaitingWorld, play
+from tests.support.worker_stage import (
+    DEADLINE,
+    Concurrency,
+    config,
+    eventually,
+    is_idle,
+    is_resting,
+    put,
+    registry_of,
+    working,
+)
 
 EXAMPLES = int(os.environ.get("DELAYQ_WAITING_EXAMPLES", "10"))
 QUEUES = {"a": 1, "b": 2, "c": 1}
@@ -48,28 +54,26 @@ def explore(connection: Connection, prefix: str, clock: Clock, limits: str, exam
 
 @pytest.mark.one_server("its twin for channels is below")
 @pytest.mark.parametrize("limits", LIMITS)
-def test_no_due_job_waits_beside_a_free_slot(
-    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch, limits: str
-) -> None:
-    explore(connection, prefix, Clock(monkeypatch), limits, EXAMPLES)
+def test_no_due_job_waits_beside_a_free_slot(connection: Connection, prefix: str, clock: Clock, limits: str) -> None:
+    explore(connection, prefix, clock, limits, EXAMPLES)
 
 
 @pytest.mark.parametrize("limits", ["no limits", "all of them"])
 def test_no_due_job_waits_beside_a_free_slot_where_tokens_are_sent_by_channels(
-    cluster_connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch, limits: str
+    cluster_connection: Connection, prefix: str, clock: Clock, limits: str
 ) -> None:
-    explore(cluster_connection, prefix, Clock(monkeypatch), limits, max(1, EXAMPLES // 4))
+    explore(cluster_connection, prefix, clock, limits, max(1, EXAMPLES // 4))
 
 
 # --- by example
 
 
 def test_jobs_behind_a_limit_of_one_process_reach_another_that_did_not_listen_just_then(
-    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, prefix: str, clock: Clock
 ) -> None:
     broker = Broker(connection, prefix=prefix, test_clock=True)
     limits = {"limited": Concurrency(local=1)}
-    world = WaitingWorld(broker, Clock(monkeypatch), random.Random(1), {"a": 1}, limits)
+    world = WaitingWorld(broker, clock, random.Random(1), {"a": 1}, limits)
     full, other = (Member(world, name, 3, ["a"]) for name in ("full", "other"))
     world.members.append(full)
     world.put("a", "limited", 0.0)
@@ -86,11 +90,11 @@ def test_jobs_behind_a_limit_of_one_process_reach_another_that_did_not_listen_ju
 
 
 def test_a_shard_that_was_removed_takes_no_turn_from_one_that_waits_for_the_same_limit(
-    connection: Connection, prefix: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, prefix: str, clock: Clock
 ) -> None:
     broker = Broker(connection, prefix=prefix, test_clock=True)
     limits = {"limited": Concurrency(local=1)}
-    world = WaitingWorld(broker, Clock(monkeypatch), random.Random(1), {"a": 1, "b": 1}, limits)
+    world = WaitingWorld(broker, clock, random.Random(1), {"a": 1, "b": 1}, limits)
     member = Member(world, "w", 3, ["a", "b"])
     world.members.append(member)
     world.put("b", "limited", 0.0)
@@ -104,7 +108,7 @@ def test_a_shard_that_was_removed_takes_no_turn_from_one_that_waits_for_the_same
     world.advance(200.0)
     broker.epochs.retire("a")
     member.refresh()
-    assert ("a", 0) not in member.selector.by_place
+    assert not member.serves("a", 0)
     world.put("a", "limited", 0.0)
     world.settle_down()
     assert member.holds() == 1
@@ -127,8 +131,7 @@ def test_due_jobs_reach_the_idle_process_beside_a_full_one_although_another_queu
     settings = config(queues=("partner", "long", "other"), threads=5, concurrency={"partner": Concurrency(total=4)})
     with ExitStack() as stack:
         workers = [stack.enter_context(working(broker, registry_of(long, short), settings)) for _ in range(2)]
-        selectors = [worker._selector for worker in workers]
-        eventually(lambda: all(one is not None and one.resting and one.waiting for one in selectors))
+        eventually(lambda: all(is_idle(worker) for worker in workers))
         stack.callback(release.set)
         for _ in range(5):
             put(broker, "long", queue="long")
@@ -162,7 +165,7 @@ def test_an_idle_process_with_a_limited_queue_sends_nothing(broker: Broker) -> N
     with ExitStack() as stack:
         for _ in range(2):
             worker = stack.enter_context(working(broker, registry_of(lambda: None), settings))
-            eventually(lambda worker=worker: worker._selector and worker._selector.resting)  # type: ignore[misc]
+            eventually(lambda worker=worker: is_resting(worker))  # type: ignore[misc]
         time.sleep(0.5)  # a moment for what the start of one causes in the other
         broker.observe(lambda verb, seconds, failed: calls.append(verb))
         time.sleep(2.0)

@@ -12,10 +12,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.worker.hooks import Hooks
-
-from .support import config, eventually, places, put, put_payload, registry_of, working
+from django_delayq.core import Broker
+from tests.support.worker_stage import (
+    Hooks,
+    config,
+    eventually,
+    free_slots,
+    held_by,
+    places,
+    put,
+    put_payload,
+    registry_of,
+    settled_by,
+    uncollected_ends,
+    working,
+)
 
 LIMIT = 0.2
 
@@ -189,9 +200,7 @@ def test_a_listener_that_ends_after_all_is_settled_once(broker: Broker, gate: th
     with working(broker, registry, config(threads=2), reaction_seconds=0.1) as worker:
         eventually(lambda: places(broker) == {"morgue": 1, "reserved": 1})
         released.set()
-        assert worker._jobs is not None
-        slots = worker._jobs.slots
-        eventually(lambda: slots.free == 1 and not slots.done, "the late end is collected")
+        eventually(lambda: free_slots(worker) == 1 and not uncollected_ends(worker), "the late end is collected")
         gate.set()
         assert worker.done.wait(10)
-        assert worker.consumer is not None and (worker.consumer.settled, len(worker.consumer.held)) == (2, 0)
+        assert (settled_by(worker), held_by(worker)) == (2, 0)

@@ -7,12 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
-from django_delayq.worker.config import WorkerConfig
+from django_delayq.core import Broker, Misconfigured
 from django_delayq.worker.shard_selector import split
-
-from .support import config, eventually, places, put, registry_of, run_dry, working
+from tests.support.worker_stage import WorkerConfig, config, eventually, places, put, registry_of, run_dry, working
 
 PLACES = [("a", shard) for shard in range(5)] + [("b", 0)]
 

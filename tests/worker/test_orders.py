@@ -6,7 +6,6 @@ import json
 import logging
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,29 +14,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.workers import AnnouncementReply, WorkerCommand
-from django_delayq.worker.attempt import BatchAttempt
-from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.dispatcher import WorkerPruning
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.scoreboard import Scoreboard
-from django_delayq.worker.slots import MOST_SHOWN, Slots
-from django_delayq.worker.supervisor import Supervisor
-
-from .programs import Program
-from .support import (
-    DEADLINE,
-    config,
-    eventually,
-    make_attempt,
-    make_job,
-    places,
-    put,
-    put_payload,
-    registry_of,
-    working,
-)
+from django_delayq.core import Broker, RedisConfig, connect
+from django_delayq.worker.slots import MOST_SHOWN
+from tests.support.attempt_stage import BatchAttempt, idle_slots, make_attempt, make_job
+from tests.support.duty_stage import AnnouncementReply, WorkerCommand, command_receiver, prune_workers
+from tests.support.supervisor_stage import DYING_CHILD, Program, new_board, supervisor_of
+from tests.support.worker_stage import DEADLINE, config, eventually, places, put, put_payload, registry_of, working
 
 #: s; workers of these tests announce themselves so often
 BEAT = 0.05
@@ -128,7 +110,7 @@ def test_a_worker_that_is_told_to_dump_shows_its_stacks_once(broker: Broker, cap
 
 def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Broker) -> None:
     done: list[str] = []
-    words = WorkerCommands(broker, "w", done.append)
+    words = command_receiver(broker, "w", done.append)
     assert words.done is None, "what was told before its first announcement was not for it"
     words.carry_out(AnnouncementReply(1.0))
     assert words.done == []
@@ -143,13 +125,14 @@ def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Bro
 
 
 def test_stacks_that_redis_does_not_take_are_in_the_log(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    redis_factory: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_told: Any) -> None:
-        raise ConnectionError("gone")
-
-    monkeypatch.setattr(broker, "keep_dump", refuse)
-    WorkerCommands(broker, "w", lambda word: None).carry_out(AnnouncementReply(1.0, (WorkerCommand("dump", "1"),)))
+    box = redis_factory()
+    broker = Broker(connect(RedisConfig.parse(f"{box.url}?retries=0")))
+    box.stop()
+    receiver = command_receiver(broker, "w", lambda word: None)
+    receiver.carry_out(AnnouncementReply(1.0, (WorkerCommand("dump", "1"),)))
+    broker.connection.close()
     assert "stacks of process" in caplog.text
     assert "could not put its stacks into Redis" in caplog.text
 
@@ -159,7 +142,7 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     broker.tell_worker("lost", "stop")
     minutes_ago = b"%d:{}" % (broker.now_ms() - 90_000)
     broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
-    WorkerPruning(broker, "own").run()
+    prune_workers(broker)
     assert broker.workers() == []
     assert not broker.client.exists(f"{{{broker.prefix}}}:commands")
 
@@ -169,13 +152,13 @@ def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker:
     broker.announce("slow", {})
     broker.tell_worker("slow", "stop")
     broker.client.hset(f"{{{broker.prefix}}}:workers", "slow", f"{broker.now_ms() - 90_000:.0f}:{slow}")
-    WorkerPruning(broker, "own").run()
+    prune_workers(broker)
     assert [worker["name"] for worker in broker.workers()] == ["slow"]
     assert [command.word for command in broker.announce("slow", {}).commands] == ["stop"]
 
 
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
-    board = Scoreboard.create(1)
+    board = new_board(1)
     try:
         seen = [board.requested_end]
         for requested_end in ("drain", "stop", "drain"):
@@ -227,29 +210,11 @@ def test_all_processes_of_a_program_drain_when_one_is_told_to(
     assert places(broker) == {"ready": 1}
 
 
-HEARS_AND_DIES = """
-import os, signal, sys
-from pathlib import Path
-from django_delayq.worker.scoreboard import Scoreboard
-from django_delayq.worker.child import child_spec
-told = child_spec()
-births = Path(sys.argv[1])
-births.write_text(births.read_text() + told.name + chr(10))
-if told.name.endswith(".1"):
-    Scoreboard(told.board_fd, told.slots).request_end(sys.argv[2])
-else:
-    os.kill(told.parent, signal.SIGTERM)
-os._exit(9)
-"""
-
-
 @pytest.mark.parametrize("word", ["stop", "drain"])
 def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Broker, tmp_path: Path, word: str) -> None:
     births = tmp_path / "births"
     births.touch()
-    command = [sys.executable, "-c", HEARS_AND_DIES, str(births), word]
-    supervisor = Supervisor(command, config(processes=1, name="base"), lambda: broker, registry_of(print))
-    assert supervisor.run() == 0
+    assert supervisor_of(broker, DYING_CHILD, births, word, name="base").run() == 0
     assert births.read_text() == "base.1\n", "no other one was started in its place"
 
 
@@ -267,8 +232,7 @@ def test_a_system_that_refuses_a_process_for_a_moment_does_not_end_the_program(
         return popen(*args, **options)
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    command = [sys.executable, "-c", HEARS_AND_DIES, str(births)]
-    assert Supervisor(command, config(name="base"), lambda: broker, registry_of(print)).run() == 0
+    assert supervisor_of(broker, DYING_CHILD, births, name="base").run() == 0
     assert births.read_text() == "base.2\n"
 
 
@@ -339,7 +303,7 @@ def test_a_worker_says_what_each_of_its_threads_runs(broker: Broker) -> None:
 
 
 def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousand_are_shown() -> None:
-    slots = Slots(1000, lambda attempt: None, Hooks(), lambda: None)
+    slots = idle_slots(1000)
     attempt = make_attempt(make_job(id="x"), started=time.monotonic())
     slots.running[:] = [attempt] * 1000
     assert [job["slot"] for job in slots.jobs()] == list(range(MOST_SHOWN))
@@ -362,7 +326,7 @@ def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousan
 
 
 def test_a_run_that_was_just_taken_begins_now() -> None:
-    slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
+    slots = idle_slots(1)
     slots.running[0] = make_attempt()
     (job,) = slots.jobs()
     assert abs(job["started_ms"] - time.time() * 1000) < 5000

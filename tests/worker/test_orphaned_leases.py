@@ -9,24 +9,32 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import ack
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, ack, connect
 from django_delayq.worker.orphaned_leases import OrphanedLeases
-from django_delayq.worker.pace import Pace
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.settler import Settler
-from django_delayq.worker.shard_selector import ShardSelector, Source
+from tests.support.attempt_stage import make_attempt
+from tests.support.duty_stage import settler_of, source_of
+from tests.support.worker_stage import (
+    config,
+    eventually,
+    held_by,
+    outage_of,
+    places,
+    put,
+    registry_of,
+    sees_no_outage,
+    working,
+)
 
-from .support import config, eventually, make_attempt, places, put, registry_of, working
 
-
-def stage(broker: Broker) -> tuple[Source, Settler, OrphanedLeases]:
-    queue = broker.queue("default")
-    source = Source(queue, queue.numbers[0], Pace())
-    selector = ShardSelector([source])
-    settler = Settler(selector, RedisHealth(), 15.0)
+def stage(broker: Broker) -> tuple[Any, Any, OrphanedLeases]:
+    source = source_of(broker.queue("default"))
+    settler, selector = settler_of(source)
     return source, settler, OrphanedLeases("me", settler, selector, registry_of())
+
+
+def unanswered() -> None:
+    """A call that Redis does not answer."""
+    raise QueueUnavailable("away")
 
 
 def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(broker: Broker) -> None:
@@ -43,7 +51,7 @@ def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(bro
     given_up.settlement = ack(ended, 0, 0)
     settler.held.add(given_up)
     settler.halted = True
-    settler._give_up([given_up], one_by_one=False)
+    assert settler.call_with_retries(unanswered, [given_up], source) is None
     settler.halted = False
 
     orphaned.doubt(source)
@@ -75,11 +83,8 @@ def test_jobs_of_a_lost_reserve_run_as_soon_as_redis_is_back(
     redis_factory: Callable[..., Any],
     proxy_factory: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If only one node is away, the reserve is given up, and with it the end that it was to store."""
-    if outage == "of one node":
-        monkeypatch.setattr(RedisHealth, "lasting", lambda health: 0.0)
     box = redis_factory(tcp=True)
     proxy = proxy_factory(box.address)
     broker = Broker(connect(RedisConfig.parse(proxy.url)), lease_ms=1000)
@@ -103,9 +108,10 @@ def test_jobs_of_a_lost_reserve_run_as_soon_as_redis_is_back(
         working(broker, registry_of(work), settings) as worker,
     ):
         if outage == "of one node":
-            eventually(lambda: taken == ["second"] and worker.consumer and not worker.consumer.held, "all was given up")
+            sees_no_outage(worker)
+            eventually(lambda: taken == ["second"] and not held_by(worker), "all was given up")
         else:
-            eventually(lambda: taken == ["second"] and worker.health.lasting() > 3.0, "three leases without Redis")
+            eventually(lambda: taken == ["second"] and outage_of(worker) > 3.0, "three leases without Redis")
         assert [job.id for job in direct.queue("default").leases(0)] == ["first", "second"]
         proxy.passing()
         # How the first one ended is not known in Redis if it was given up: it is left to the reaper.

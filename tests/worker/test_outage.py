@@ -8,30 +8,42 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from redis.exceptions import AuthenticationError
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
-from django_delayq.core.job import NewJob
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.redis.faults import Backoff, Fault
-from django_delayq.worker.child import ChildSpec
-from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.worker import Worker
-
-from .support import DEADLINE, config, eventually, places, put, registry_of, run_dry, working
+from django_delayq.core import (
+    Broker,
+    Misconfigured,
+    NewJob,
+    Queue,
+    QueueFull,
+    QueueUnavailable,
+    RedisConfig,
+    Tick,
+    connect,
+)
+from django_delayq.core.redis.faults import Fault
+from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now, cleanup_of, poller_of, reaper_of
+from tests.support.supervisor_stage import orphaned_child
+from tests.support.worker_stage import (
+    DEADLINE,
+    Hooks,
+    Worker,
+    config,
+    encode_args,
+    eventually,
+    places,
+    put,
+    registry_of,
+    run_dry,
+    runs_jobs,
+    waiting_for_redis,
+    working,
+)
 
 
 def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
@@ -61,36 +73,26 @@ def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
     connection.close()
 
 
-@pytest.mark.parametrize("refusal", ["away", "NOAUTH"])
+@pytest.mark.parametrize("refusal", [QueueUnavailable("gone"), AuthenticationError("NOAUTH")], ids=["away", "NOAUTH"])
 def test_a_worker_that_still_waits_for_redis_stops_at_once(
-    refusal: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    refusal: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The grace is for running jobs, and none runs yet. No job may be taken any more if Redis returns."""
     connection = connect(RedisConfig.parse("redis://127.0.0.1:1/0"))
     worker = Worker(Broker(connection), registry_of(print), config(grace=60.0))
-    tried = threading.Event()
-
-    def refresh(choices: object) -> None:
-        if worker.health.lasting():
-            tried.set()
-        raise QueueUnavailable("gone") if refusal == "away" else AuthenticationError("NOAUTH")
-
-    monkeypatch.setattr("django_delayq.worker.worker.choices_of", lambda broker, program: {})
-    monkeypatch.setattr(worker._scope, "refresh", refresh)
-    monkeypatch.setattr(Backoff, "next", lambda self, fault: DEADLINE if tried.is_set() else 0.01)
 
     def kill() -> None:
         assert tried.wait(DEADLINE)
         os.kill(os.getpid(), signal.SIGTERM)
 
     killer = threading.Thread(target=kill)
-    killer.start()
     begin = time.monotonic()
-    with caplog.at_level(logging.INFO, "django_delayq.worker"):
+    with caplog.at_level(logging.INFO, "django_delayq.worker"), waiting_for_redis(worker, refusal) as tried:
+        killer.start()
         assert worker.run() == 0
     killer.join()
     assert time.monotonic() - begin < DEADLINE / 2
-    assert worker.consumer is None
+    assert not runs_jobs(worker)
     assert not [line for line in caplog.messages if "is back" in line or "started" in line]
     connection.close()
 
@@ -98,7 +100,7 @@ def test_a_worker_that_still_waits_for_redis_stops_at_once(
 def test_a_child_that_still_waits_for_redis_ends_when_its_supervisor_is_gone() -> None:
     """A supervisor may die before its child has asked the kernel for a signal in that case."""
     connection = connect(RedisConfig.parse("redis://127.0.0.1:1/0"))
-    spec = ChildSpec(name="w-1", index=0, board_fd=-1, slots=1, parent=os.getpid())
+    spec = orphaned_child(parent=os.getpid())
     worker = Worker(Broker(connection), registry_of(print), config(), child_spec=spec)
     rescue = threading.Timer(DEADLINE, os.kill, (os.getpid(), signal.SIGTERM))
     rescue.start()
@@ -173,11 +175,12 @@ def test_only_a_call_to_redis_ends_an_outage(broker: Broker) -> None:
     health.failed("fetch loop", QueueUnavailable("away"))
     turns: SimpleQueue[None] = SimpleQueue()
 
-    def queues() -> list[Queue]:
-        turns.put(None)
-        return []
+    class Empty:
+        def __iter__(self) -> Iterator[Queue]:
+            turns.put(None)
+            return iter(())
 
-    loop = Loop("epoch-cleanup", EpochCleanup(broker, queues), health)
+    loop = Loop("epoch-cleanup", cleanup_of(broker, Empty()), health)
     loop.start()
     turns.get(timeout=DEADLINE)
     loop.ring()
@@ -186,58 +189,26 @@ def test_only_a_call_to_redis_ends_an_outage(broker: Broker) -> None:
     assert health.lasting() > 0
 
 
-class BrokenQueue:
-    """Looks like a queue whose clock jumps and whose leases run out."""
-
-    name, numbers, kind = "default", (0,), "python"
-
-    def __init__(self, ticks: list[Any]) -> None:
-        self.ticks = ticks
-        self.holds: list[bool] = []
-        self.reaped = 0
-
-    def tick(self, shard: int, *, hold: bool = False) -> Any:
-        self.holds.append(hold)
-        return self.ticks.pop(0)
-
-    def expired(self, shard: int, *, offset: int = 0) -> list[Any]:
-        self.reaped += 1
-        return []
-
-
-def patrol_of(queue: BrokenQueue, health: RedisHealth) -> ShardPoller:
-    return ShardPoller(lambda: [queue], 15.0, 5.0, health, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
-
-
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
-    import time
-
-    from django_delayq.core.replies import Tick
-
     now = time.time() * 1000
-    queue = BrokenQueue(
+    queue = TickingQueue(
         [
             Tick(now, None, now, False, False),
             Tick(now + 60_000, None, now, True, False),
             Tick(now + 60_000, None, now, True, True),
         ]
     )
-    patrol = patrol_of(queue, RedisHealth())
+    patrol = poller_of([queue], reaper=reaper_of(registry_of()))
     for _ in range(3):
-        patrol.run()
-        patrol._beats[0].check_at = patrol._beats[0].checked_at = 0.0
+        check_now(patrol)
     assert queue.holds == [False, False, True] and queue.reaped == 0
 
 
 def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
-    import time
-
-    from django_delayq.core.replies import Tick
-
     now = time.time() * 1000
-    queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
+    queue = TickingQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
     health = RedisHealth()
-    patrol = patrol_of(queue, health)
+    patrol = poller_of([queue], health=health, reaper=reaper_of(registry_of()))
     patrol.run()
     health.last_outage, health.cleared_at = 7.0, 1.0
     patrol.run()

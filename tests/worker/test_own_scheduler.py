@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
-from django_delayq.runtime import wiring
-from django_delayq.settings.conf import conf
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.config import WorkerConfig
+from django_delayq.core import Broker, Misconfigured
 from django_delayq.worker.scheduler import DueShard
-from django_delayq.worker.shard_selector import ShardSelector
+from tests.support.attempt_stage import NEVER
+from tests.support.waiting_stage import ShardSelector
+from tests.support.worker_stage import WorkerConfig, config_of_settings, put, registry_of, run_dry
 
-from .support import put, registry_of, run_dry
 from .test_shard_selector import served, sources
 
 HERE = "tests.worker.test_own_scheduler"
@@ -115,7 +111,7 @@ def test_a_worker_serves_every_queue_in_the_order_of_its_scheduler(broker: Broke
 def test_the_setting_names_a_function_or_a_class(settings: Any) -> None:
     def scheduler_of(path: str) -> Any:
         settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"scheduler": path}}
-        return wiring.make_config(conf(), queues=("default",)).scheduler
+        return config_of_settings().scheduler
 
     assert scheduler_of("lag") == "lag"
     assert scheduler_of(f"{HERE}.last_first") is last_first
@@ -137,7 +133,7 @@ def test_the_setting_names_a_function_or_a_class(settings: Any) -> None:
 def test_a_wrong_scheduler_is_refused_before_anything_starts(settings: Any, path: str, text: str) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"scheduler": path}}
     with pytest.raises(Misconfigured, match=rf"DELAYQ\['WORKER'\]\['scheduler'\]: .*{text}"):
-        wiring.make_config(conf(), queues=("default",))
+        config_of_settings()
 
 
 def test_a_wrong_name_of_a_scheduler_is_refused() -> None:

@@ -7,20 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.queue import Queue
-from django_delayq.core.redis.connection import Connection
-from django_delayq.worker.depth_sampler import DepthSampler
-from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.orphans import Orphans
+from django_delayq.core import Broker, Connection, Queue, QueueUnavailable
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.redis_health import RedisHealth
+from tests.support.duty_stage import cleanup_of, poller_of, reaper_of, sampler_of
+from tests.support.worker_stage import Hooks, depths_of, eventually, put, registry_of
 
-from .support import eventually, put, registry_of
 from .test_scope import forget_calls
 
 LEASE = 0.03
@@ -69,8 +60,7 @@ def test_a_shard_that_cannot_be_checked_keeps_no_other_from_being_reaped(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = forgotten(broker, "first", "second")
-    reaper = LeaseReaper(Orphans(registry_of(work)))
-    poller = ShardPoller(lambda: [first, second], LEASE, 0.01, RedisHealth(), reaper=reaper)
+    poller = poller_of([first, second], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work)))
     with damaged(first):
         eventually(lambda: poller.run() >= 0 and not second.leases(0), "the end of the lost lease")
         assert (
@@ -82,7 +72,7 @@ def test_a_shard_that_cannot_be_checked_keeps_no_other_from_being_reaped(
 
 def test_a_shard_that_fails_is_tried_more_and_more_seldom(broker: Broker) -> None:
     (queue,) = forgotten(broker, "first")
-    poller = ShardPoller(lambda: [queue], LEASE, 0.01, RedisHealth(), reaper=LeaseReaper(Orphans(registry_of(work))))
+    poller = poller_of([queue], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work)))
     with damaged(queue):
         assert eventually(lambda: poller.run() > 0.3, "a rest longer than the poller ever takes in so short a lease")
 
@@ -91,7 +81,7 @@ def test_ends_that_somebody_listens_to_are_settled_beside_a_shard_that_fails(bro
     queues, told = forgotten(broker, "first", "second"), list[str]()
     hooks = Hooks(wants=lambda event, task: True, notify=lambda event, **details: told.append(details["job"].queue))
     registry = registry_of(work, max_attempts=1)
-    reaper = LeaseReaper(Orphans(registry, hooks, "dispatcher"))
+    reaper = reaper_of(registry, hooks, name="dispatcher")
     for queue in queues:
         reaper.reap(queue, 0, broker.now_ms())
     with damaged(queues[0]):
@@ -105,7 +95,7 @@ def test_an_epoch_that_cannot_be_retired_stays_alone(broker: Broker) -> None:
         broker.reshard(name, 2)
         forget_calls(broker, name)
     first, second = (broker.queue(name) for name in ("first", "second"))
-    cleanup = EpochCleanup(broker, lambda: [first, second])
+    cleanup = cleanup_of(broker, [first, second])
     with damaged(first, "lease", number=0):
         for _ in range(3):
             cleanup.run()
@@ -115,12 +105,12 @@ def test_an_epoch_that_cannot_be_retired_stays_alone(broker: Broker) -> None:
 def test_the_sample_of_all_queues_leaves_out_one_that_cannot_be_read(broker: Broker) -> None:
     for name in ("first", "second"):
         put(broker, "work", queue=name)
-    sampler = DepthSampler(broker, "w1")
+    sampler = sampler_of(broker)
     sampler.run()
     with damaged(broker.queue("first"), "due.4"):
         sampler.run()
-    points = depths.read(broker, ["first", "second", depths.TOTAL], broker.now_ms())
-    assert [bool(points.get(name)) for name in ("first", "second", depths.TOTAL)] == [False, True, True]
+    points = depths_of(broker, ["first", "second", ""])
+    assert [bool(points.get(name)) for name in ("first", "second", "")] == [False, True, True]
 
 
 def test_an_unreachable_redis_is_an_error_of_all_shards_but_on_a_cluster_of_those_of_its_node(broker: Broker) -> None:

@@ -7,9 +7,8 @@ import time
 
 import redis
 
-from django_delayq.core.broker import Broker
-
-from .support import calls_of, config, eventually, places, put, registry_of, working
+from django_delayq.core import Broker
+from tests.support.worker_stage import calls_of, config, eventually, is_resting, places, put, registry_of, working
 
 
 def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resumed(
@@ -34,7 +33,7 @@ def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resu
             put(broker, "work")
         go_on.set()
         eventually(lambda: places(broker) == {"ready": 10})  # what ran was settled as ever
-        eventually(lambda: worker._selector is not None and worker._selector.resting)
+        eventually(lambda: is_resting(worker))
         before, begin = calls_of(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement, not a way to wait for something
         rate = (calls_of(redis_client) - before) / (time.monotonic() - begin)
@@ -59,7 +58,7 @@ def test_consumers_wake_up_when_a_pause_for_a_time_ends(broker: Broker, redis_cl
         end = broker.queue("default").layout["until"]["out"]
         for _ in range(10):
             put(broker, "work")
-        eventually(lambda: worker._selector is not None and worker._selector.resting)
+        eventually(lambda: is_resting(worker))
         threading.Event().wait(1.5)  # until the calls of its start are over
         before, begin = calls_of(redis_client), time.monotonic()
         threading.Event().wait(4.0)  # the length of the measurement

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.places import LONG_LIFE, Place, Suspects
+from tests.support.attempt_stage import NEVER
 
 
 def child(*, born: float, ready: bool = True) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
+from tests.support.supervisor_stage import Program
+from tests.support.worker_stage import eventually, places, put
 
 from ..support.seeds import seed_of_run
-from .programs import Program
-from .support import eventually, places, put
 
 CRASH_LIMIT = 2  # of the task "deadly"
 

@@ -10,16 +10,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED
-from django_delayq.core.settlement import fail, release
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.current import current_job
-from django_delayq.worker.salvage import Death, decide
-from django_delayq.worker.scoreboard import SlotRecord
-
-from .programs import Program, alive
-from .support import DEADLINE, NOW_MS, config, eventually, make_job, places, put, registry_of, working
+from django_delayq import current_job
+from django_delayq.core import Broker, fail, release
+from tests.support.attempt_stage import make_job
+from tests.support.supervisor_stage import Program, SlotRecord, alive, decided, record_of
+from tests.support.worker_stage import DEADLINE, STARTED, config, eventually, places, put, registry_of, working
 
 MakeProgram = Callable[..., Program]
 
@@ -143,7 +138,7 @@ def test_jobs_that_wait_for_quarantine_are_found_by_a_supervisor_that_did_not_pu
 
 def test_a_quarantine_process_takes_the_next_job_and_ends_when_none_comes(program: MakeProgram, broker: Broker) -> None:
     quarantined(broker, "note", id="first")
-    running = program(idle=3.0)
+    running = program(quarantine_idle=3.0)
     (first,) = running.await_words("ran")
     put(broker, "wait", id="second")
     kill_the_process_of(running.await_words("begun"))
@@ -237,29 +232,16 @@ def test_the_start_of_a_job_that_was_lost_unclearly_is_recorded_before_it_happen
 # --- what a supervisor decides
 
 
-def mark(ident: str, **changes: Any) -> SlotRecord:
-    values = {
-        "queue": "default",
-        "shard": 0,
-        "id": ident,
-        "token": 7,
-        "started": 1.0,
-        "limit_at": NEVER,
-        "timed_out": False,
-    }
-    return SlotRecord(**values | changes)
-
-
 @pytest.mark.parametrize(
     ("records", "own"),
     [
-        ([mark("a")], True),
-        ([mark("a"), mark("b")], False),
-        ([mark("a"), mark("b", ended=True)], False),
-        ([mark("a"), mark("gone", ended=True)], True),
-        ([mark("a", ended=True)], True),
-        ([mark("a"), mark("acked early")], False),
-        ([mark("a", others=(b"another",))], False),
+        ([record_of("a")], True),
+        ([record_of("a"), record_of("b")], False),
+        ([record_of("a"), record_of("b", ended=True)], False),
+        ([record_of("a"), record_of("gone", ended=True)], True),
+        ([record_of("a", ended=True)], True),
+        ([record_of("a"), record_of("acked early")], False),
+        ([record_of("a", beside=["another"])], False),
     ],
 )
 def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(
@@ -267,16 +249,14 @@ def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(
 ) -> None:
     """``gone`` ended and was acked; ``acked early`` runs and is in Redis no more."""
     jobs = [make_job(id="a"), make_job(id="b")]
-    settlements = decide(jobs, Death("child", "died", records, 9.0), registry_of(), NOW_MS)
+    settlements = decided(jobs, records)
     (first, *_) = settlements
     assert (first.outcome, first.own_crash, first.quarantine) == ("crashed", own, True)
 
 
 def test_nobody_is_suspected_when_a_process_ends_on_purpose() -> None:
     jobs = [make_job(id="a"), make_job(id="b", quarantined=True), make_job(id="waiting")]
-    settlements = decide(
-        jobs, Death("child", "ended", [mark("a"), mark("b")], 9.0, planned=True), registry_of(), NOW_MS
-    )
+    settlements = decided(jobs, [record_of("a"), record_of("b")], planned=True)
     assert [(one.outcome, one.quarantine) for one in settlements] == [
         ("released", False),
         ("released", True),

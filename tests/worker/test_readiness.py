@@ -6,12 +6,9 @@ import time
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job
-from django_delayq.worker.hooks import Hooks
+from django_delayq.core import Broker, Job
 from django_delayq.worker.readiness import ReadinessGate
-
-from .support import config, eventually, put, registry_of, working
+from tests.support.worker_stage import Hooks, config, eventually, put, registry_of, working
 
 pytestmark = pytest.mark.one_server("the fetch loop is the same on a cluster")
 
@@ -39,10 +36,9 @@ def test_g1_while_the_database_is_away_few_jobs_are_taken_and_afterwards_all_are
     assert 3 <= len(turned_away) <= 12, "two or three rounds of what three threads hold"
 
 
-def test_pauses_grow_while_no_job_can_begin_and_end_with_the_first_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_while_no_job_can_begin_and_end_with_the_first_that_can() -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.worker.readiness.time.monotonic", lambda: now[0])
-    readiness, pauses = ReadinessGate(), []
+    readiness, pauses = ReadinessGate(lambda: now[0]), []
     for _ in range(7):
         readiness.unfit()
         readiness.unfit()  # the next job in hand

@@ -10,8 +10,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.task import Task, TaskOptions
+from django_delayq.core import InvalidJob, Misconfigured, Task, TaskOptions
 from django_delayq.worker.recurrence import Cron, Every, check_recurring, grace_ms, recurrence_of
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -7,24 +7,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.changes import Changes
-from django_delayq.worker.current import current_job
-from django_delayq.worker.loop import Loop
+from django_delayq import current_job
+from django_delayq.core import (
+    Broker,
+    Misconfigured,
+    QueueUnavailable,
+    RedisConfig,
+    Registry,
+    Task,
+    TaskOptions,
+    connect,
+)
 from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
-from django_delayq.worker.redis_health import RedisHealth
-from tests.core.stage import T0
+from tests.support.duty_stage import EVERY, ID, T0, Changes, Loop, RedisHealth, Tower, recurring, work
 from tests.support.older_copy import OlderCopy
-
-from .recurring_stage import EVERY, ID, Tower, recurring, work
-from .support import DEADLINE, config, eventually, working
+from tests.support.worker_stage import DEADLINE, config, eventually, working
 
 # --- a tick
 
@@ -321,7 +323,7 @@ def test_redis_may_go_and_come_back(redis_factory: Callable[..., Any], proxy_fac
 
 def test_a_tick_that_was_lost_with_its_job_is_fired_again(tower: Tower) -> None:
     changes = Changes()
-    dispatcher = RecurringTicker(tower.broker, recurring(), clock=lambda: tower.us / 1000, changes=changes)
+    dispatcher = tower.dispatcher(changes=changes)
     rings: list[int] = []
     dispatcher.attach(lambda: rings.append(1))
     dispatcher.run()
@@ -340,7 +342,7 @@ def test_a_tick_that_was_lost_with_its_job_is_fired_again(tower: Tower) -> None:
 
 def test_a_tick_that_was_not_lost_is_not_fired_again_when_something_else_was(tower: Tower) -> None:
     changes = Changes()
-    dispatcher = RecurringTicker(tower.broker, recurring(), clock=lambda: tower.us / 1000, changes=changes)
+    dispatcher = tower.dispatcher(changes=changes)
     dispatcher.run()
     tower.wait(EVERY)
     dispatcher.run()
@@ -350,12 +352,23 @@ def test_a_tick_that_was_not_lost_is_not_fired_again_when_something_else_was(tow
     assert tower.picture() == {}
 
 
-def test_the_dispatcher_of_a_worker_is_told_what_was_lost(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes, forgot = Changes(), threading.Event()
-    monkeypatch.setattr(RecurringTicker, "_forget_ticks", lambda ticker: forgot.set())
-    with working(broker, recurring(every=86_400), changes=changes):
+class AskedForTheTime(Broker):
+    """Broker that knows how often Redis's clock was read."""
+
+    reads = 0
+
+    def now_ms(self) -> float:
+        self.reads += 1
+        return super().now_ms()
+
+
+def test_the_dispatcher_of_a_worker_is_told_what_was_lost(broker: Broker) -> None:
+    """It reads Redis's clock again, as it does at its start and then once a minute."""
+    changes, asked = Changes(), AskedForTheTime(broker.connection, prefix=broker.prefix)
+    with working(asked, recurring(every=86_400), changes=changes):
+        eventually(lambda: asked.reads == 1)
         changes.note("default", 0, "lost")
-        assert forgot.wait(DEADLINE)
+        eventually(lambda: asked.reads == 2)
 
 
 # --- costs and wiring
@@ -395,7 +408,7 @@ def test_the_clock_of_redis_is_carried_on_by_our_own(broker: Broker) -> None:
 
 
 def test_a_slow_answer_puts_the_clock_wrong_by_half_of_its_time_at_most(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
 ) -> None:
     now_ms = broker.now_ms
 
@@ -403,9 +416,9 @@ def test_a_slow_answer_puts_the_clock_wrong_by_half_of_its_time_at_most(
         time.sleep(0.3)
         return now_ms()
 
-    monkeypatch.setattr(broker, "now_ms", slow)
+    late: Any = SimpleNamespace(now_ms=slow)
     began = time.monotonic()
-    told_ms = ServerClock(broker)()
+    told_ms = ServerClock(late)()
     took_ms = (time.monotonic() - began) * 1000
     assert told_ms - now_ms() < 0.75 * took_ms
 

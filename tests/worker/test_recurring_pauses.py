@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import recurring_pauses
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core import InvalidJob
 from django_delayq.worker.recurring import resume, run_now, work_of
-
-from .recurring_stage import EVERY, ID, Tower, recurring
+from tests.support.duty_stage import EVERY, ID, Tower, recurring
 
 
 def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower: Tower) -> None:
     dispatcher = tower.started()
-    recurring_pauses.pause(tower.broker, "work")
+    tower.pause("work")
     tower.wait(3 * EVERY)
     assert dispatcher.run() == pytest.approx(5, abs=0.01)
     assert tower.picture() == {}
-    recurring_pauses.resume(tower.broker, "work")
+    tower.resume("work")
     tower.wait(5_000)
     dispatcher.run()
     assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
@@ -25,11 +23,11 @@ def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower
 
 def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:
     dispatcher = tower.started(missed="skip")
-    recurring_pauses.pause(tower.broker, "work")
+    tower.pause("work")
     tower.wait(3 * EVERY)
     dispatcher.run()
     tower.wait(EVERY / 2)
-    recurring_pauses.resume(tower.broker, "work")
+    tower.resume("work")
     dispatcher.run()
     assert tower.picture() == {}
     tower.wait(EVERY / 2)
@@ -39,20 +37,20 @@ def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:
 
 def test_a_pause_survives_restarts_of_all_processes(tower: Tower) -> None:
     tower.started()
-    recurring_pauses.pause(tower.broker, "work")
-    since = recurring_pauses.paused_since(tower.broker)
-    recurring_pauses.pause(tower.broker, "work")
-    assert recurring_pauses.paused_since(tower.broker) == since, "it keeps its beginning"
+    tower.pause("work")
+    since = tower.paused_since()
+    tower.pause("work")
+    assert tower.paused_since() == since, "it keeps its beginning"
     tower.wait(EVERY)
     for _ in range(3):
         tower.dispatcher().run()
     assert tower.picture() == {}
-    assert recurring_pauses.paused_since(tower.broker).keys() == {"work"}
+    assert tower.paused_since().keys() == {"work"}
 
 
 def test_a_pause_concerns_one_task_only(tower: Tower) -> None:
     dispatcher = tower.started()
-    recurring_pauses.pause(tower.broker, "other")
+    tower.pause("other")
     tower.wait(EVERY)
     dispatcher.run()
     assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
@@ -62,7 +60,7 @@ def test_a_job_of_an_earlier_tick_runs_during_a_pause(tower: Tower) -> None:
     dispatcher = tower.started()
     tower.wait(EVERY)
     dispatcher.run()
-    recurring_pauses.pause(tower.broker, "work")
+    tower.pause("work")
     assert tower.take_one().id == ID
 
 
@@ -84,7 +82,7 @@ def test_run_now_adds_a_run_and_leaves_the_ticks_alone(tower: Tower) -> None:
 
 
 def test_a_run_is_possible_during_a_pause(tower: Tower) -> None:
-    recurring_pauses.pause(tower.broker, "work")
+    tower.pause("work")
     assert run_now(tower.broker, work_of(recurring(), "work")) == "created"
 
 
@@ -95,21 +93,21 @@ def test_what_is_no_recurring_task_is_refused() -> None:
 
 def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:
     dispatcher = tower.started(aliases=("shop.work",))
-    recurring_pauses.pause(tower.broker, "shop.work")
+    tower.pause("shop.work")
     tower.wait(EVERY)
     dispatcher.run()
     assert tower.picture() == {}
     assert resume(tower.broker, recurring(aliases=("shop.work",)), "work") == "work"
-    assert recurring_pauses.paused_since(tower.broker) == {}
+    assert tower.paused_since() == {}
     tower.wait(5_000)
     dispatcher.run()
     assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
 
 
 def test_a_pause_of_a_task_that_is_gone_can_be_ended(tower: Tower) -> None:
-    recurring_pauses.pause(tower.broker, "shop.gone")
+    tower.pause("shop.gone")
     assert resume(tower.broker, recurring(), "shop.gone") == "shop.gone"
-    assert recurring_pauses.paused_since(tower.broker) == {}
+    assert tower.paused_since() == {}
     with pytest.raises(InvalidJob, match=r"'shop\.gone' is no recurring task of this project"):
         resume(tower.broker, recurring(), "shop.gone")
 

@@ -6,12 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release, Retry
-from django_delayq.worker import decision
-from django_delayq.worker.policy import policy_of
-
-from .support import eventually, make_job, put, registry_of, working
+from django_delayq.core import Broker, Release, Retry
+from tests.support.attempt_stage import end_by_error, make_job, policy_of
+from tests.support.worker_stage import eventually, put, registry_of, working
 
 
 def test_a_handler_gives_its_job_back_with_another_priority(broker: Broker) -> None:
@@ -29,7 +26,7 @@ def test_a_handler_gives_its_job_back_with_another_priority(broker: Broker) -> N
 @pytest.mark.parametrize("wrong", [8, -1, True, "urgent", 1.0])
 def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog: pytest.LogCaptureFixture) -> None:
     error = Release(priority=wrong)  # type: ignore[arg-type]
-    settlement = decision.raised(make_job(), policy_of(None), error, 1, 2)
+    settlement = end_by_error(make_job(), policy_of(None), error, 1, 2)
     assert (settlement.verb, settlement.priority) == ("release", None)
     assert "is no priority" in caplog.text
 
@@ -40,7 +37,7 @@ def test_a_release_after_what_is_no_delay_is_no_endless_loop(
     wrong: object, reserves: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = Release(delay=wrong)  # type: ignore[arg-type]
-    settlement = decision.raised(make_job(reserves=reserves), policy_of(None), error, 1, 2)
+    settlement = end_by_error(make_job(reserves=reserves), policy_of(None), error, 1, 2)
     assert (settlement.verb, settlement.delay_ms) == ("release", 10_000)
     assert "is no delay" in caplog.text
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.errors import Release
-from django_delayq.worker.hooks import Hooks
-
-from .support import execute, make_job
+from django_delayq.core import Release
+from tests.support.attempt_stage import execute, make_job
+from tests.support.worker_stage import Hooks
 
 
 def fail() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release
-from django_delayq.worker.current import current_job
-
-from .support import places, put, registry_of, run_dry
+from django_delayq import current_job
+from django_delayq.core import Broker, Release
+from tests.support.worker_stage import places, put, registry_of, run_dry
 
 
 @pytest.mark.parametrize("value", [False, None, 0, ""])

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.job import Job
-from django_delayq.core.recent_events import EventFilter, newest
-from django_delayq.core.settlement import Settlement
-from django_delayq.core.task import Registry
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.salvage import Death, Salvage
-from django_delayq.worker.scoreboard import SlotRecord
-
-from .support import places, put, registry_of
+from django_delayq.core import Broker, Job, QueueUnavailable, Settlement
+from tests.support.core_calls import watch_calls
+from tests.support.supervisor_stage import record_of, salvage_of
+from tests.support.worker_stage import Hooks, events_of, fails_once, places, put, registry_of
 
 
 def work() -> None: ...
@@ -37,40 +26,21 @@ def hold(broker: Broker, ident: str, queue: str = "default") -> Job:
     return job
 
 
-def running(job: Job) -> SlotRecord:
-    return SlotRecord(job.queue, job.shard, job.id, job.token, 1.0, NEVER, timed_out=False)
-
-
-def salvage_of(
-    records: Sequence[SlotRecord], hooks: Hooks, registry: Registry | None = None, **options: Any
-) -> Salvage:
-    orphans = Orphans(registry or registry_of(work, max_attempts=1), hooks, "supervisor")
-    return Salvage(Death("child", "was killed", records, 9.0), orphans, **options)
+#: jobs of the task go to the morgue with their first crash
+ONCE = registry_of(work, max_attempts=1)
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
 @pytest.mark.parametrize("script", ["take_over", "bury", "release"])
-def test_the_verdict_outlives_a_redis_that_fails_at_any_step(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, script: str, applied: bool
-) -> None:
+def test_the_verdict_outlives_a_redis_that_fails_at_any_step(broker: Broker, script: str, applied: bool) -> None:
     culprit = hold(broker, "culprit")
     hold(broker, "bystander")
     told: list[str] = []
     hooks = Hooks(wants=lambda event, task: True, notify=lambda event, **details: told.append(event))
-    salvage = salvage_of([running(culprit)], hooks)
-    call, failures = broker.scripts.call, [script]
-
-    def failing(name: str, *args: Any, **limits: Any) -> Any:
-        if name not in failures:
-            return call(name, *args, **limits)
-        failures.remove(name)
-        if applied:
-            call(name, *args, **limits)
-        raise QueueUnavailable("gone")
-
-    monkeypatch.setattr(broker.scripts, "call", failing)
+    salvage = salvage_of([record_of(culprit)], ONCE, hooks)
     queues = [broker.queue("default")]
-    with pytest.raises(QueueUnavailable):
+    fails = {"after" if applied else "before": fails_once(script)}
+    with watch_calls(broker, **fails), pytest.raises(QueueUnavailable):
         salvage.run(queues)
     salvage.run(queues)
     assert (places(broker), told) == ({"ready": 1, "morgue": 1}, ["job_buried"])
@@ -79,22 +49,12 @@ def test_the_verdict_outlives_a_redis_that_fails_at_any_step(
 
 
 def test_a_quarantined_job_is_expected_although_the_reply_of_its_settlement_was_lost(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
 ) -> None:
     suspects = [hold(broker, ident) for ident in "ab"]
     expected: list[float] = []
-    salvage = salvage_of([running(job) for job in suspects], Hooks(), registry_of(work), expect=expected.append)
-    call, failures = broker.scripts.call, ["fail"]
-
-    def failing(name: str, *args: Any, **limits: Any) -> Any:
-        reply = call(name, *args, **limits)
-        if name in failures:
-            failures.remove(name)
-            raise QueueUnavailable("gone")
-        return reply
-
-    monkeypatch.setattr(broker.scripts, "call", failing)
-    with pytest.raises(QueueUnavailable):
+    salvage = salvage_of([record_of(job) for job in suspects], registry_of(work), expect=expected.append)
+    with watch_calls(broker, after=fails_once("fail")), pytest.raises(QueueUnavailable):
         salvage.run([broker.queue("default")])
     salvage.run([broker.queue("default")])
     assert expected == [0.0, 0.0]
@@ -114,7 +74,7 @@ def test_jobs_whose_ends_nothing_is_called_for_do_not_wait_for_a_slow_listener(b
         seen.append((job.id, len(first.begun(0)), held))
 
     hooks = Hooks(wants=lambda event, task: True, notify=slow)
-    salvage_of([running(culprit)], hooks).run([first, second])
+    salvage_of([record_of(culprit)], ONCE, hooks).run([first, second])
     assert seen == [("culprit", 1, ["culprit"]), ("begun", 1, [])]
 
 
@@ -123,7 +83,6 @@ def test_an_attempt_of_a_dead_child_began_by_redis_clock_not_by_that_of_its_host
 ) -> None:
     culprit, now, began_ms = hold(broker, "culprit"), time.time, broker.now_ms()
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
-    record = replace(running(culprit), started=time.monotonic())
-    salvage_of([record], Hooks()).run([broker.queue("default")])
-    (event,) = newest(broker, EventFilter(id="culprit"))
+    salvage_of([record_of(culprit, started=time.monotonic())], ONCE).run([broker.queue("default")])
+    (event,) = [one for one in events_of(broker) if one.id == "culprit"]
     assert began_ms - 100 < int(event.fields["started"]) < broker.now_ms() + 100

@@ -7,14 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.keys import MAX_SHARDS
-from django_delayq.core.task import Registry
-from django_delayq.worker import dispatcher
-from django_delayq.worker.current import current_job
-
-from .support import config, eventually, put, registry_of, working
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob, Registry
+from tests.support.worker_stage import (
+    announced_queues,
+    config,
+    epoch_of,
+    eventually,
+    held_by,
+    put,
+    registry_of,
+    served_shards,
+    shards_of_epoch,
+    worked_queues,
+    working,
+)
 
 
 class Seen:
@@ -28,7 +35,7 @@ class Seen:
         job = current_job()
         assert job is not None
         with self.bell:
-            self.runs.append((job.queue, job.id, job._job.shard // MAX_SHARDS))
+            self.runs.append((job.queue, job.id, epoch_of(job)))
             self.bell.notify_all()
 
     def wait_for(self, ident: str, timeout: float = 15.0) -> tuple[str, str, int]:
@@ -79,15 +86,13 @@ def test_shards_that_are_retired_are_asked_no_more(
     elsewhere = other()
     with working(broker, registry, config(heartbeat=0.05)) as worker:
         elsewhere.reshard("default", 3)
-        selector = worker._selector
-        assert selector is not None
-        eventually(lambda: len(selector.sources) == 4, "old and new shards")
+        eventually(lambda: len(served_shards(worker)) == 4, "old and new shards")
         forget_calls(elsewhere)
         assert elsewhere.epochs.retire("default") == [0]
-        eventually(lambda: len(selector.sources) == 3, "the new shards alone")
+        eventually(lambda: len(served_shards(worker)) == 3, "the new shards alone")
         put(elsewhere, "note", id="after")
         assert seen.wait_for("after") == ("default", "after", 1)
-        assert {queue.numbers for queue in worker._scope.queues} == {tuple(MAX_SHARDS + n for n in range(3))}
+        assert [list(queue.numbers) for queue in worker.queues] == [shards_of_epoch(1, 3)]
 
 
 def test_a_worker_of_all_queues_serves_those_that_come_later(
@@ -96,7 +101,7 @@ def test_a_worker_of_all_queues_serves_those_that_come_later(
     with working(broker, registry, config(heartbeat=0.05, all_queues=True)) as worker:
         put(other(), "note", id="a", queue="later")
         assert seen.wait_for("a") == ("later", "a", 0)
-        assert worker._registration.entry()["queues"] == ["default", "later"]
+        assert announced_queues(worker) == ["default", "later"]
         for number in range(3):
             put(other(), "note", id=f"b{number}", queue="later")
             seen.wait_for(f"b{number}")
@@ -112,7 +117,7 @@ def test_a_queue_that_nobody_declares_is_served_once_it_is_there_and_never_made(
         assert broker.queue_names() == ["default"]
         put(other(), "note", id="b", queue="later")
         assert seen.wait_for("b") == ("later", "b", 0)
-        assert [queue.name for queue in worker._scope.queues] == ["default", "later"]
+        assert [queue.name for queue in worker.queues] == ["default", "later"]
 
 
 def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
@@ -126,7 +131,7 @@ def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
         before = broker.changes
         elsewhere.queue("another")
         eventually(lambda: broker.changes != before, "an announcement that tells of the new queue")
-        assert [queue.name for queue in worker._scope.queues] == ["default"]
+        assert [queue.name for queue in worker.queues] == ["default"]
     assert [run[1] for run in seen.runs] == ["ours"]
     assert broker.inspector.counts("other").ready == 1
 
@@ -139,7 +144,7 @@ def test_t44_a_queue_that_is_deleted_and_comes_back_is_served_again(
         put(elsewhere, "note", id="before")
         seen.wait_for("before")
         assert elsewhere.delete_queue("default", force=True)
-        eventually(lambda: worker._selector is not None and worker._selector.sources == [], "no shard to serve")
+        eventually(lambda: served_shards(worker) == [], "no shard to serve")
         put(elsewhere, "note", id="after")
         assert seen.wait_for("after") == ("default", "after", 1)
 
@@ -163,7 +168,7 @@ def test_t44_a_worker_survives_that_the_queue_of_its_job_is_deleted(
         other().delete_queue("default", force=True)
         end.set()
         assert ended.wait(15)
-        eventually(lambda: worker.consumer is not None and not worker.consumer.held, "nothing in hand")
+        eventually(lambda: not held_by(worker), "nothing in hand")
         ended.clear()
         put(other(), "after", id="b")
         assert ended.wait(15)
@@ -180,22 +185,21 @@ def test_the_dispatcher_looks_after_pull_queues_and_the_consumer_never_takes_fro
         eventually(lambda: broker.inspector.counts("pulled").ready == 1, "the end of the lease")
         put(broker, "note", id="b")
         seen.wait_for("b")
-        assert [queue.name for queue in worker._scope.worked] == ["default"]
+        assert worked_queues(worker) == ["default"]
     assert [run[1] for run in seen.runs] == ["b"]
 
 
 def test_an_old_epoch_that_is_empty_is_taken_off_by_a_dispatcher(
-    broker: Broker, registry: Registry, other: Callable[[], Broker], monkeypatch: pytest.MonkeyPatch
+    broker: Broker, registry: Registry, other: Callable[[], Broker]
 ) -> None:
-    monkeypatch.setattr(dispatcher, "CARE", 0.05)
     elsewhere = other()
     elsewhere.queue("default").schedule(NewJob("a", "nobody", delay_ms=3_600_000))
     elsewhere.reshard("default", 3)
-    with working(broker, registry, config(heartbeat=0.05)):
+    with working(broker, registry, config(heartbeat=0.05, epoch_check=0.05)):
         elsewhere.queue("idle")
         layout = elsewhere.change_layout("idle", lambda now: {**now, "next": [1, 2]})
         assert layout["next"] == [1, 2]
-    with working(broker, registry, config(queues=("default", "idle"), heartbeat=0.05)):
+    with working(broker, registry, config(queues=("default", "idle"), heartbeat=0.05, epoch_check=0.05)):
         queue = elsewhere.queue("idle")
         eventually(lambda: queue.reload() or len(queue.epochs) == 2, "a finished change")
         forget_calls(elsewhere, "idle")

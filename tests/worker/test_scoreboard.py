@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, place_of
-
-from .support import make_attempt, make_job
+from tests.support.attempt_stage import NEVER, make_attempt, make_job
 
 
 @pytest.fixture

@@ -9,14 +9,10 @@ from zlib import crc32
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.runtime import wiring
-from django_delayq.settings.conf import conf
-from django_delayq.worker.current import current_job
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob, new_id
 from django_delayq.worker.scheduler import DueShard
-
-from .support import eventually, put, registry_of, run_dry
+from tests.support.worker_stage import config_of_settings, eventually, put, registry_of, run_dry
 
 AB = ("a", "b")
 Place = tuple[str, int]
@@ -99,7 +95,7 @@ def backwards(places: Sequence[Place], name: str, index: int) -> list[Place]:
 
 def test_a_worker_visits_shards_in_the_order_of_the_projects_splitter(broker: Broker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"splitter": f"{__name__}.backwards"}}
-    splitter = wiring.make_config(conf(), queues=("default",)).splitter
+    splitter = config_of_settings().splitter
     assert splitter is backwards
     visited: list[Place] = []
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.config import WorkerConfig
-from django_delayq.worker.pace import Pace
-from django_delayq.worker.rest import SafetyCheck
 from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
+from tests.support.attempt_stage import NEVER, Pace
+from tests.support.waiting_stage import SafetyCheck
+from tests.support.worker_stage import WorkerConfig
 
 
 def queue(name: str, shards: int = 1) -> Any:
@@ -193,7 +192,7 @@ def test_a_run_that_goes_on_never_makes_the_pace_look_faster() -> None:
 def test_a_shard_that_may_not_be_reserved_from_takes_no_safety_check_from_the_others() -> None:
     selector = ShardSelector(sources(1, 1, 1))
     limited, now = selector.sources[0], time.monotonic()
-    check, checked = SafetyCheck(selector), Counter[str]()
+    check, checked = SafetyCheck(selector, 5.0), Counter[str]()
     for source in selector.sources:
         selector.begin_reserve(source, now)
         selector.apply_reply(source, now, None, 0)

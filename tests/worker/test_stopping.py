@@ -6,29 +6,31 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release
-from django_delayq.core.task import Registry, Task
-from django_delayq.worker.child import EXIT_RECYCLE, EXIT_STUCK
-from django_delayq.worker.current import current_job
+from django_delayq import current_job
+from django_delayq.core import Broker, Registry, Release, Task
 from django_delayq.worker.ending import Ending
-
-from .support import (
+from tests.support.attempt_stage import make_attempt
+from tests.support.duty_stage import make_process
+from tests.support.worker_stage import (
     DEADLINE,
+    EXIT_RECYCLE,
+    EXIT_STUCK,
     config,
     eventually,
-    make_attempt,
-    make_process,
+    exit_code,
+    is_listening,
     places,
     put,
     registry_named,
     registry_of,
     run_dry,
+    seconds_to_end,
+    settled_by,
     working,
 )
 
@@ -78,7 +80,7 @@ def test_a_time_limit_never_strikes_after_the_run(broker: Broker) -> None:
     worker = run_dry(broker, registry, threads=1)
     counts = places(broker)
     assert ran["work"] == 150 and set(counts) <= {"morgue"}
-    assert worker.consumer is not None and worker.consumer.settled == 150
+    assert settled_by(worker) == 150
 
 
 class Stubborn:
@@ -108,7 +110,7 @@ def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(br
     with working(broker, registry, config(threads=2, grace=3.0), reaction_seconds=0.2) as worker:
         put(broker, "work")
         assert worker.done.wait(DEADLINE)
-        assert not worker.stop() and worker.ending.exit_code == EXIT_STUCK
+        assert not worker.stop() and exit_code(worker) == EXIT_STUCK
         stuck.gate.set()
     assert others == [1]
     assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
@@ -131,7 +133,7 @@ def test_the_other_jobs_of_a_process_that_must_end_are_told_to_stop(broker: Brok
     put(broker, "work")
     with working(broker, registry, config(threads=2, grace=6.0), reaction_seconds=0.2) as worker:
         assert worker.done.wait(DEADLINE)
-        assert told.is_set() and worker.ending.seconds_left > 0
+        assert told.is_set() and seconds_to_end(worker) > 0
         assert not worker.stop()
         stuck.gate.set()
     assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
@@ -151,9 +153,9 @@ class RecordingConsumer:
         self.calls.append("give back" if give_back else "keep")
 
 
-def ending_of(consumer: Any) -> Ending:
+def ending_of(consumer: Any, clock: Callable[[], float] = time.monotonic) -> Ending:
     """The end of a process with this fetch loop."""
-    ending = Ending(make_process(), None, lambda: None)
+    ending = Ending(make_process(), None, lambda: None, clock=clock)
     ending.consumer = consumer
     return ending
 
@@ -170,10 +172,8 @@ def test_a_stop_after_a_run_that_ignores_its_limit_gives_back_what_has_not_begun
     assert ending.stop_by == stop_by
 
 
-def test_ends_that_begin_at_once_in_several_threads_set_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending = ending_of(RecordingConsumer())
-    slow_clock = SimpleNamespace(monotonic=lambda: float(threading.Event().wait(0.05)))
-    monkeypatch.setattr("django_delayq.worker.ending.time", slow_clock)
+def test_ends_that_begin_at_once_in_several_threads_set_one_deadline() -> None:
+    ending = ending_of(RecordingConsumer(), clock=lambda: float(threading.Event().wait(0.05)))
     threads = [threading.Thread(target=ending.begin, args=(1000.0 + number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -272,7 +272,7 @@ def test_a_run_beyond_its_max_lease_is_told_to_stop_and_left_to_the_reaper(conne
 
 def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
     with working(broker, Registry()) as worker:
-        eventually(lambda: worker._selector and worker._selector.waiting)
+        eventually(lambda: is_listening(worker))
         begin = time.monotonic()
         assert worker.stop()
         assert time.monotonic() - begin < 1.5
@@ -309,10 +309,10 @@ def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> 
     with working(broker, registry_named("work", ran.append), config(max_jobs=3)) as worker:
         assert worker.done.wait(DEADLINE)
         worker.stop()
-        assert worker.ending.exit_code == EXIT_RECYCLE
+        assert exit_code(worker) == EXIT_RECYCLE
     assert len(ran) == 3 and places(broker) == {"ready": 2}
 
 
 def test_a_worker_that_has_grown_ends_to_be_replaced(broker: Broker) -> None:
     with working(broker, Registry(), config(max_rss=1.0)) as worker:
-        assert worker.done.wait(DEADLINE) and worker.ending.exit_code == EXIT_RECYCLE
+        assert worker.done.wait(DEADLINE) and exit_code(worker) == EXIT_RECYCLE

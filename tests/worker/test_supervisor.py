@@ -14,13 +14,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.salvage import Death, decide
-from django_delayq.worker.scoreboard import SlotRecord
-
-from .programs import ROOT, Program, alive
-from .support import NOW_MS, eventually, make_job, places, put, registry_of
+from django_delayq.core import Broker
+from tests.support.attempt_stage import make_job
+from tests.support.supervisor_stage import ROOT, Program, alive, decided, record_of
+from tests.support.worker_stage import eventually, places, put, registry_of
 
 
 def failures(broker: Broker, ident: str) -> int:
@@ -188,7 +185,7 @@ def test_children_that_die_fast_are_not_started_in_a_hot_loop(
     births = tmp_path / "births"
     child = f"open({str(births)!r}, 'a').write('x'); raise SystemExit(3)"
     script = (
-        "import sys; from tests.worker.program import *; "
+        "import sys; from tests.support.worker_program import *; "
         f"command = [sys.executable, '-c', {child!r}]; "
         "Supervisor(command, WorkerConfig(queues=('default',)), make_broker, registry()).run()"
     )
@@ -237,31 +234,17 @@ def test_sigttin_shows_what_every_thread_is_doing(
 
 
 def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
-    def mark(ident: str, **changes: Any) -> SlotRecord:
-        return SlotRecord(
-            **{
-                "queue": "default",
-                "shard": 0,
-                "id": ident,
-                "token": 7,
-                "started": 1.0,
-                "limit_at": NEVER,
-                "timed_out": False,
-                **changes,
-            }
-        )
-
     jobs = [make_job(id=name) for name in ("running", "waiting", "stuck", "other_token")]
-    records = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
+    records = [record_of("running"), record_of("stuck", timed_out=True), record_of("other_token", token=6)]
     registry = registry_of(retry_in=lambda n: 5.0)
-    crashed = decide(jobs, Death("child", "died of signal 9", records, 9.0), registry, NOW_MS)
+    crashed = decided(jobs, records, registry=registry)
     assert [(s.verb, s.outcome) for s in crashed] == [
         ("fail", "crashed"),
         ("release", "released"),
         ("fail", "timeout"),
         ("release", "released"),
     ]
-    planned = decide(jobs, Death("child", "ended", records, 9.0, planned=True), registry, NOW_MS)
+    planned = decided(jobs, records, registry=registry, planned=True)
     assert [(s.verb, s.outcome) for s in planned] == [
         ("release", "released"),
         ("release", "released"),
@@ -272,6 +255,5 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
 
 
 def test_a_run_that_had_ended_before_its_process_died_did_not_exceed_its_limit() -> None:
-    record = SlotRecord("default", 0, "job-1", 7, 1.0, 5.0, timed_out=False, ended=True)
-    (settlement,) = decide([make_job()], Death("child", "died of signal 9", [record], 9.0), registry_of(), NOW_MS)
+    (settlement,) = decided([make_job()], [record_of("job-1", limit_at=5.0, ended=True)])
     assert settlement.outcome == "crashed"

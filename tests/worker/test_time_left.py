@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.worker.attempt import Attempt, BatchAttempt
-from django_delayq.worker.current import CurrentJob, current_job
-
-from .support import config, make_attempt, make_job, put, put_payload, registry_of, run_dry, working
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob
+from tests.support.attempt_stage import Attempt, BatchAttempt, CurrentJob, make_attempt, make_job
+from tests.support.worker_stage import config, put, put_payload, registry_of, run_dry, working
 
 
 def left(attempt: Attempt) -> float:

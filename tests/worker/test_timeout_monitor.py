@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.core.errors import JobTimeout
-from django_delayq.worker.attempt import Attempt
+from django_delayq.core import JobTimeout
 from django_delayq.worker.timeout_monitor import TimeoutMonitor
-
-from .support import make_attempt
+from tests.support.attempt_stage import Attempt, make_attempt, strike
 
 PROGRAM = """
 import sys, threading
@@ -42,7 +40,7 @@ def overrun(*, raises: bool) -> Attempt:
     timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
     timeout_monitor.arm(attempt, 0)
     try:
-        timeout_monitor._check(attempt.limit_at)
+        strike(timeout_monitor, attempt)
         if raises:
             spin(until=time.monotonic() + 5)
     except JobTimeout:

@@ -8,15 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.views import JobView
-from django_delayq.core.redis.connection import Connection
-from django_delayq.core.settlement import release
-from django_delayq.core.task import Registry, Task
-from django_delayq.worker.current import current_job
-
-from .support import DEADLINE, config, eventually, put, run_dry, working
+from django_delayq import current_job
+from django_delayq.core import Broker, Connection, JobView, Registry, Task, release
+from tests.support.worker_stage import DEADLINE, assert_invariants, config, eventually, put, run_dry, working
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000
@@ -53,7 +47,7 @@ class Site:
 def site(connection: Connection, prefix: str) -> Iterator[Site]:
     broker = Broker(connection, prefix=prefix, test_clock=True)
     yield Site(broker)
-    fsck.assert_invariants(broker)
+    assert_invariants(broker)
 
 
 def give_back(site: Site, times: int) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.records.keys import wake_key
-from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.shard_selector import ShardSelector, Source
-from django_delayq.worker.shard_state import ShardState, stalest
 from django_delayq.worker.wake_listener import WakeListener
+from tests.support.attempt_stage import NEVER
+from tests.support.duty_stage import RedisHealth
 from tests.support.processes import wait_until
+from tests.support.waiting_stage import ShardSelector, ShardState, Source, listener_threads, stalest
 
 NOTHING: Any = SimpleNamespace(name="q")
 
@@ -114,7 +112,7 @@ class Station:
         self.listener = WakeListener(self, self.selector, RedisHealth(), self.selector.lock)  # type: ignore[arg-type]
 
     def wake_key(self, queue: str) -> str:
-        return wake_key(self.prefix, queue)
+        return f"{self.prefix}:wake:{queue}"
 
     def waker(self, names: list[str]) -> Reader:
         self.readers.append(Reader(names))
@@ -138,11 +136,11 @@ def source(name: str, shard: int = 0) -> Source:
 
 @pytest.fixture
 def station() -> Iterator[Station]:
+    before = set(listener_threads())
     station = Station()
     yield station
-    thread = station.listener._thread
     station.listener.close()
-    assert thread is None or not thread.is_alive()
+    assert set(listener_threads()) <= before
 
 
 def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
@@ -172,7 +170,7 @@ def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: 
     reader = station.listen()
     station.selector.adopt([station.selector.by_place["a", 0]])
     reader.tokens.put([("b", 0)])
-    wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
+    wait_until(lambda: station.returned == [(station.wake_key("b"), 0)], 10, "the token to be put back")
     station.selector.waiting = station.selector.names
     station.listener.call(station.selector.names)
     wait_until(lambda: len(station.readers) == 2, 10, "another reader")
@@ -183,7 +181,7 @@ def test_a_token_that_comes_when_no_slot_is_free_any_more_goes_to_others(station
     reader = station.listen()
     station.selector.waiting = frozenset()
     reader.tokens.put([("b", 0)])
-    wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
+    wait_until(lambda: station.returned == [(station.wake_key("b"), 0)], 10, "the token to be put back")
     assert reader.reads == 1
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker.current import current_job
-from django_delayq.worker.worker import Worker
-
-from .support import config, eventually, put, registry_of, working
+from django_delayq import current_job
+from django_delayq.core import Broker, InvalidJob, QueueUnavailable, Registry, Task, TaskOptions
+from tests.support.worker_stage import (
+    Worker,
+    announced_queues,
+    config,
+    eventually,
+    is_resting,
+    put,
+    registry_away,
+    registry_of,
+    working,
+)
 
 
 class Runs:
@@ -49,7 +54,7 @@ def ready(broker: Broker, queue: str) -> int:
 
 def at_rest(worker: Worker) -> None:
     """Wait until no reserve is under way that began before the worker ignored the queue."""
-    eventually(lambda: worker._selector is not None and worker._selector.resting, "the worker rests")
+    eventually(lambda: is_resting(worker), "the worker rests")
 
 
 def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker, runs: Runs) -> None:
@@ -64,9 +69,9 @@ def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker
         assert runs.next() == ("extra", "late")
         put(broker, "work", id="still")
         assert runs.next() == ("default", "still")
-        assert worker._registration.entry()["queues"] == ["default", "extra"]
+        assert announced_queues(worker) == ["default", "extra"]
         worker.watch("extra")  # again: nothing changes
-        assert worker._registration.entry()["queues"] == ["default", "extra"]
+        assert announced_queues(worker) == ["default", "extra"]
 
 
 def test_a_queue_that_does_not_exist_yet_may_be_watched(broker: Broker, runs: Runs) -> None:
@@ -85,7 +90,7 @@ def test_an_ignored_queue_is_left_alone_until_it_is_watched_again(broker: Broker
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
         assert ready(broker, "extra") == 1
-        assert worker._registration.entry()["queues"] == ["default"]
+        assert announced_queues(worker) == ["default"]
         worker.watch("extra")
         assert runs.next() == ("extra", "left")
 
@@ -141,24 +146,17 @@ def test_a_wrong_queue_is_refused_and_nothing_changes(broker: Broker, runs: Runs
             worker.watch("feed")
         with pytest.raises(InvalidJob, match="queue name"):
             worker.watch("no queue")
-        assert worker._registration.entry()["queues"] == ["default"]
+        assert announced_queues(worker) == ["default"]
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
 
 
 @pytest.mark.parametrize("choose", [Worker.watch, Worker.ignore])
-def test_without_redis_nothing_changes(
-    broker: Broker, runs: Runs, monkeypatch: pytest.MonkeyPatch, choose: Callable[[Worker, str], None]
-) -> None:
-    def away(*_args: Any, **_named: Any) -> Any:
-        raise QueueUnavailable("gone")
-
+def test_without_redis_nothing_changes(broker: Broker, runs: Runs, choose: Callable[[Worker, str], None]) -> None:
     with working(broker, runs.registry(), config(queues=("default", "extra"))) as worker:
-        with monkeypatch.context() as patch:
-            patch.setattr(broker, "served", away)
-            with pytest.raises(QueueUnavailable):
-                choose(worker, "extra" if choose is Worker.ignore else "more")
-        assert worker._registration.entry()["queues"] == ["default", "extra"]
+        with registry_away(broker, QueueUnavailable("gone")), pytest.raises(QueueUnavailable):
+            choose(worker, "extra" if choose is Worker.ignore else "more")
+        assert announced_queues(worker) == ["default", "extra"]
         put(broker, "work", id="x", queue="extra")
         assert runs.next() == ("extra", "x")
 

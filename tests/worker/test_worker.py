@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.errors import QueueUnavailable, Release, Retry
-from django_delayq.core.job import NewJob, new_id
-from django_delayq.core.task import Registry
-from django_delayq.worker.current import current_job
-from django_delayq.worker.hooks import Hooks
-
-from .support import DEADLINE, calls_of, config, eventually, places, put, registry_named, registry_of, run_dry, working
+from django_delayq import current_job
+from django_delayq.core import Broker, NewJob, QueueUnavailable, Registry, Release, Retry, new_id
+from tests.support.worker_stage import (
+    DEADLINE,
+    Hooks,
+    calls_of,
+    config,
+    encode_args,
+    eventually,
+    places,
+    put,
+    registry_named,
+    registry_of,
+    run_dry,
+    working,
+)
 
 
 def test_a_job_runs_and_nothing_of_it_stays(broker: Broker) -> None:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_delayq import Queue
 from django_delayq.worker.current import CurrentJob
 from tests.support.api_caller import Caller
-from tests.worker.support import make_attempt
+from tests.support.attempt_stage import make_attempt
 
 from .feed import end, moment, put, take
 

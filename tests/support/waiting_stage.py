@@ -1,38 +1,64 @@
-"""Processes whose fetch loops and wake listeners run step by step, in any order, under a clock that the test moves.
+"""Waiting of processes in simulated time: which shards they look at, what they listen to, what they send when idle.
 
-The fetch loops, limits, slots and scripts are the real ones. Left out are the threads, the handlers, and the safety
-nets: checks without a token, and dispatchers.
+The fetch loops, limits, slots, duties and scripts are the real ones. In a :class:`WaitingWorld` fetch loops and wake
+listeners run step by step, in any order; left out are the threads, the handlers, and the safety nets: checks without a
+token, and dispatchers. In an :class:`IdleProcess` the duties run one after another, each at its moment.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
 from django_delayq.core.concurrency import Concurrency
-from django_delayq.core.job import NewJob
-from django_delayq.core.records.keys import number_of
-from django_delayq.core.settlement import ack
-from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.core.records.keys import depth_claim_key, number_of
+from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.wake import Waker
-from django_delayq.worker import concurrency, consumer, rest, settler, shard_selector, workload
 from django_delayq.worker.consumer import Consumer
+from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.loop import Duty
 from django_delayq.worker.readiness import ReadinessGate
 from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.rest import SafetyCheck
 from django_delayq.worker.scope import Scope
-from django_delayq.worker.shard_selector import ShardSelector, build_sources
+from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources
+from django_delayq.worker.shard_state import ShardState, stalest
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.wake_listener import WakeListener
+from django_delayq.worker.wake_listener import BLOCK, WakeListener
+from django_delayq.worker.workload import Workload
 from tests.core.stage import T0
 
-from .support import config, make_process
+from .attempt_stage import idle_slots, make_attempt
+from .duty_stage import heartbeat_of, make_process
+from .worker_stage import config, registry_of
+
+__all__ = [
+    "BLOCKING_READS",
+    "Clock",
+    "FetchRoom",
+    "IdleProcess",
+    "Member",
+    "SafetyCheck",
+    "ShardSelector",
+    "ShardState",
+    "Source",
+    "StuckAttempts",
+    "WaitingWorld",
+    "listener_threads",
+    "park_one",
+    "play",
+    "stalest",
+]
 
 TASKS = ("plain", "limited")
 #: s; within which a due job has to reach a free slot. Longer than the pause between two reminders
@@ -42,17 +68,30 @@ MOST_TURNS = 1500
 
 
 class Clock:
-    """Clock of the processes, and of all shards."""
+    """Clock of the worker's parts for the length of a block; calls to Redis take real time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
-        for module in (concurrency, consumer, rest, settler, shard_selector, workload):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
-        monkeypatch.setattr(rest, "SAFETY_CHECK", 1e6)
-        for module in (concurrency, settler):  # calls to Redis take real time
-            monkeypatch.setattr(module, "CALL_SECONDS", 1e9)
 
-    def sleep(self, seconds: float) -> None:
+    @contextmanager
+    def running(self) -> Iterator[Clock]:
+        """Let all parts of the worker read this clock."""
+        stopped = SimpleNamespace(monotonic=lambda: self.now, time=time.time, sleep=self._sleep)
+        parts = [module for name, module in sys.modules.items() if name.startswith("django_delayq.worker.")]
+        changes: list[tuple[Any, str, Any]] = [
+            (part, "time", stopped) for part in parts if vars(part).get("time") is time
+        ]
+        changes += [(part, "CALL_SECONDS", 1e9) for part in parts if "CALL_SECONDS" in vars(part)]
+        originals = [(part, name, getattr(part, name)) for part, name, _ in changes]
+        for part, name, value in changes:
+            setattr(part, name, value)
+        try:
+            yield self
+        finally:
+            for part, name, value in originals:
+                setattr(part, name, value)
+
+    def _sleep(self, seconds: float) -> None:
         raise AssertionError("an error in a fetch loop")
 
 
@@ -120,7 +159,7 @@ class Member:
 
     def __init__(self, world: WaitingWorld, name: str, threads: int, queues: Sequence[str]) -> None:
         broker, self.world = world.broker, world
-        settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits)
+        settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits, safety_check=1e6)
         process = make_process(broker, world.registry, settings, name=name)
         self.selector = ShardSelector([], on_unknown=self.refresh)
         self.scope = Scope(
@@ -139,6 +178,10 @@ class Member:
 
     def refresh(self) -> None:
         self.scope.refresh()
+
+    def serves(self, queue: str, shard: int) -> bool:
+        """Return True if it reserves from a shard."""
+        return (queue, shard) in self.selector.by_place
 
     def _rest(self, until: float) -> None:
         self.until = until if self.selector.resting else 0.0
@@ -334,3 +377,162 @@ def play(world: WaitingWorld, actions: int) -> None:
             world.check()
     world.settle_down()
     world.check()
+
+
+# --- one process that has nothing to do
+
+NAME = "idle"
+#: blocking reads of the wake listener in a minute, which the simulation leaves out
+BLOCKING_READS = 60 / BLOCK
+
+
+class Fetching:
+    """Duty that reserves as the fetch loop does while nothing runs."""
+
+    def __init__(
+        self, selector: ShardSelector, now: Callable[[], float], found_at: dict[str, float], safety_check: float
+    ) -> None:
+        self._selector = selector
+        self._found_at = found_at
+        self._now = now
+        self._safety_check = SafetyCheck(selector, safety_check)
+
+    def run(self) -> float:
+        now = self._now()
+        while (source := self._selector.due(now)) is not None:
+            self._selector.begin_reserve(source, now)
+            batch = source.queue.reserve(source.shard, 100, worker=NAME)
+            self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
+            source.queue.settle([ack(job, 1, 2) for job in batch.jobs])
+            self._found_at.update((job.id, now) for job in batch.jobs)
+        return min(self._safety_check.next(now), self._selector.next_due_at()) - now
+
+
+class IdleProcess:
+    """Worker process whose duties run one after another, each at its moment. Time passes in between only."""
+
+    def __init__(self, broker: Broker, clock: Clock, **changes: Any) -> None:
+        self.broker = broker
+        self.clock = clock
+        #: when jobs were reserved, by id
+        self.found_at: dict[str, float] = {}
+        settings = config(queues=("default", "delayq"), **changes)
+        #: seconds between two checks of a shard without a token
+        self.safety_check = settings.safety_check
+        process = make_process(broker, registry_of(idle_work), settings, name=NAME)
+        scope = Scope(broker, settings)
+        scope.refresh()
+        self._shards = [queue.shard(number) for queue in scope.queues for number in queue.numbers]
+        self._set_clock()
+        selector = ShardSelector(build_sources(scope.queues, settings, NAME))
+        self._duties: dict[str, Duty] = {
+            "fetching": Fetching(selector, lambda: self.now, self.found_at, settings.safety_check),
+            "heartbeat": heartbeat_of(process),
+        }
+        if settings.dispatcher:
+            self._duties |= dispatcher_duties(process, scope, selector)
+        self._next_at = dict.fromkeys(self._duties, self.now)
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def pass_seconds(self, seconds: float = 60.0) -> None:
+        """Run what is due within the next seconds."""
+        until = self.now + seconds
+        while (at := min(self._next_at.values())) < until:
+            name = min(self._next_at, key=lambda name: self._next_at[name])
+            self.clock.now = max(self.now, at)
+            self._set_clock()
+            if name == "depth-sampler":
+                self.broker.client.delete(depth_claim_key(self.broker.prefix))  # it expires on Redis's own clock
+            self._next_at[name] = self.now + max(self._duties[name].run(), 0.0)
+        self.clock.now = until
+        self._set_clock()
+
+    def commands_of_minutes(self, minutes: int) -> list[Counter[str]]:
+        """Return the commands of each of the next minutes; scripts by their names."""
+        client, scripts = self.broker.client, self.broker.scripts
+        counted: list[Counter[str]] = []
+        with client.monitor() as monitor:
+            for _ in range(minutes):
+                self.pass_seconds()
+                client.echo("a minute")
+                counted.append(Counter())
+                while (seen := monitor.next_command())["command"] != "ECHO a minute":
+                    if seen["client_type"] != "lua" and not seen["command"].startswith(("HSET", "DEL", "INFO")):
+                        counted[-1][" ".join(seen["command"].split()[:2])] += 1
+        names = {f"EVALSHA {sha}": name for name, (sha, _) in scripts._loaded.items()}
+        return [Counter({names.get(word, word.split()[0]): n for word, n in minute.items()}) for minute in counted]
+
+    def _set_clock(self) -> None:
+        with self.broker.client.pipeline(transaction=False) as pipe:
+            for shard in self._shards:
+                pipe.hset(shard.names["meta"], "test_clock", int((T0 / 1000 + self.now) * 1e6))
+            pipe.execute()
+
+
+def idle_work() -> None: ...
+
+
+def park_one(broker: Broker, ident: str, task: str = "work") -> None:
+    """Let another worker whose limit of the task is reached meet a job, so that it is parked."""
+    queue = broker.queue("default")
+    queue.reserve(queue.shard_of(ident), 1, worker="other", allowances=[Allowance((task,), 0)])
+
+
+# --- parts of the waiting
+
+
+class FetchRoom:
+    """Fetch loop of one shard that never turns: how many jobs it would take.
+
+    Args:
+        batch_size: number of jobs that an attempt of this shard takes.
+    """
+
+    def __init__(self, registry: Registry, *, threads: int, batch_size: int) -> None:
+        self._source = make_attempt().source
+        self._slots = idle_slots(threads)
+        process = make_process(registry=registry, settings=config(threads=threads))
+        self._consumer = Consumer(process, ShardSelector([self._source]), self._slots, None, ReadinessGate())
+        self._source.pace.size = batch_size
+
+    def run_batches(self, count: int, size: int) -> None:
+        """Let so many threads run batches of this size."""
+        self._slots.running[:count] = [make_attempt()] * count
+        self._consumer._workload._held = count * size
+
+    @property
+    def room(self) -> int:
+        """Number of jobs that it would reserve."""
+        return self._consumer._workload.room(self._source)
+
+
+class StuckAttempts:
+    """Attempts of a process that ignore their time limits, as its fetch loop counts them."""
+
+    def __init__(self) -> None:
+        nothing: Any = SimpleNamespace()
+        slots: Any = SimpleNamespace(running=[])
+        self._running = slots.running
+        self._workload = Workload(make_process(), slots, nothing, nothing, nothing)
+
+    def add(self, attempt: Any) -> None:
+        """Add one that runs."""
+        self._running.append(attempt)
+        self._workload._stuck[attempt] = attempt.ended
+
+    def overran(self) -> None:
+        """Let the timeout monitor find another one."""
+        self._workload.add_stuck(make_attempt())
+
+    @property
+    def are_all(self) -> bool:
+        """True if the process holds nothing else."""
+        return self._workload.holds_only_stuck
+
+
+def listener_threads() -> list[threading.Thread]:
+    """Return the threads of this process that wait for wake-up tokens."""
+    return [thread for thread in threading.enumerate() if thread.name == "delayq-waker"]

@@ -1,7 +1,7 @@
-"""A worker program without Django: ``python -m tests.worker.program supervise|child|single``.
+"""A worker program without Django: ``python -m tests.support.worker_program supervise|child|single``.
 
-The environment tells the rest: DQ_URL, DQ_PREFIX, DQ_CONFIG (JSON of WorkerConfig), DQ_PATIENCE, DQ_LEASE, DQ_IDLE and
-DQ_LISTEN (the events whose ends leave a line in the list "ends").
+The environment tells the rest: DQ_URL, DQ_PREFIX, DQ_CONFIG (JSON of WorkerConfig), DQ_PATIENCE, DQ_LEASE and DQ_LISTEN
+(the events whose ends leave a line in the list "ends").
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import threading
 import time
 from typing import Any
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import consumer
+from django_delayq import current_job
+from django_delayq.core import Broker, RedisConfig, Registry, Task, TaskOptions, connect
 from django_delayq.worker.child import adopt, child_spec, leave
 from django_delayq.worker.config import WorkerConfig
-from django_delayq.worker.current import current_job
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.worker import Worker
@@ -162,7 +159,7 @@ def main(role: str) -> None:
     told = json.loads(os.environ.get("DQ_CONFIG", "{}"))
     config = WorkerConfig(**{"queues": ("default",), "threads": 2, **told})
     if role == "supervise":
-        command = [sys.executable, "-m", "tests.worker.program", "child"]
+        command = [sys.executable, "-m", "tests.support.worker_program", "child"]
         sys.exit(Supervisor(command, config, make_broker, registry(), hooks=hooks()).run())
     if role == "broken":
         sys.exit(3)
@@ -170,7 +167,6 @@ def main(role: str) -> None:
     board = adopt(made) if made else None
     BROKER.append(make_broker())
     patience = float(os.environ.get("DQ_PATIENCE", "5"))
-    consumer.QUARANTINE_IDLE = float(os.environ.get("DQ_IDLE", "30"))  # type: ignore[misc]
     leave(Worker(BROKER[0], registry(), config, hooks(), child_spec=made, board=board, reaction_seconds=patience).run())
 
 

@@ -1,0 +1,193 @@
+"""One attempt through its pipeline, without a queue: the job, the call of its handler, and what was decided then."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOptions
+from django_delayq.core.codec import decode_args, encode, encode_args
+from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
+from django_delayq.core.records.reserve_frames import BrokenJob
+from django_delayq.core.retry import MAX_DELAY
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
+from django_delayq.worker.attempt_log import AttemptLog
+from django_delayq.worker.crash import crashed as end_by_crash
+from django_delayq.worker.crash import lost as end_by_lost_lease
+from django_delayq.worker.crash import overran as end_by_overrun
+from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.current import view_of as handler_view
+from django_delayq.worker.decision import raised as end_by_error
+from django_delayq.worker.early import ack_early
+from django_delayq.worker.execution import Execution
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.notifier import logger as attempt_logger
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.policy import Policy, policy_of
+from django_delayq.worker.record import error_record
+from django_delayq.worker.shard_selector import Source
+from django_delayq.worker.slots import Slots
+from django_delayq.worker.timeout_monitor import TimeoutMonitor
+from django_delayq.worker.unbegun import give_back as end_unbegun
+from django_delayq.worker.unbegun import not_prepared as end_unprepared
+from django_delayq.worker.unbegun import unknown_task as end_unknown
+
+from .worker_stage import registry_of
+
+__all__ = [
+    "ATTEMPT_LOGGER",
+    "MAX_DELAY",
+    "NEVER",
+    "STARTED",
+    "UNCLEAR",
+    "UNRENEWED",
+    "Attempt",
+    "AttemptLog",
+    "BatchAttempt",
+    "CurrentJob",
+    "Pace",
+    "Policy",
+    "Slots",
+    "Source",
+    "TimeoutMonitor",
+    "acks_early",
+    "decode_args",
+    "encode",
+    "encode_args",
+    "end_by_crash",
+    "end_by_error",
+    "end_by_lost_lease",
+    "end_by_overrun",
+    "end_unbegun",
+    "end_unknown",
+    "end_unprepared",
+    "error_record",
+    "execute",
+    "execute_batch",
+    "handler_view",
+    "idle_slots",
+    "make_attempt",
+    "make_job",
+    "payloads_of",
+    "perform",
+    "policy_of",
+    "strike",
+    "unreadable",
+]
+
+#: name of the logger that has the lines of attempts
+ATTEMPT_LOGGER = attempt_logger.name
+
+
+def make_job(**changes: Any) -> Job:
+    """A reserved job as a worker would hold it."""
+    values = {
+        "queue": "default",
+        "shard": 0,
+        "id": "job-1",
+        "task": "work",
+        "key": new_key(),
+        "args": b"",
+        "options_json": b"",
+        "priority": 4,
+        "due_ms": 1_700_000_000_000,
+        "token": 7,
+        "reserves": 1,
+        "worker": "w",
+    }
+    return Job(**{**values, **changes})
+
+
+def unreadable(job: Job) -> BrokenJob:
+    """Return a job whose body nobody can read."""
+    return BrokenJob(job, "no body", b"")
+
+
+def payloads_of(*values: Any) -> tuple[Payload, ...]:
+    """Payloads as a merged job in a worker's hands has them."""
+    return tuple(Payload(encode(value), str(score), new_key()) for score, value in enumerate(values, 1))
+
+
+def make_attempt(job: Job | None = None, **changes: Any) -> Attempt:
+    """A run of a job that no Redis knows."""
+    connection = SimpleNamespace(cluster=False, limited=lambda seconds: contextlib.nullcontext())
+    queue: Any = SimpleNamespace(name="default", broker=SimpleNamespace(connection=connection))
+    source = Source(queue, 0, Pace())
+    now = time.monotonic()
+    attempt = Attempt(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)
+    attempt.slot = 0
+    for name, value in changes.items():
+        setattr(attempt, name, value)
+    return attempt
+
+
+# --- the call of the handler
+
+
+def perform(
+    attempt: Attempt | Sequence[Attempt],
+    registry: Registry,
+    hooks: Hooks | None = None,
+    *,
+    middlewares: Any = (),
+    timeout_monitor: Any = None,
+) -> Attempt:
+    """Run an attempt, or one at several merged jobs, as a slot does."""
+    whole = attempt if isinstance(attempt, Attempt) else BatchAttempt(list(attempt))
+    execution = Execution(registry, hooks or Hooks(), middlewares)
+    if timeout_monitor is not None:
+        execution.timeout_monitor = timeout_monitor
+    execution(whole)
+    return whole
+
+
+def execute(
+    function: Callable[..., Any],
+    *args: Any,
+    hooks: Hooks | None = None,
+    middlewares: Any = (),
+    job: Job | None = None,
+    **options: Any,
+) -> Attempt:
+    """Run ``function`` as the handler of a job, without any Redis."""
+    registry = Registry()
+    registry.add(Task(function, name="work", options=TaskOptions(**options)))
+    attempt = make_attempt(job or make_job(args=encode_args(args, {})))
+    return perform(attempt, registry, hooks, middlewares=middlewares)
+
+
+def execute_batch(
+    function: Callable[..., Any], jobs: list[Job], hooks: Hooks | None = None, **options: Any
+) -> BatchAttempt:
+    """Run ``function`` as the handler of several merged jobs, without any Redis."""
+    attempt = BatchAttempt([make_attempt(job) for job in jobs])
+    attempt.slot = 0
+    registry = registry_of(function, **{"merge": True, "batch_size": 100, **options})
+    for member in attempt.members:
+        member.job.task = function.__name__
+    perform(attempt, registry, hooks)
+    return attempt
+
+
+def acks_early(attempt: Attempt) -> bool:
+    """Ack a job before its handler begins. Return True if it may begin."""
+    return ack_early(attempt, policy_of(None, attempt.job))
+
+
+def strike(monitor: TimeoutMonitor, attempt: Attempt) -> None:
+    """Let the monitor look around at the moment at which the attempt's time limit ends."""
+    monitor._check(attempt.limit_at)
+
+
+def idle_slots(count: int) -> Slots:
+    """Return threads for attempts that were not started; what runs in them is up to the test."""
+    return Slots(count, lambda attempt: None, Hooks(), lambda: None)
+
+
+def settlement_of(attempt: Attempt) -> Settlement:
+    """Return what was decided about an attempt."""
+    assert attempt.settlement is not None
+    return attempt.settlement

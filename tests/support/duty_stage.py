@@ -1,0 +1,324 @@
+"""Duties of a worker process, each run when the test wants: looks at shards, heartbeats, ticks, samples, commands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
+from django_delayq.core import recurring_pauses as pauses
+from django_delayq.core.records.keys import workers_key
+from django_delayq.core.tally import PACE
+from django_delayq.core.workers import AnnouncementReply, WorkerCommand
+from django_delayq.worker.attempt import Attempt, trusted
+from django_delayq.worker.changes import Changes
+from django_delayq.worker.commands import WorkerCommands
+from django_delayq.worker.depth_sampler import DepthSampler
+from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller, WorkerPruning
+from django_delayq.worker.heartbeat import Heartbeat
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.metrics_flusher import MetricsFlusher
+from django_delayq.worker.orphans import Orphans
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.parts import Parts
+from django_delayq.worker.process import Process
+from django_delayq.worker.reaper import LeaseReaper
+from django_delayq.worker.recurring import RecurringTicker
+from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.settler import Settler
+from django_delayq.worker.shard_selector import ShardSelector, Source
+from tests.core.stage import T0, Stage
+
+from .worker_stage import WorkerConfig, config
+
+__all__ = [
+    "EVERY",
+    "ID",
+    "PACE",
+    "RENEWAL",
+    "T0",
+    "AnnouncementReply",
+    "Changes",
+    "HangingCall",
+    "LimitedCalls",
+    "Loop",
+    "RedisHealth",
+    "TickingQueue",
+    "Tower",
+    "WatchedDuty",
+    "WorkerCommand",
+    "beat",
+    "check_now",
+    "cleanup_of",
+    "command_receiver",
+    "flusher_of",
+    "heartbeat_of",
+    "hold",
+    "make_process",
+    "poller_of",
+    "prune_workers",
+    "reaper_of",
+    "recurring",
+    "sampler_of",
+    "settler_of",
+    "source_of",
+    "trusted",
+    "unwritable_workers",
+    "work",
+]
+
+
+def make_process(
+    broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
+) -> Process:
+    """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
+    none: Any = SimpleNamespace(lease_ms=15_000, tally=SimpleNamespace(ended=lambda *_: None))
+    return Process(
+        **{
+            "name": "w",
+            "program": "w",
+            "config": settings or config(),
+            "broker": broker or none,
+            "registry": registry or Registry(),
+            "hooks": Hooks(),
+            "health": RedisHealth(),
+            "changes": Changes(),
+            **changes,
+        }
+    )
+
+
+class WatchedDuty:
+    """Duty that does what another one does, and remembers what its loop and its subscription did."""
+
+    def __init__(self, duty: MetricsFlusher) -> None:
+        self._duty = duty
+        #: seconds after which each turn so far wanted the next one
+        self.rests: list[float] = []
+        #: number of times at which it was to run earlier
+        self.rings = 0
+        self.ran = threading.Event()
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        def counted() -> None:
+            self.rings += 1
+            ring()
+
+        self._duty.attach(counted)
+
+    def run(self) -> float:
+        self.rests.append(self._duty.run())
+        self.ran.set()
+        return self.rests[-1]
+
+    def close(self) -> None:
+        self._duty.close()
+
+
+# --- looks at shards
+
+
+class TickingQueue:
+    """Queue with one shard whose next looks have these results, and that has no expired leases."""
+
+    name, numbers, kind = "default", (0,), "python"
+
+    def __init__(self, ticks: list[Any]) -> None:
+        self.ticks = ticks
+        #: of each look, whether it was to hold back the reaper
+        self.holds: list[bool] = []
+        self.reaped = 0
+
+    def tick(self, shard: int, *, hold: bool = False) -> Any:
+        self.holds.append(hold)
+        return self.ticks.pop(0)
+
+    def expired(self, shard: int, *, offset: int = 0) -> list[Any]:
+        self.reaped += 1
+        return []
+
+
+def reaper_of(
+    registry: Registry, hooks: Hooks | None = None, *, name: str = "", broker: Broker | None = None
+) -> LeaseReaper:
+    """Return what settles expired leases, by the policies of these tasks."""
+    return LeaseReaper(Orphans(registry, hooks, name), broker)
+
+
+def poller_of(
+    queues: Sequence[Queue | TickingQueue],
+    *,
+    lease: float = 15.0,
+    heartbeat: float = 5.0,
+    health: RedisHealth | None = None,
+    reaper: LeaseReaper | None = None,
+    changes: Changes | None = None,
+    broker: Broker | None = None,
+) -> ShardPoller:
+    """Return a dispatcher's look at the shards of these queues; ``broker``: that of a cluster with dead nodes."""
+    parts = None if broker is None else Parts("shard-poller", broker, seconds=1.0)
+    served: Any = list(queues)
+    health = health or RedisHealth()
+    return ShardPoller(lambda: served, lease, heartbeat, health, reaper=reaper, changes=changes, parts=parts)
+
+
+def check_now(poller: ShardPoller) -> None:
+    """Let a dispatcher look at every shard, also at those that it looked at a moment ago."""
+    for beat in poller._beats:
+        beat.check_at = beat.checked_at = 0.0
+    poller.run()
+
+
+def cleanup_of(broker: Broker, queues: Iterable[Queue]) -> EpochCleanup:
+    """Return what completes changes of the number of shards of these queues, which each turn reads."""
+    return EpochCleanup(broker, lambda: list(queues))
+
+
+def prune_workers(broker: Broker) -> None:
+    """Remove dead workers from the registry."""
+    WorkerPruning(broker, "own").run()
+
+
+# --- counters and samples
+
+
+def sampler_of(broker: Broker, name: str = "w1", **options: Any) -> DepthSampler:
+    """Return a worker's duty that samples the depths of all queues; its first turn only waits."""
+    return DepthSampler(broker, name, **options)
+
+
+def flusher_of(broker: Broker, pace: float = PACE) -> MetricsFlusher:
+    """Return the duty that sends the counters of this process to Redis."""
+    return MetricsFlusher(broker.tally, pace=pace)
+
+
+# --- heartbeats and commands
+
+#: renewal of the leases of one shard
+RENEWAL = Heartbeat._touch
+
+
+def source_of(queue: Queue, number: int | None = None) -> Source:
+    """Return a shard, by default the first one, as the fetch loop has it."""
+    return Source(queue, queue.numbers[0] if number is None else number, Pace())
+
+
+def hold(broker: Broker, count: int, name: str = "default", *, age: float = 5.0) -> list[Attempt]:
+    """Runs of so many jobs, reserved under leases of which ``age`` seconds are over."""
+    queue = broker.queue(name, shards=1)
+    queue.schedule_many(NewJob(f"j{number}", "work") for number in range(count))
+    attempts: list[Attempt] = []
+    source, now = source_of(queue), time.monotonic()
+    while batch := queue.reserve(0, 250, worker="w", ttr_ms=int((broker.lease_ms / 1000 - age) * 1000)).jobs:
+        attempts += [Attempt(job, source, now, now + age, time.time() * 1000 - now * 1000) for job in batch]
+    assert len(attempts) == count
+    return attempts
+
+
+def heartbeat_of(
+    process: Process,
+    *,
+    held: Sequence[Attempt] | None = None,
+    renew: Callable[[], None] = lambda: None,
+    describe: Callable[[], dict[str, Any]] = dict,
+) -> Heartbeat:
+    """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits."""
+    consumer: Any = None
+    if held is not None:
+        consumer = SimpleNamespace(held=held, tasks=None, limits=SimpleNamespace(renew=renew))
+    commands = command_receiver(process.broker, process.name, lambda word: None)
+    return Heartbeat(process, describe, consumer, None, lambda reply: None, commands)
+
+
+def beat(
+    broker: Broker, attempts: list[Attempt], *, rest: float = 5.0, renew: Callable[[], None] = lambda: None
+) -> float:
+    """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
+    process = make_process(broker, settings=config(heartbeat=rest))
+    return heartbeat_of(process, held=attempts, renew=renew).run()
+
+
+def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> WorkerCommands:
+    """Return what carries out the commands for a worker; ``end`` is called with "stop" or "drain"."""
+    return WorkerCommands(broker, name, end)
+
+
+@contextmanager
+def unwritable_workers(broker: Broker) -> Iterator[None]:
+    """Let the registry of workers be of another type."""
+    key = workers_key(broker.prefix)
+    broker.client.set(key, "no hash")
+    try:
+        yield
+    finally:
+        broker.client.delete(key)
+
+
+# --- storing ends
+
+
+def settler_of(*sources: Source, lease: float = 15.0, outage: float = 0.0) -> tuple[Settler, ShardSelector]:
+    """Return what stores the ends of the attempts of a process, and its shards.
+
+    Args:
+        sources: the shards.
+        lease: seconds.
+        outage: seconds for which Redis has been away.
+    """
+    selector, health = ShardSelector(sources), RedisHealth()
+    if outage:
+        health.lasting = lambda: outage  # type: ignore[method-assign]
+    return Settler(selector, health, lease), selector
+
+
+# --- ticks of one recurring task
+
+#: T0 is a tick of it
+EVERY = 100_000
+ID = "recurring:work"
+
+
+def work() -> None: ...
+
+
+def recurring(**options: Any) -> Registry:
+    """A registry with the one task ``work``, every 100 s."""
+    options = options if "cron" in options else {"every": EVERY / 1000, **options}
+    registry = Registry()
+    registry.add(Task(work, name="work", options=TaskOptions(**options)))
+    return registry
+
+
+class Tower(Stage):
+    """A stage whose clock strikes: any number of dispatchers read it."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, name="default")
+
+    def dispatcher(self, *, changes: Changes | None = None, **options: Any) -> RecurringTicker:
+        """One more dispatcher for the task ``work``."""
+        return RecurringTicker(self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes)
+
+    def started(self, **options: Any) -> RecurringTicker:
+        """A dispatcher that was there before the next tick."""
+        made = self.dispatcher(**options)
+        made.run()
+        return made
+
+    def pause(self, task: str) -> None:
+        """Pause a recurring task."""
+        pauses.pause(self.broker, task)
+
+    def resume(self, task: str) -> None:
+        """End the pause of a recurring task."""
+        pauses.resume(self.broker, task)
+
+    def paused_since(self) -> dict[str, Any]:
+        """Return the paused tasks, each with the beginning of its pause."""
+        return dict(pauses.paused_since(self.broker))

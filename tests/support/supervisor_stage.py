@@ -1,0 +1,221 @@
+"""A supervisor with children: programs of their own, and what is decided about the jobs of a child that died."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import redis
+
+from django_delayq.core import Broker, Job, Registry, Settlement
+from django_delayq.worker.attempt import NEVER
+from django_delayq.worker.child import ChildSpec
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.orphans import Orphans
+from django_delayq.worker.salvage import Death, Salvage, decide
+from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, digest_of
+from django_delayq.worker.supervisor import Supervisor
+
+from .duty_stage import make_process
+from .worker_stage import WorkerConfig, config, eventually, registry_of
+
+__all__ = [
+    "DYING_CHILD",
+    "ENDING",
+    "EXPECTATION",
+    "NOW_MS",
+    "ROOT",
+    "Program",
+    "SlotRecord",
+    "Supervisor",
+    "alive",
+    "decided",
+    "end_of_program",
+    "end_signals",
+    "expect_suspect",
+    "new_board",
+    "orphaned_child",
+    "record_of",
+    "salvage_of",
+    "supervisor_of",
+    "waiting_supervisor",
+]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: a time of Redis, Unix ms
+NOW_MS = 1_700_000_000_000.0
+
+
+class Program:
+    """A supervisor (or a single worker) in a process of its own, and what its jobs told."""
+
+    def __init__(self, process: subprocess.Popen[Any], client: redis.Redis) -> None:
+        self.process = process
+        self.client = client
+
+    def trace(self) -> list[tuple[str, str, int, int]]:
+        """(word, job id, attempt, pid) in the order told."""
+        lines = [text.split(":") for text in self._texts("trace")]
+        return [(word, ident, int(attempt), int(pid)) for word, ident, attempt, pid in lines]
+
+    def ends(self) -> list[str]:
+        """Arguments that the listeners to ends were called with, in order."""
+        return self._texts("ends")
+
+    def _texts(self, key: str) -> list[str]:
+        found: Any = self.client.lrange(key, 0, -1)
+        return [text.decode() for text in found]
+
+    def await_words(self, word: str, count: int = 1) -> list[tuple[str, str, int, int]]:
+        """The first ``count`` entries that say ``word``."""
+        return eventually(lambda: len(found := [e for e in self.trace() if e[0] == word]) >= count and found, word)  # type: ignore[no-any-return]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = 20) -> int:
+        return int(self.process.wait(timeout))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# --- supervisors
+
+
+def supervisor_of(broker: Broker, program: str, *arguments: object, **settings: Any) -> Supervisor:
+    """Return a supervisor whose children run a Python program; its first argument is ``arguments[0]``."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return Supervisor(command, config(**settings), lambda: broker, registry_of(print))
+
+
+#: program of a child that notes its name and, if it is the first one, requests an end from its supervisor; else it
+#: stops the supervisor. Then it dies. Arguments: the file for the names, the word
+DYING_CHILD = """
+import os, signal, sys
+from pathlib import Path
+from django_delayq.worker.scoreboard import Scoreboard
+from django_delayq.worker.child import child_spec
+told = child_spec()
+births = Path(sys.argv[1])
+births.write_text(births.read_text() + told.name + chr(10))
+if told.name.endswith(".1"):
+    Scoreboard(told.board_fd, told.slots).request_end(sys.argv[2])
+else:
+    os.kill(told.parent, signal.SIGTERM)
+os._exit(9)
+"""
+
+#: a job that is settled for a dead child is to run in quarantine
+EXPECTATION = Supervisor._expect
+
+
+def waiting_supervisor() -> Supervisor:
+    """Return a supervisor without children whose main thread waits for signals."""
+    nowhere: Any = SimpleNamespace()
+    supervisor = Supervisor([], WorkerConfig(queues=("default",)), lambda: nowhere, Registry())
+    signals: Any = SimpleNamespace(poke=lambda: None)
+    supervisor._signals = signals
+    return supervisor
+
+
+def end_signals(supervisor: Supervisor) -> None:
+    """Take the signals from a supervisor, as its main thread does at its end."""
+    supervisor._signals = None
+
+
+def expect_suspect(supervisor: Supervisor) -> None:
+    """Tell a supervisor that a job waits for quarantine, as the thread does that settles for a dead child."""
+    supervisor._expect(0.0)
+
+
+def orphaned_child(parent: int) -> ChildSpec:
+    """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
+    return ChildSpec(name="w-1", index=0, board_fd=-1, slots=1, parent=parent)
+
+
+#: end of a worker that is a program, from the command on
+ENDING = (Ending.end_by_command, Ending._end_soon, Ending._poke)
+
+
+def end_of_program() -> Ending:
+    """Return the end of a worker whose main thread waits for signals, and which holds no jobs."""
+    ending = Ending(make_process(), None, lambda: None)
+    consumer: Any = SimpleNamespace(stop=lambda **_: None, held=set())
+    signals: Any = SimpleNamespace(poke=lambda: None)
+    ending.consumer, ending.signals = consumer, signals
+    return ending
+
+
+# --- the jobs of a dead child
+
+
+def new_board(slots: int) -> Scoreboard:
+    """Return shared memory for what a child runs; close it at the end."""
+    return Scoreboard.create(slots)
+
+
+def record_of(job: str | Job, *, beside: Sequence[str] = (), **changes: Any) -> SlotRecord:
+    """Return what a dead child left in shared memory about the attempt in one of its threads.
+
+    Args:
+        job: the job, or the id of one in the queue "default".
+        beside: ids of the other jobs of its batch.
+        changes: fields with other values.
+    """
+    values: dict[str, Any] = {
+        "queue": "default",
+        "shard": 0,
+        "id": job,
+        "token": 7,
+        "started": 1.0,
+        "limit_at": NEVER,
+        "timed_out": False,
+        "others": tuple(digest_of(ident) for ident in beside),
+    }
+    if isinstance(job, Job):
+        values |= {"queue": job.queue, "shard": job.shard, "id": job.id, "token": job.token}
+    return SlotRecord(**values | changes)
+
+
+def decided(
+    jobs: Sequence[Job],
+    records: Sequence[SlotRecord],
+    *,
+    why: str = "died",
+    planned: bool = False,
+    registry: Registry | None = None,
+) -> list[Settlement]:
+    """Return what a supervisor decides about the jobs that a child held which died at 9.0."""
+    death = Death("child", why, records, 9.0, planned)
+    return decide(jobs, death, registry or registry_of(), NOW_MS)
+
+
+def salvage_of(
+    records: Sequence[SlotRecord],
+    registry: Registry,
+    hooks: Hooks | None = None,
+    *,
+    at: float = 9.0,
+    expect: Callable[[float], None] = lambda seconds: None,
+) -> Salvage:
+    """Return what settles the jobs of the worker "child", which was killed; its ``run`` gets the queues.
+
+    Args:
+        records: what ran in its threads.
+        registry: the policies.
+        hooks: who listens to the ends.
+        at: moment of its death (monotonic).
+        expect: called with the seconds until a job is due that waits for quarantine now.
+    """
+    orphans = Orphans(registry, hooks, "supervisor")
+    return Salvage(Death("child", "was killed", records, at), orphans, expect)
