@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from django_delayq.core import permits
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, new_id
+from django_delayq.core.permits import Holding
+from django_delayq.core.records.keys import permits_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.replay import run_verb
 from tests.support.cluster_box import ClusterBox
@@ -100,3 +103,52 @@ def test_a_call_ends_at_its_deadline_although_the_node_still_refuses_connections
         assert spread.connection.patience - 1.0 < time.monotonic() - began < spread.connection.patience + 1.0
     finally:
         dead.start()
+
+
+def test_permits_change_and_wake_others_while_the_master_of_the_wake_up_is_silent(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    limit, place = "task:limited", ("waiting", 0)
+    frozen = own_cluster.node_of(spread.wake_key(place[0]))
+    if own_cluster.node_of(permits_key(spread.prefix, limit)) is frozen:
+        place = next((name, 0) for name in QUEUES if own_cluster.node_of(spread.wake_key(name)) is not frozen)
+        frozen = own_cluster.node_of(spread.wake_key(place[0]))
+    living = next(node for node in own_cluster.nodes if node is not frozen)
+    permits.change(spread, limit, 1, [Holding("a", 0, 1, 60_000)])
+    permits.change(spread, limit, 1, [Holding("b", 0, 1, 60_000)], place)
+    with living.client().pubsub() as listener:
+        listener.subscribe(spread.wake_key(place[0]))
+        assert listener.get_message(timeout=10) is not None, "the subscription is confirmed"
+        frozen.pause()
+        try:
+            assert permits.change(spread, limit, 1, [Holding("a", 0, 0, 60_000)]).places == (place,)
+            token = listener.get_message(timeout=10)
+        finally:
+            frozen.resume()
+    assert token is not None and token["data"] == b"0"
+
+
+def test_a_listener_that_gets_the_silent_master_fails_soon_and_the_next_one_gets_another(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    ends: list[str] = []
+
+    def listen() -> None:
+        for _ in own_cluster.nodes:
+            try:
+                spread.waker(QUEUES).close()
+                ends.append("listens")
+            except QueueUnavailable:
+                ends.append("fails")
+
+    spread.connection.client.ping()
+    frozen = own_cluster.nodes[1]
+    frozen.pause()
+    thread = threading.Thread(target=listen, daemon=True)
+    try:
+        thread.start()
+        thread.join(20)
+        assert sorted(ends) == ["fails", "listens", "listens"]
+    finally:
+        frozen.resume()
+        thread.join()
