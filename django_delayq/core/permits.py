@@ -7,11 +7,14 @@ returns them when the jobs have ended. A holder that dies loses them when they r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .errors import QueueUnavailable
 from .records.keys import permits_key
 from .redis.scripts import clear_errors
+from .wake import wake
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -34,7 +37,7 @@ class Permits:
     """Reply to a change of permits.
 
     ``granted``: for each holding. ``retry_ms``: the time until the permits of another holder end; None = there is none.
-    ``places``: shards (queue, number) whose jobs waited, and may be reserved now.
+    ``places``: shards (queue, number) whose jobs waited, and may be reserved now; they are awake.
     """
 
     granted: tuple[int, ...]
@@ -48,7 +51,7 @@ def lasting_ms(broker: Broker) -> int:
 
 
 def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], place: Place | None = None) -> Permits:
-    """Set the permits of holders.
+    """Set the permits of holders, and wake the shards whose jobs waited for those that became free.
 
     Args:
         limit: name of the limit.
@@ -61,7 +64,10 @@ def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], 
     key = permits_key(broker.prefix, limit).encode()
     reply = broker.scripts.call("permits", (key,), str(total), waiting, *words)
     n = len(holdings)
-    return Permits(tuple(reply[:n]), None if reply[n] < 0 else float(reply[n]), tuple(map(_place_of, reply[n + 1 :])))
+    places = tuple(map(_place_of, reply[n + 1 :]))
+    with suppress(QueueUnavailable):  # a lost token delays work until the next safety check; the permits are changed
+        wake(broker, places, beside=key)
+    return Permits(tuple(reply[:n]), None if reply[n] < 0 else float(reply[n]), places)
 
 
 def _place_of(word: bytes) -> Place:

@@ -23,21 +23,28 @@ if TYPE_CHECKING:
 
 Hints = list[tuple[str, int]]
 
-#: one wait for messages, and that for the confirmation of a subscription
+#: one wait for messages; connecting and subscribing, and the wait for the confirmation of a subscription
 _LISTEN_SECONDS: Final = 0.5
-_SUBSCRIBE_SECONDS: Final = 5.0
+_SUBSCRIBE_SECONDS: Final = 2.0
 #: silence of a node after which it gets a PING, and the time for its reply
 _SILENT_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 1.0
 
 
-def wake(broker: Broker, places: Sequence[tuple[str, int]]) -> None:
-    """Wake consumers of these shards, as the scripts do: a list has at most one token of a shard."""
+def wake(broker: Broker, places: Sequence[tuple[str, int]], beside: bytes = b"") -> None:
+    """Wake consumers of these shards, as the scripts do: a list has at most one token of a shard.
+
+    Args:
+        broker: where they wait.
+        places: queue and number of each shard.
+        beside: key on that node of a cluster which publishes the tokens. Any node can; one that has just answered does.
+    """
     with clear_errors():
         for queue, number in places:
             key = broker.wake_key(queue)
             if broker.connection.cluster:
-                broker.client.publish(key, number)
+                client: Any = broker.client
+                client.publish(key, number, target_nodes=client.get_node_from_key(beside or key))
             else:
                 pipeline = broker.client.pipeline()
                 pipeline.lrem(key, 0, str(number))
@@ -132,7 +139,9 @@ class ChannelWaker(Waker):
         super().__init__(connection, prefix, queues)
         self._pubsub: Any = connection.blocking().pubsub()
         with clear_errors():
-            self._pubsub.subscribe(*self._queues)
+            # The next waker gets another node, so none waits long for one that accepts connections and does not answer.
+            with connection.limited(_SUBSCRIBE_SECONDS):
+                self._pubsub.subscribe(*self._queues)
             for _ in self._queues:  # until Redis confirms the subscription, tokens may be missed
                 if self._pubsub.get_message(timeout=_SUBSCRIBE_SECONDS) is None:
                     raise redis_errors.TimeoutError("the node does not confirm a subscription")

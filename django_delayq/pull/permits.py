@@ -22,7 +22,6 @@ from ..core.records.limit_frames import Allowance
 from ..core.replies import Batch
 from ..core.settlement import Settlement
 from ..core.task import registry
-from ..core.wake import wake
 from ..settings.conf import conf
 
 logger: Final = logging.getLogger("django_delayq.pull.slots")
@@ -68,7 +67,7 @@ def _change_all(queue: Queue, jobs: Iterable[Job], n: int, ms: int) -> None:
         for limit in _limits_of(queue.name, job.task):
             by_limit.setdefault(limit, []).append(Holding(_holder(job), n, n, ms))
     for (name, total), holdings in by_limit.items():
-        wake(queue.broker, change(queue.broker, name, total, holdings).places)
+        change(queue.broker, name, total, holdings)
 
 
 def are_needed(queue: str) -> bool:
@@ -131,7 +130,6 @@ class _Call:
             [Holding(self._holder, 0, n, _lasting(self._ttr_ms or USUAL_TTR_MS))],
             place,
         )
-        wake(self._queue.broker, reply.places)
         if not reply.granted[0]:
             self.retry_ms = min(reply.retry_ms or _RETRY_MS, self.retry_ms or _RETRY_MS)
         return reply.granted[0]
@@ -148,7 +146,7 @@ class _Call:
                 Holding(self._holder, 0, 0, 0),
                 *(Holding(_holder(job), 1, 1, self._ms_of(job)) for job in mine),
             ]
-            wake(broker, change(broker, name, total, holdings).places)
+            change(broker, name, total, holdings)
 
 
 def reserve(queue: Queue, shard: int, room: int, ttr_ms: int | None, send: Send) -> Batch:

@@ -18,7 +18,6 @@ from ..core.concurrency import Concurrency
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.permits import Holding, Permits, Place
 from ..core.records.limit_frames import Allowance
-from ..core.wake import wake
 from .attempt import NEVER, Attempt
 from .process import Process
 from .shard_selector import ShardSelector, Source
@@ -263,7 +262,6 @@ class ConcurrencyLimits:
             holding = Holding(self._holder, keep, wanted, permits.lasting_ms(broker))
             reply = self._ask(broker, limit, holding, place)
             (limit.permits,) = reply.granted
-        wake(broker, reply.places)  # also if this process waits there: it may have no free slot
         return reply
 
     def _ask(self, broker: Broker, limit: Limit, holding: Holding, place: Place | None) -> Permits:

@@ -12,6 +12,8 @@ import pytest
 from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect, new_id
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import run_verb
+from tests.support.core_figures import PermitHolding, change_permits
+from tests.support.core_stored import permits_key
 from tests.support.redis_box import RedisBox
 
 QUEUES = tuple(f"q{number}" for number in range(9))
@@ -97,3 +99,52 @@ def test_a_call_ends_at_its_deadline_although_the_node_still_refuses_connections
         assert spread.connection.patience - 1.0 < time.monotonic() - began < spread.connection.patience + 1.0
     finally:
         dead.start()
+
+
+def test_permits_change_and_wake_others_while_the_master_of_the_wake_up_is_silent(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    limit, place = "task:limited", ("waiting", 0)
+    frozen = own_cluster.node_of(spread.wake_key(place[0]))
+    if own_cluster.node_of(permits_key(spread.prefix, limit)) is frozen:
+        place = next((name, 0) for name in QUEUES if own_cluster.node_of(spread.wake_key(name)) is not frozen)
+        frozen = own_cluster.node_of(spread.wake_key(place[0]))
+    living = next(node for node in own_cluster.nodes if node is not frozen)
+    change_permits(spread, limit, 1, [PermitHolding("a", 0, 1, 60_000)])
+    change_permits(spread, limit, 1, [PermitHolding("b", 0, 1, 60_000)], place)
+    with living.client().pubsub() as listener:
+        listener.subscribe(spread.wake_key(place[0]))
+        assert listener.get_message(timeout=10) is not None, "the subscription is confirmed"
+        frozen.pause()
+        try:
+            assert change_permits(spread, limit, 1, [PermitHolding("a", 0, 0, 60_000)]).places == (place,)
+            token = listener.get_message(timeout=10)
+        finally:
+            frozen.resume()
+    assert token is not None and token["data"] == b"0"
+
+
+def test_a_listener_that_gets_the_silent_master_fails_soon_and_the_next_one_gets_another(
+    own_cluster: ClusterBox, spread: Broker
+) -> None:
+    ends: list[str] = []
+
+    def listen() -> None:
+        for _ in own_cluster.nodes:
+            try:
+                spread.waker(QUEUES).close()
+                ends.append("listens")
+            except QueueUnavailable:
+                ends.append("fails")
+
+    spread.connection.client.ping()
+    frozen = own_cluster.nodes[1]
+    frozen.pause()
+    thread = threading.Thread(target=listen, daemon=True)
+    try:
+        thread.start()
+        thread.join(20)
+        assert sorted(ends) == ["fails", "listens", "listens"]
+    finally:
+        frozen.resume()
+        thread.join()

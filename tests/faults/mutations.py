@@ -10,8 +10,8 @@ import ast
 import random
 import re
 import subprocess
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ _ARITHMETIC: Final[dict[type[ast.operator], tuple[str, str]]] = {
 }
 #: calls whose arguments are texts for people, and calls without an effect that a test should notice
 _TEXT_CALLS: Final = re.compile(
-    r"^(logger|log|warnings|_|gettext|gettext_lazy|ngettext|add_argument|TypeVar|field)$|(Error|Warning|Exception)$"
+    r"^(logger|log|warnings|_|gettext|gettext_lazy|ngettext|add_argument|TypeVar|field|extend_schema\w*|OpenApi\w+)$|(Error|Warning|Exception)$"
 )
 #: keywords that change nothing but texts, types or speed
 _TEXT_KEYWORDS: Final = frozenset(
@@ -60,7 +60,9 @@ _TEXT_KEYWORDS: Final = frozenset(
         "hint",
         "metavar",
         "summary",
+        "example",
         "examples",
+        "requests",
         "stacklevel",
         "name",
         "daemon",
@@ -102,29 +104,35 @@ class Mutation:
     text: str
 
 
-def draw(number: int, seed: int, root: Path = ROOT) -> list[Mutation]:
+def draw(number: int, seed: int, *, known: Collection[tuple[str, str]] = (), root: Path = ROOT) -> list[Mutation]:
     """Return mutations, distributed over the package's folders in proportion to their lines that can be mutated.
 
     Args:
         number: how many, rounded up a little: each folder gets at least one.
         seed: the same seed draws the same mutations from the same source.
+        known: file and old text of those that were drawn before; they count, and are not drawn again.
+        root: the project.
     """
     chooser = random.Random(seed)
     by_folder: dict[str, dict[tuple[str, int], list[_Change]]] = defaultdict(lambda: defaultdict(list))
     texts = {file: (root / PACKAGE / file).read_text(encoding="utf-8") for file in _files(root)}
     for file, text in texts.items():
-        folder = "lua" if file.endswith(".lua") else file.split("/", 1)[0].removesuffix(".py")
         for change in _changes(file, text):
-            by_folder[folder][(file, text.count("\n", 0, change.start))].append(change)
+            by_folder[_folder(file)][(file, text.count("\n", 0, change.start))].append(change)
     total = sum(map(len, by_folder.values()))
-    drawn = []
-    for _, lines in sorted(by_folder.items()):
-        share = max(1, round(number * len(lines) / total))
+    before = Counter(_folder(file) for file, _ in known)
+    drawn: list[Mutation] = []
+    for folder, lines in sorted(by_folder.items()):
+        share = max(0, max(1, round(number * len(lines) / total)) - before[folder])
         places = sorted(lines)
         chooser.shuffle(places)
         made = (_mutation(file, texts[file], chooser.choice(lines[file, line])) for file, line in places)
-        drawn += islice(filter(None, made), share)
+        drawn += islice((one for one in made if one is not None and (one.file, one.old) not in known), share)
     return drawn
+
+
+def _folder(file: str) -> str:
+    return "lua" if file.endswith(".lua") else file.split("/", 1)[0].removesuffix(".py")
 
 
 def _files(root: Path) -> list[str]:
@@ -252,9 +260,14 @@ class _Finder(ast.NodeVisitor):
             self._enter(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Leave out the annotation."""
-        if node.value is not None:
+        """Leave out the annotation, and examples of documents."""
+        if node.value is not None and not (isinstance(node.target, ast.Name) and node.target.id in _TEXT_KEYWORDS):
             self.visit(node.value)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Leave out texts and examples of documents."""
+        if not any(isinstance(target, ast.Name) and target.id in _TEXT_KEYWORDS for target in node.targets):
+            self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
         """Leave out imports."""
@@ -348,13 +361,20 @@ class _Finder(ast.NodeVisitor):
             return
         for keyword in node.keywords:
             if keyword.arg is not None and keyword.arg not in _TEXT_KEYWORDS:
-                start, end = self._span(keyword)
-                after = self._source[end : end + 2]
-                end += 2 if after == b", " else 0
-                self.found.append((start, end, "", ".".join(self._names)))
+                self.found.append((*self._span_with_comma(keyword), "", ".".join(self._names)))
                 self.visit(keyword.value)
         for part in (node.func, *node.args):
             self.visit(part)
+
+    def _span_with_comma(self, keyword: ast.keyword) -> tuple[int, int]:
+        """Return the span of a keyword with the comma, and the blanks, that go with it."""
+        start, end = self._span(keyword)
+        before = self._source[:start].rstrip()
+        if self._source[end : end + 2] == b", ":
+            return start, end + 2
+        if before.endswith(b"("):
+            return start, end + (self._source[end : end + 1] == b",")
+        return len(before) - before.endswith(b","), end
 
     def visit_Dict(self, node: ast.Dict) -> None:
         """Rename a key."""

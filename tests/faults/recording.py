@@ -1,8 +1,9 @@
 """Record of which tests execute which lines and which scripts, made by one run of the tests.
 
-``record()`` runs pytest under coverage, with the test as the context of every line; child processes inherit the name of
-the test by pytest's own environment variable. This module is also the plugin of that run: it switches the contexts and
-writes each test's duration and scripts to a file.
+``python -m tests.faults.recording [--append] [ARGUMENT ...]`` runs pytest under coverage, with the test as the context
+of every line; child processes inherit the name of the test by pytest's own environment variable. With ``--append`` the
+record keeps what it has of other tests. This module is also the plugin of that run: it switches the contexts and writes
+each test's duration and scripts to a file.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import pytest
 from .catalogue import PACKAGE, ROOT
 
 FOLDER: Final = ROOT / ".faults"
-_DATA: Final = FOLDER / "coverage"
-_TESTS: Final = FOLDER / "tests.jsonl"
-_CONFIG: Final = f"""
+_DATA: Final = "coverage"
+_TESTS: Final = "tests.jsonl"
+_CONFIG: Final = """
 [run]
-source = {ROOT / PACKAGE}
-data_file = {_DATA}
+source = {package}
+relative_files = true
+data_file = {data}
 parallel = true
 context = ${{PYTEST_CURRENT_TEST-}}
 sigterm = true
@@ -39,18 +41,22 @@ _FILE_VARIABLE: Final = "DELAYQ_FAULTS_RECORD"
 # --- the run
 
 
-def record(arguments: Sequence[str]) -> int:
+def record(arguments: Sequence[str], folder: Path = FOLDER) -> int:
     """Run the tests that pytest's arguments name, and keep what they execute; return pytest's exit code."""
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("coverage*"):
-        old.unlink()
-    _TESTS.unlink(missing_ok=True)
-    config = FOLDER / "coveragerc"
-    config.write_text(_CONFIG, encoding="utf-8")
-    environment = {**os.environ, "COVERAGE_PROCESS_START": str(config), _FILE_VARIABLE: str(_TESTS)}
+    folder.mkdir(exist_ok=True)
+    appended = ["--append"] if "--append" in arguments else []
+    arguments = [argument for argument in arguments if argument not in appended]
+    if not appended:
+        for old in folder.glob("coverage*"):
+            old.unlink()
+        (folder / _TESTS).unlink(missing_ok=True)
+    config = folder / "coveragerc"
+    config.write_text(_CONFIG.format(package=PACKAGE, data=folder / _DATA), encoding="utf-8")
+    environment = {**os.environ, "COVERAGE_PROCESS_START": str(config), _FILE_VARIABLE: str(folder / _TESTS)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", f"{__package__}.recording", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    subprocess.run([sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={config}"], cwd=ROOT, check=True)
+    combine = [sys.executable, "-m", "coverage", "combine", "-q", *appended, f"--rcfile={config}"]
+    subprocess.run(combine, cwd=ROOT, check=True)
     return code
 
 
@@ -108,13 +114,17 @@ def pytest_configure(config: pytest.Config) -> None:
 class Record:
     """Which tests execute a line of the package. Lua is recorded by script, since servers do not count its lines."""
 
-    def __init__(self) -> None:
-        if not _TESTS.exists():
-            raise FileNotFoundError("Nothing is recorded yet; run: python -m tests.faults record")
-        self._database = sqlite3.connect(_DATA, check_same_thread=False)
+    @classmethod
+    def read(cls, folder: Path = FOLDER) -> Record | None:
+        """Return the record of a folder; None = there is none."""
+        return cls(folder) if (folder / _DATA).exists() and (folder / _TESTS).exists() else None
+
+    def __init__(self, folder: Path) -> None:
+        self._database = sqlite3.connect(folder / _DATA, check_same_thread=False)
+        self._made_at = (folder / _TESTS).stat().st_mtime
         self._seconds: dict[str, float] = {}
         self._by_script: dict[str, set[str]] = defaultdict(set)
-        for line in _TESTS.read_text(encoding="utf-8").splitlines():
+        for line in (folder / _TESTS).read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
             self._seconds[entry["test"]] = entry["seconds"]
             for script in entry["scripts"]:
@@ -129,7 +139,9 @@ class Record:
         if file.endswith(".lua"):
             found = self._tests_of_script(Path(file))
         else:
-            found = self._executed(file, set(lines)) or self._executed(file, None)
+            # The lines of a file that has changed since are others now.
+            is_as_recorded = (ROOT / PACKAGE / file).stat().st_mtime < self._made_at
+            found = (is_as_recorded and self._executed(file, set(lines))) or self._executed(file, None)
         return self._in_turns(found)
 
     def _tests_of_script(self, file: Path) -> set[str]:
@@ -156,7 +168,7 @@ class Record:
         rows = self._database.execute(
             "SELECT context.context, line_bits.numbits FROM line_bits JOIN file ON file.id = line_bits.file_id "
             "JOIN context ON context.id = line_bits.context_id WHERE file.path = ?",
-            (str(ROOT / PACKAGE / file),),
+            (f"{PACKAGE}/{file}",),
         )
         found = set()
         for context, bits in rows:
@@ -183,10 +195,15 @@ class Record:
 
     def within(self, tests: Sequence[str], seconds: float) -> list[str]:
         """Return the first of these tests that together take so many seconds."""
-        chosen, left = [], seconds
+        chosen: list[str] = []
+        left = seconds
         for test in tests:
             left -= self._seconds[test] + 0.02
             if chosen and left < 0:
                 break
             chosen.append(test)
         return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(record(sys.argv[1:]))

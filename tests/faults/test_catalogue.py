@@ -38,7 +38,6 @@ def test_every_fault_fits_the_code_and_names_existing_tests() -> None:
         (replace(FAULT, old="WINDOW_LENGTH"), "occurs 2 times"),
         (replace(FAULT, file="core/lua/lib/door.lua"), "occurs 0 times"),
         (replace(FAULT, new=FAULT.old), "its new text equals the old one"),
-        (replace(FAULT, tests=()), "names no test"),
         (replace(FAULT, tests=(FAULT.tests[0] + "_now",)), "there is no test"),
         (replace(FAULT, tests=("tests/faults/test_catalogue.py",)), "there is no test"),
     ],

@@ -55,7 +55,7 @@ def test_conditions_limits_defaults_errors_results_and_calls_of_python_are_chang
     } | {
         ('raise ValueError(f"{value} < 0")', "pass"),
         ("send(value, confirm=True)", "pass"),
-        ("send(value, confirm=True)", "send(value, )"),
+        ("send(value, confirm=True)", "send(value)"),
         ("send(value, confirm=True)", "send(value, confirm=False)"),
         ("return value + 1", "return None"),
         ("return value + 1", "return value - 1"),

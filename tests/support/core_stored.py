@@ -19,6 +19,7 @@ from django_delayq.core.records.keys import (
     make_shard,
     number_of,
     pace_key,
+    permits_key,
     wake_key,
     workers_key,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "pace_key",
     "pack_new",
     "pack_take_over",
+    "permits_key",
     "queue_policy",
     "rules_of_layout",
     "set_clock",
