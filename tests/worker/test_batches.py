@@ -275,7 +275,7 @@ def test_a_leak_found_after_a_partial_failure_is_that_of_every_id() -> None:
     attempt = execute_batch(work, [merged("a"), merged("b")], Hooks(after_job=leak))
     assert fates(attempt) == {"a": FAILED, "b": FAILED}
     assert {member.settlement.error_class for member in attempt.members if member.settlement} == {
-        "django_delayq.core.errors.LeakedTransaction"
+        f"{LeakedTransaction.__module__}.LeakedTransaction"
     }
 
 
