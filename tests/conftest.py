@@ -130,10 +130,9 @@ def redis_setting(redis_box: RedisBox, request: pytest.FixtureRequest) -> str | 
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """The core's connection to the emptied Redis, or to one of the testing kit's in-memory servers."""
     if IN_MEMORY:
-        from django_delayq.testing.server import MemoryServer
-        from django_delayq.testing.times import Clock
+        from .support.memory_server import memory_connection
 
-        opened = MemoryServer(Clock()).connection()
+        opened = memory_connection()
         yield opened
         opened.close()
     else:

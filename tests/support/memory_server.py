@@ -1,0 +1,33 @@
+"""In-memory server of the testing kit in the place of a real Redis, for the tests of the core."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+from django_delayq.core import Connection
+from django_delayq.core.redis.composition import compose, script_names
+from django_delayq.testing.server import MemoryServer
+from django_delayq.testing.times import Clock
+
+
+class RunningClock(Clock):
+    """Clock of the machine, as a server has it."""
+
+    @property
+    def us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    @us.setter
+    def us(self, _: int) -> None:
+        """Ignore a time that the kit sets."""
+
+
+def memory_connection() -> Connection:
+    """Return a connection to an empty server in this process, which also has the scripts with a test clock."""
+    server = MemoryServer(RunningClock())
+    for name in script_names():
+        source = compose(name, test_clock=True).encode()
+        server.script_cache[hashlib.sha1(source).hexdigest().encode()] = source  # noqa: S324 (Redis's own id)
+    return server.connection()
