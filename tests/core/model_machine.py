@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -82,6 +83,16 @@ class RecordingMachine(RuleBasedStateMachine):
     def asked_for(self, durable: bytes) -> bytes:
         """Return a generation key, durable if ``durable`` is a durable key."""
         return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
+
+    def keyed(self, new: NewJob) -> NewJob:
+        if new.payload:
+            new.payload.key = self.asked_for(new.key)
+            new.key = self.fresh()
+        else:
+            new.key = self.asked_for(new.key)
+        if new.durable:
+            self.sent.append(replace(new, payload=new.payload and replace(new.payload)))
+        return new
 
     def digest(self, payload: Payload) -> bytes:
         return digest(payload.data)

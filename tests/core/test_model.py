@@ -52,16 +52,6 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
-    def keyed(self, new: NewJob) -> NewJob:
-        if new.payload:
-            new.payload.key = self.asked_for(new.key)
-            new.key = self.fresh()
-        else:
-            new.key = self.asked_for(new.key)
-        if new.durable:
-            self.sent.append(replace(new, payload=new.payload and replace(new.payload)))
-        return new
-
     @act(anytime, new=new_jobs(), fresh=st.booleans(), late=st.integers(0, 11).map(lambda n: n == 0))
     def schedule(self, new: NewJob, fresh: bool, late: bool) -> None:
         self.send(self.keyed(new), fresh, late)
