@@ -136,7 +136,8 @@ def pack(layout: bytes, *values: Any) -> bytes:
         if number is None:
             packed.append(value[:length] if length else value)
         else:
-            packed.append(number.pack(value if number.format.endswith("d") else int(value)))
+            # As Lua, which takes the text of a number for the number.
+            packed.append(number.pack(float(value) if number.format.endswith("d") else int(float(value))))
     return b"".join(packed)
 
 

@@ -40,7 +40,10 @@ except ImportError as error:
     ) from error
 
 DOWN: Final = "redis_down() of django_delayq.testing simulates an outage"
-_INFO: Final = b"# Server\r\nredis_version:7.0.0\r\nredis_mode:in-memory\r\nrun_id:0\r\n"
+_INFO: Final = (
+    b"# Server\r\nredis_version:7.0.0\r\nredis_mode:in-memory\r\nrun_id:0\r\n"
+    b"# Memory\r\nused_memory:0\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
+)
 _interpreter: Final = Interpreter()
 
 

@@ -107,6 +107,7 @@ def test_an_attempt_is_packed_and_read_back(broker: Broker) -> None:
     assert (event.id, event.fields["error"]) == ("é\r\n", "a?b" + "c" * 252)
 
 
+@pytest.mark.server
 def test_an_entry_is_asked_for_again_when_the_line_breaks(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 3)

@@ -247,6 +247,7 @@ def test_more_large_jobs_than_redis_reads_in_one_go_are_all_on_the_page(stage: S
     assert [(view.id, view.cut, view.size) for view in page.jobs] == [(ident, True, 400_000) for ident in wanted]
 
 
+@pytest.mark.server
 def test_of_many_large_records_of_an_id_only_those_are_read_that_are_asked_for(stage: Stage) -> None:
     keys = []
     for _ in range(12):

@@ -131,6 +131,7 @@ def test_t32_of_equal_payloads_the_lowest_score_stays_in_any_order(stage: Stage,
     assert payload.score == min(scores)
 
 
+@pytest.mark.server
 def test_t37_an_id_with_ten_thousand_payloads_does_not_hold_up_the_others(stage: Stage) -> None:
     hot = [
         NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))
@@ -156,6 +157,7 @@ def test_t37_an_id_with_ten_thousand_payloads_does_not_hold_up_the_others(stage:
 
 
 @pytest.mark.parametrize("act", ["replace", "cancel", "lower the limit", "replace what is gated", "cancel a run"])
+@pytest.mark.server
 def test_t37_ten_thousand_payloads_are_dropped_in_few_commands(stage: Stage, act: str) -> None:
     news = [
         NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))

@@ -140,6 +140,7 @@ def until(condition: object) -> None:
         threading.Event().wait(0.005)
 
 
+@pytest.mark.server
 def test_a_waiter_hears_of_the_queue_and_shard_that_are_worth_a_look(broker: Broker) -> None:
     for name in ("q1", "q2"):
         broker.queue(name, shards=4)
@@ -166,6 +167,7 @@ def test_a_queue_with_many_tokens_hides_none_of_another(broker: Broker) -> None:
     waker.close()
 
 
+@pytest.mark.server
 def test_a_wait_can_be_interrupted_and_repeated(broker: Broker) -> None:
     waker = broker.waker(["q"])
     thread, heard = waiting(waker, 2)
@@ -194,6 +196,7 @@ def test_nobody_hears_anything_of_another_queue(broker: Broker) -> None:
     waker.close()
 
 
+@pytest.mark.server
 def test_a_waiter_that_is_closed_from_another_thread_returns_at_once(broker: Broker) -> None:
     waker = broker.waker(["q"])
     thread, heard = waiting(waker, 30)
