@@ -220,6 +220,18 @@ def test_the_database_that_is_away_is_no_failure_of_the_job(monkeypatch: pytest.
     assert (run.settlement.verb, run.settlement.delay_ms) == ("release", 5000)
 
 
+@pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
+def test_a_call_outside_of_a_job_is_a_transaction_of_the_database_that_is_named(postgres_alias: str) -> None:
+    @exactly_once(using=postgres_alias)
+    def charge() -> None:
+        Group.objects.using(postgres_alias).create(name="paid")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        charge()
+    assert not Group.objects.using(postgres_alias).exists()
+
+
 def test_where_it_cannot_stand_is_said_at_once() -> None:
     with pytest.raises(Misconfigured, match="below @task"):
         exactly_once(task(name="inbox.wrong")(lambda: None))

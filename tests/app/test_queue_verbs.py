@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
 
 from django_delayq.connections import DjangoBroker
@@ -133,6 +134,20 @@ def test_a_job_that_is_on_its_way_to_redis_is_cancelled_there(stage: Stage) -> N
     stage.take_down()
     relay.turn()
     assert (stage.waiting(QUEUE), stage.rows()) == ([], {})
+
+
+def test_a_job_that_is_sent_between_the_look_and_the_change_is_cancelled_in_redis_alone(stage: Stage) -> None:
+    stage.write("a", queue=QUEUE, due_ms=in_an_hour(stage))
+    relays = [stage.relay()]
+
+    def send_before_the_change(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        if sql.startswith("UPDATE") and relays:
+            assert relays.pop().turn() == {"sent": 1}
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(send_before_the_change):
+        assert queue_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 1}
+    assert (relays, stage.waiting(QUEUE)) == ([], [])
 
 
 def test_of_rescheduled_jobs_only_those_that_redis_has_lost_are_cancelled_by_their_rows(stage: Stage) -> None:

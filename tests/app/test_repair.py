@@ -55,6 +55,18 @@ def test_failed_jobs_are_due_now_and_keep_their_failures(trouble: Trouble) -> No
     assert row.due_at.timestamp() == pytest.approx(view.due_ms / 1000)
 
 
+def test_a_row_with_a_name_that_no_job_can_have_counts_once_as_gone_beside_a_job_that_is_retried(
+    trouble: Trouble,
+) -> None:
+    trouble.fail("a")
+    trouble.copied()
+    (unreadable,) = failed("a")
+    unreadable.pk, unreadable.job_id = None, "\N{LATIN SMALL LETTER E WITH ACUTE}" * 200
+    unreadable.save()
+    assert retry([*failed("a"), unreadable]) == {"retried": 1, "gone": 1}
+    assert trouble.state("a") == "ready"
+
+
 def test_one_that_is_overdue_keeps_its_place(trouble: Trouble) -> None:
     trouble.fail("a", delay_ms=0)
     trouble.copied()

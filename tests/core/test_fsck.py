@@ -150,6 +150,20 @@ def test_damage_is_found_and_mended(stage: Stage, name: str) -> None:
     fsck.assert_invariants(stage.broker)
 
 
+@pytest.mark.broken_on_purpose
+def test_newer_content_behind_a_job_that_does_not_run_replaces_it_at_its_own_due_time(stage: Stage) -> None:
+    stage.put("held", priority=6)
+    stage.take()
+    stage.put("held", priority=6, at=70)
+    stage.put("waiting", priority=2, at=500)
+    gated = stage.broker.client.hget(stage.key("gate"), "held")
+    stage.broker.client.hset(stage.key("gate"), "waiting", gated)
+    found = fsck.check(stage.broker, repair=True)
+    assert [sentence for sentence in found.violations if "gate without run" not in sentence] == []
+    assert stage.picture()["waiting"] == ["waiting +70 p6"]
+    fsck.assert_invariants(stage.broker)
+
+
 def test_a_healthy_shard_is_left_alone(stage: Stage) -> None:
     furnish(stage)
     before = stage.picture()

@@ -332,9 +332,9 @@ def test_the_memory_of_a_dry_run_is_that_of_the_real_one(
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> dict[str, Any]:
-    out, err = StringIO(), StringIO()
-    call_command("delayq_pipeline", "bulk", *arguments, stdout=out, stderr=err, no_color=True)
+def run(*arguments: str, err: StringIO | None = None) -> dict[str, Any]:
+    out = StringIO()
+    call_command("delayq_pipeline", "bulk", *arguments, stdout=out, stderr=err or StringIO(), no_color=True)
     told: dict[str, Any] = json.loads(out.getvalue())
     return told
 
@@ -358,8 +358,10 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
         "--run-id",
         "r",
     )
-    dry = run(*words, "--dry-run")
+    preview = StringIO()
+    dry = run(*words, "--dry-run", err=preview)
     assert (dry["rows"], len(dry["shards"]), dry["busiest_minute"]["rows"]) == (1_000, 3, 1_000)
+    assert "1,000 rows, 0 of them due now" in preview.getvalue(), "for people, on stderr"
     assert PipelineRun.objects.count() == 0
     told = run(*words)
     assert {name: told[name] for name in ("run_id", "rows", "created", "known", "bad", "was_over")} == {

@@ -375,6 +375,7 @@ BROKEN = pa.array([b"a\xff"]).view(pa.string())
         ({"context": [f'{{"x": "{"y" * 70_000}"}}']}, "at most 65535"),
         ({"payload": [1], "score": ["1_0"]}, "finite number"),
         ({"payload": [1], "score": [float("inf")]}, "finite number"),
+        ({"payload": [1], "score": ["1" + "0" * 255]}, "finite number of at most 255 characters"),
         ({"payload": ["x" * 2_000_000]}, "at most 1048576"),
     ],
 )

@@ -123,6 +123,15 @@ def test_a_row_has_everything_that_is_known_of_a_job(broker: Broker, read: Calla
     }
 
 
+def test_a_column_that_is_declared_as_never_null_has_a_value_in_every_row(
+    broker: Broker, read: Callable[..., Any]
+) -> None:
+    filled(broker)
+    with_nulls = {name for row in read(**ALL) for name, value in row.items() if value is None}
+    assert {"buried_at", "lease_until"} <= with_nulls
+    assert [field.name for field in JOBS if not field.nullable and field.name in with_nulls] == []
+
+
 @pytest.mark.parametrize(
     "names",
     [

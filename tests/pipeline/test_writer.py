@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from django_delayq import schedule_many
 from django_delayq import task as make_task
@@ -304,6 +304,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(
     said = CaseInsensitiveDict({"queue": "q", "task": "app.send", **target, **options})
     assert words in refusal(lambda: batch_writer(said, schema, False))
     assert broker.client.hlen(broker.queues_key) == 0
+
+
+def test_a_run_that_was_begun_with_other_input_is_refused_before_anything_runs(
+    broker: Broker, target: dict[str, str]
+) -> None:
+    bulk_loads.open_load(broker, "r", "q", source={"files": "of yesterday"})
+    schema = StructType([StructField("id", StringType())])
+    said = {"queue": "q", "task": "app.send", "runId": "r", **target}
+    assert "begin a new bulk load" in refusal(lambda: batch_writer(said, schema, False))
 
 
 def test_a_queue_and_a_task_have_to_be_named(spark: SparkSession, target: dict[str, str]) -> None:

@@ -106,7 +106,9 @@ def test_jobs_of_the_living_masters_start_while_one_is_gone_and_the_others_when_
     assert set(started.values()) == {1}, "no job ran twice"
 
 
-def test_a_burst_gives_up_when_a_master_does_not_return(own_cluster: ClusterBox, spread: Broker) -> None:
+def test_a_burst_gives_up_when_a_master_does_not_return(
+    own_cluster: ClusterBox, spread: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = queues_by_node(own_cluster, spread)
     *_, (dead, dead_queues) = nodes.items()
     done: list[str] = []
@@ -121,6 +123,8 @@ def test_a_burst_gives_up_when_a_master_does_not_return(own_cluster: ClusterBox,
     finally:
         dead.start()
     assert set(done) == set(QUEUES) - set(dead_queues)
+    assert "cannot be reached, the others are served" in caplog.text
+    assert "can be reached again" not in caplog.text, "each shard is set aside once"
 
 
 def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(

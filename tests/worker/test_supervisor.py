@@ -227,6 +227,7 @@ def test_sigttin_shows_what_every_thread_is_doing(
     for words in ("thread MainThread:", "thread delayq-fetch:", "thread delayq-slot-0:"):
         eventually(lambda words=words: words in stacks(), words)
     eventually(lambda: re.search(r'program\.py", line \d+, in wait\n', stacks()), "the handler's own line")
+    assert "(most recent call first)" in output.read_text(), "also where there is no log"
     running.client.rpush("release", 1)
     running.await_words("ended")
     running.signal(signal.SIGTERM)
