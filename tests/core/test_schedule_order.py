@@ -78,6 +78,7 @@ class SlowLine:
 
 @pytest.mark.one_server("lines of one server")
 @pytest.mark.parametrize("between", [CHUNK - 1, 300, 2 * CHUNK - 1])
+@pytest.mark.server
 def test_a_chunk_never_overtakes_the_one_that_was_sent_before_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, between: int
 ) -> None:
