@@ -20,7 +20,8 @@
 ``DELAYQ_TEST_REDIS`` chooses the server (see support/redis_box.py); ``all`` runs everything that uses ``redis_box`` on
 both the one on PATH and the bundled 6.2. With ``cluster`` (or ``cluster:bundled``) everything that uses ``connection``,
 ``broker`` or ``delayq`` runs on a Redis Cluster of three masters; tests of one server are skipped, tests without Redis
-left out. ``@pytest.mark.one_server("why")`` marks what makes no sense there.
+left out. ``@pytest.mark.one_server("why")`` marks what makes no sense there. With ``memory`` what uses ``connection``
+or ``broker``, and is not marked ``server``, runs on the testing kit's server.
 """
 
 from __future__ import annotations

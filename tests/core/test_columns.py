@@ -214,6 +214,7 @@ def test_pages_of_an_index_are_one_when_they_are_joined(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("n", [5, 30])
+@pytest.mark.server
 def test_an_index_tells_what_lies_at_the_ends_of_time(stage: Stage, n: int) -> None:
     idents = of_one_due(stage, n, one_score=False)
     ends = {f"{sign}{place}": float(f"{sign}inf") for sign in "+-" for place in range(25)}
@@ -330,6 +331,7 @@ def test_a_shard_that_is_not_there_has_no_jobs(broker: Broker) -> None:
 
 
 @pytest.mark.broken_on_purpose
+@pytest.mark.server
 def test_a_body_that_cannot_be_read_is_a_row_with_an_error(stage: Stage) -> None:
     bodies = {
         b"cut": b"\x24",
@@ -356,6 +358,7 @@ def test_a_body_that_cannot_be_read_is_a_row_with_an_error(stage: Stage) -> None
 
 
 @pytest.mark.broken_on_purpose
+@pytest.mark.server
 def test_states_gates_and_graves_that_cannot_be_read_raise_nothing(stage: Stage) -> None:
     for ident in ("a", "b", "c"):
         stage.put(ident)

@@ -32,6 +32,8 @@ from ..support.tcp_proxy import TcpProxy
 from .epochs_stage import reshard
 from .stage import Stage
 
+pytestmark = pytest.mark.server
+
 Factory = Callable[..., RedisBox]
 Proxies = Callable[[Any], TcpProxy]
 

@@ -17,6 +17,8 @@ from tests.support.core_calls import WINDOW, pack_command, run_verb
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox
 
+pytestmark = pytest.mark.server
+
 
 async def put(broker: Broker) -> str:
     """Schedule a job of the queue "q" from an event loop."""

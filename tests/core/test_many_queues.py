@@ -17,7 +17,7 @@ from tests.support.redis_box import RedisBox
 
 from .epochs_stage import forget_queues, other
 
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = [pytest.mark.usefixtures("impatient"), pytest.mark.server]
 
 
 @pytest.fixture

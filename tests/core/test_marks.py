@@ -322,6 +322,7 @@ def test_marks_are_told_a_chunk_at_a_time_and_forgotten_however_many_they_are(st
     assert stage.shard_is_empty()
 
 
+@pytest.mark.server
 def test_acks_for_which_nobody_waits_cost_nothing_more(stage: Stage) -> None:
     def commands() -> int:
         stats = stage.broker.client.info("commandstats")

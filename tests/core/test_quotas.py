@@ -242,6 +242,7 @@ def test_a_call_that_its_caller_repeats_gets_the_answers_of_its_first_try(sound:
         assert queue.schedule_many(news()) == first
 
 
+@pytest.mark.server
 def test_a_verb_on_an_event_loop_finds_the_room_too(sound: Broker) -> None:
     queue = sound.queue("q", shards=4)
     sound.limit("q", max_length=8)

@@ -56,6 +56,7 @@ def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(broker: Broker
 # -- races -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_producers_that_all_find_a_new_limit_undivided_store_their_jobs(broker: Broker) -> None:
     broker.queue("q", shards=64)
     for turn in range(3):

@@ -19,6 +19,8 @@ from .bulk_loads_stage import FAR, retire_now
 from .epochs_stage import other, take_all
 from .stage import Stage
 
+pytestmark = pytest.mark.server
+
 CHUNK = 250
 
 

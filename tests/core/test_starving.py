@@ -167,6 +167,7 @@ def test_a_dispatcher_restores_a_lost_bound(bounded: Stage) -> None:
     assert classes(ids(bounded, 4)) == {"7": 1, "0": 3}
 
 
+@pytest.mark.server
 def test_a_bound_costs_nothing_where_there_is_none(stage: Stage) -> None:
     def commands() -> int:
         before = stage.broker.client.info("commandstats")["cmdstat_zrange"]["calls"]

@@ -128,6 +128,7 @@ def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
         assert set(seen) == {seen[0], seen[-1]}
 
 
+@pytest.mark.server
 def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker) -> None:
     """It is run again with each reply, the earlier ones included."""
     queue = broker.queue("q")

@@ -29,5 +29,5 @@ def memory_connection() -> Connection:
     server = MemoryServer(RunningClock())
     for name in script_names():
         source = compose(name, test_clock=True).encode()
-        server.script_cache[hashlib.sha1(source).hexdigest().encode()] = source  # noqa: S324 (Redis's own id)
+        server.script_cache[hashlib.sha1(source).hexdigest().encode()] = source
     return server.connection()
