@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,44 +130,46 @@ def _try_all(entries: Sequence[tuple[Path, Fault]], record: Record | None, jobs:
 def _verdict(path: Path, fault: Fault, record: Record | None, seconds: float) -> str:
     """Try one fault, print the result, and keep in its list which test caught it."""
     start = time.monotonic()
-    run = _first_failure(fault, record, seconds)
+    run, untried = _first_failure(fault, record, seconds)
     caught = run is not None and run.code == FAILED
     verdict = "SURVIVED" if run is None else {FAILED: "caught", None: "TOO LONG"}.get(run.code, f"BROKEN ({run.code})")
+    if run is None and untried:
+        verdict = "OPEN"
     line = f"{verdict:8} {time.monotonic() - start:5.1f} s  {fault.file}: {fault.name}"
     print("\n        by ".join([line, *(run.failed if run and caught else ())]), flush=True)
-    if run is None or caught:
+    if caught or verdict == "SURVIVED":
         remember(path, fault, run.failed if run else ())
+    elif run is None:
+        print(f"        {untried} tests that execute its lines were not tried, or took too long", flush=True)
     else:
         print(run.output, file=sys.stderr, flush=True)
     return verdict
 
 
-def _first_failure(fault: Fault, record: Record | None, seconds: float) -> Run | None:
-    """Return the first run of tests that does not pass with this fault; None = all pass, or none executes it.
+def _first_failure(fault: Fault, record: Record | None, seconds: float) -> tuple[Run | None, int]:
+    """Return the first run of tests that does not pass with this fault, or None; and how many tests show nothing.
 
-    Recorded tests that take too long show nothing: the machine may be busy.
+    These are recorded tests for which there was no time, and those of a go that took too long: the machine may be busy.
     """
+    untried = 0
     with project_copy() as copy:
         fault.insert(copy)
         if fault.tests:
             run = run_tests(copy, fault.tests, seconds)
             if run.code != PASSED:
-                return run
-        for tests, limit in _others(fault, record):
-            run = run_tests(copy, tests, limit)
-            if run.code not in (PASSED, None):
-                return run
-    return None
-
-
-def _others(fault: Fault, record: Record | None) -> Iterator[tuple[Sequence[str], float]]:
-    """Yield the other tests that execute the lines of a fault, the quickest first, and a time limit for them."""
-    tests = [] if record is None else record.tests_of(fault.file, fault.lines())
-    for seconds in GOES:
-        now = [] if record is None else record.within(tests, seconds)
-        if now:
-            tests = tests[len(now) :]
-            yield now, 60.0 + 4 * seconds
+                return run, 0
+        left = [] if record is None else record.tests_of(fault.file, fault.lines())
+        for allowed in GOES:
+            now = [] if record is None else record.within(left, allowed)
+            left = left[len(now) :]
+            if not now:
+                break
+            run = run_tests(copy, now, 60.0 + 4 * allowed)
+            if run.code is None:
+                untried += len(now)
+            elif run.code != PASSED:
+                return run, 0
+    return None, untried + len(left)
 
 
 if __name__ == "__main__":

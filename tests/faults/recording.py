@@ -157,7 +157,7 @@ class Record:
             name
             for name in script_names()
             if any(
-                line.startswith("-- include ") and piece in line.split()
+                line.strip().startswith("-- include ") and piece in line.split()
                 for line in (folder / f"{name}.lua").read_text(encoding="utf-8").splitlines()
             )
         }

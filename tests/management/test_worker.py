@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,18 @@ def test_a_supervised_worker_takes_its_jobs_and_stops_at_sigterm(
     assert {line["logger"] for line in loud} <= {"django_delayq.bookkeeping"}, "the shop's jobs are durable"
     assert len(loud) <= 2, "each process says at most once that there are no tables for them"
     assert broker.workers() == []
+
+
+def test_processes_of_a_worker_that_code_starts_have_its_options(depot: Depot, broker: Broker, spawn: Spawn) -> None:
+    options = ("--queues", "default", "--processes", "2", "--threads", "3", "--no-dispatcher")
+    imports = "import django; from django.core.management import call_command"
+    code = f"{imports}; django.setup(); call_command{('delayq_worker', *options)}"
+    worker = spawn(sys.executable, "-c", code, env=depot.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until(lambda: len(broker.workers()) == 2, what="both processes")
+    assert [(info["dispatcher"], info["threads"]) for info in broker.workers()] == [(False, 3)] * 2
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=30)
+    assert worker.returncode == 0
 
 
 def test_with_json_every_line_of_the_process_is_json_and_those_of_a_job_name_it(depot: Depot, broker: Broker) -> None:

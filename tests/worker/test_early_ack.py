@@ -148,7 +148,7 @@ def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker) ->
     with watch_calls(broker, after=fails_once("ack_early")):
         run_dry(broker, registry_of(work, ack="early"))
     assert ran == [] and places(broker) == {} and events(broker) == [("crashed", "x")]
-    (end,) = (event for number in broker.queue("default").numbers for event in read_events(broker, "default", number))
+    (end,) = events_of(broker)
     assert (int(end.fields["started"]) <= broker.now_ms(), end.fields["ms"]) == (True, "0"), "not when its lease ends"
     assert broker.inspector.counts("default").begun == 0
 
