@@ -7,7 +7,7 @@ from typing import Any
 
 from django_delayq.core import Batch, Broker, Job, NewJob, Payload, Queue, Settlement, ack, bury, fail
 from django_delayq.core import release as give_back
-from tests.support.core_values import STARTED, STOPPING, UNCLEAR, UNRENEWED, new_key
+from tests.support.core_values import STARTED, STOPPING, UNCLEAR, UNRENEWED, AttemptOutcome, new_key
 
 from .world import raw, read_world
 
@@ -150,5 +150,5 @@ def data_of(job: Job) -> list[bytes]:
 
 def oldest_buried(stage: Stage, job: Job, **options: Any) -> bool:
     """Settle a job whose attempts are exhausted: bury its oldest payload."""
-    exhausted = replace(bury(job, 1, 2, reason="exhausted", outcome="exhausted"), oldest=True, **options)
+    exhausted = replace(bury(job, 1, 2, reason="exhausted", outcome=AttemptOutcome.EXHAUSTED), oldest=True, **options)
     return stage.settle(exhausted)[0]

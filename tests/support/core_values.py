@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.codec_types import types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
@@ -34,6 +35,7 @@ __all__ = [
     "STOPPING",
     "UNCLEAR",
     "UNRENEWED",
+    "AttemptOutcome",
     "CompletionMark",
     "Generation",
     "JobCounts",
