@@ -127,17 +127,23 @@ def redis_setting(redis_box: RedisBox, request: pytest.FixtureRequest) -> str | 
     return cluster.setting
 
 
-@pytest.fixture
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """The core's connection to the emptied Redis, or to one of the testing kit's in-memory servers."""
-    if IN_MEMORY:
+if IN_MEMORY:
+
+    @pytest.fixture
+    def connection() -> Iterator[Connection]:
+        """The core's connection to an empty server of the testing kit."""
         from .support.memory_server import memory_connection
 
         opened = memory_connection()
         yield opened
         opened.close()
-    else:
-        yield from _opened(request.getfixturevalue("redis_setting"))
+
+else:
+
+    @pytest.fixture
+    def connection(redis_setting: object) -> Iterator[Connection]:
+        """The core's connection to the emptied Redis."""
+        yield from _opened(redis_setting)
 
 
 @pytest.fixture
