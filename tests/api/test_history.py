@@ -86,6 +86,10 @@ def test_what_makes_no_sense_is_refused(api: Caller, past: None, query: str, poi
     assert [one["pointer"] for one in body["errors"]] == [pointer]
 
 
+def test_an_empty_filter_is_none(api: Caller, past: None) -> None:
+    assert api.get("v1/history/hours?queue=&task=") == api.get("v1/history/hours")
+
+
 def test_a_summary_has_the_series_of_the_charts(api: Caller, past: None) -> None:
     status, body = api.get("v1/history/summary?from=2026-11-20T12:00:00Z&to=2026-11-20T16:00:00Z")
     assert status == 200

@@ -13,6 +13,7 @@ import pytest
 
 import django_delayq
 from django_delayq import logs
+from django_delayq.apps import autodiscover
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -114,3 +115,7 @@ def test_a_project_without_users_and_without_the_admin_has_all_but_the_pages(tmp
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "bare"}
     for command in ("check", "migrate"):
         subprocess.run([sys.executable, "-W", "error", "-m", "django", command], env=env, check=True)
+
+
+def test_modules_of_a_package_of_tasks_are_imported_and_named() -> None:
+    assert "django_delayq.management.commands.delayq_worker" in autodiscover("management")

@@ -90,6 +90,7 @@ def test_addresses_are_understood(value: Any, wanted: dict[str, Any], shown: str
         ({"SENTINELS": [], "MASTER": "m"}, "SENTINELS is an empty list"),
         ({"SENTINELS": ["a"], "MASTER": "m"}, r"an address in SENTINELS is \['10.0.0.1', 6379\]"),
         ({"SENTINELS": {"a": 1}, "MASTER": "m"}, "SENTINELS must be a list"),
+        ({"SENTINELS": ["h:1"], "MASTER": "m", "SENTINEL_USERNAME": 5}, "SENTINEL_USERNAME must be a text"),
         ({"CLUSTER": [["a", 0]]}, "PORT must be a whole number from 1 to 65535, not 0"),
         ({"CLUSTER": [5]}, "an address in CLUSTER"),
         ({"CLUSTER": ["a:1"], "DB": 1}, "only database 0"),

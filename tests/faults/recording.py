@@ -8,6 +8,7 @@ each test's duration and scripts to a file.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sqlite3
@@ -139,9 +140,11 @@ class Record:
         if file.endswith(".lua"):
             found = self._tests_of_script(Path(file))
         else:
-            # The lines of a file that has changed since are others now.
-            is_as_recorded = (ROOT / PACKAGE / file).stat().st_mtime < self._made_at
-            found = (is_as_recorded and self._executed(file, set(lines))) or self._executed(file, None)
+            # The lines of a file that has changed since are others now, and one that runs at import is executed by
+            # whichever test came first.
+            path = ROOT / PACKAGE / file
+            runs_later = path.stat().st_mtime < self._made_at and set(lines) <= _lines_of_functions(path)
+            found = (runs_later and self._executed(file, set(lines))) or self._executed(file, None)
         return self._in_turns(found)
 
     def _tests_of_script(self, file: Path) -> set[str]:
@@ -203,6 +206,17 @@ class Record:
                 break
             chosen.append(test)
         return chosen
+
+
+def _lines_of_functions(path: Path) -> set[int]:
+    """Return the lines inside the bodies of functions."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, functions):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            found.update(range(body[0].lineno, (node.end_lineno or 0) + 1))
+    return found
 
 
 if __name__ == "__main__":
