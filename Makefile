@@ -54,7 +54,7 @@ ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged res
 	schedule_order events event_entries selected failed_selected orphans tokens quarantine))
 # what also runs on the in-memory server of the testing kit: all of it would pass, these are what a user's tests need
 IN_MEMORY := $(ON_A_CLUSTER) $(addprefix tests/core/test_,$(addsuffix .py,all_or_none history known look merged_burials \
-	pause_for postponed priorities producers release_priority reserve_buried workers))
+	pause_for postponed priorities producers release_priority reserve_buried worker_commands workers))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -11,12 +11,13 @@ from django_delayq.core.permits import change as change_permits
 from django_delayq.core.permits import read as read_permits
 from django_delayq.core.results import ResultRecord, Results
 from django_delayq.core.tally import MOST_NAMES, Tally
-from django_delayq.core.timings import Figures
+from django_delayq.core.timings import Figures, Histogram
 
 __all__ = [
     "MOST_NAMES",
     "DepthSample",
     "Figures",
+    "Histogram",
     "PermitHolding",
     "ResultRecord",
     "Results",
