@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.processes import another_run
+
 from .catalogue import ROOT
 
 #: everything that the tests read; the virtual environment is not copied
@@ -69,7 +71,7 @@ def environment(copy: Path) -> dict[str, str]:
 
     ``PYTHONPATH`` comes before the installed (editable) package, also in processes that start in another folder.
     """
-    return {**os.environ, "PYTHONPATH": str(copy)}
+    return {**another_run(), "PYTHONPATH": str(copy)}
 
 
 def run_tests(copy: Path, tests: Sequence[str], seconds: float, *, stop_at_first: bool = True) -> Run:

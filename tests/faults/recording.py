@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.processes import another_run
+
 from .catalogue import PACKAGE, ROOT
 
 FOLDER: Final = ROOT / ".faults"
@@ -53,7 +55,7 @@ def record(arguments: Sequence[str], folder: Path = FOLDER) -> int:
         (folder / _TESTS).unlink(missing_ok=True)
     config = folder / "coveragerc"
     config.write_text(_CONFIG.format(package=PACKAGE, data=folder / _DATA), encoding="utf-8")
-    environment = {**os.environ, "COVERAGE_PROCESS_START": str(config), _FILE_VARIABLE: str(folder / _TESTS)}
+    environment = {**another_run(), "COVERAGE_PROCESS_START": str(config), _FILE_VARIABLE: str(folder / _TESTS)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", f"{__package__}.recording", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     combine = [sys.executable, "-m", "coverage", "combine", "-q", *appended, f"--rcfile={config}"]

@@ -152,6 +152,11 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def another_run() -> dict[str, str]:
+    """Return the environment for another run of tests inside this one, which kills only what it started itself."""
+    return {name: value for name, value in os.environ.items() if name not in (MARK, "PYTEST_XDIST_WORKER")}
+
+
 def leaked() -> dict[int, str]:
     """Return the marked processes that are alive: pid -> command line. Empty where there is no /proc."""
     needle = f"{MARK}={RUN}".encode()
