@@ -106,6 +106,27 @@ def test_jobs_are_counted_where_they_lie(stage: Stage) -> None:
     assert counts.counters == {"created": 6, "changed": 1, "reserved": 3, "failed": 1, "buried": 1}
 
 
+def test_the_backlog_is_divided_by_when_it_falls_due(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=3)
+    for n, at in enumerate((-5, 0, 1, 999, 1000, 1001, 59_999, 60_000, 60_001, 10**9)):
+        stage.put(f"j{n}", at=at, priority=n % 3)
+    inspector = stage.broker.inspector
+    (counts,) = inspector.all_counts(horizon=[1000, 60_000])
+    assert counts.backlog == (2, 3, 3, 2)
+    assert sum(counts.backlog) == counts.ready + counts.delayed
+    assert inspector.counts("q").backlog == (2, 8)
+    assert inspector.counts("nowhere").backlog == (0, 0)
+    (by_shard,) = inspector.all_counts(horizon=[1000, 60_000], by_shard=True)
+    assert [number for number, _ in by_shard.shards] == list(stage.queue.numbers)
+    assert [sum(bins) for bins in zip(*(one.backlog for _, one in by_shard.shards), strict=True)] == [2, 3, 3, 2]
+
+
+@pytest.mark.parametrize("horizon", [[0], [5, 5], [2, 1], [1.5]])
+def test_a_horizon_that_does_not_increase_is_refused(stage: Stage, horizon: list[int]) -> None:
+    with pytest.raises(InvalidJob, match="a horizon is a list of increasing whole milliseconds"):
+        stage.broker.inspector.all_counts(horizon=horizon)
+
+
 def test_all_queues_are_counted_in_one_go(broker: Broker) -> None:
     for number in range(5):
         broker.queue(f"q{number}", shards=3).schedule_many(NewJob(f"j{n}", "work") for n in range(number))

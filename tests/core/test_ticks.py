@@ -41,3 +41,31 @@ def test_a_tick_that_was_refused_is_counted_as_such_and_not_remembered(
     assert stage.counters() == {"created": 1, "refused": 1}
     stage.queue.rule(0, clear=1, max_length=0)
     assert stage.queue.schedule_tick(job(), T0) == "created"
+
+
+def test_a_schedule_is_first_seen_once_and_anew_when_it_changed(stage: Stage) -> None:
+    assert stage.queue.first_sight("nightly", "* * * * *") == T0
+    stage.wait(5000)
+    assert stage.queue.first_sight("nightly", "* * * * *") == T0
+    assert stage.queue.first_sight("nightly", "@daily") == T0 + 5000
+    assert stage.queue.last_tick("nightly") is None
+
+
+def test_a_tick_is_skipped_once_and_none_before_it_counts_any_more(stage: Stage) -> None:
+    assert stage.queue.first_sight("nightly", "* * * * *") == T0
+    stage.wait(60_000)
+    assert stage.queue.skip_tick("nightly", "* * * * *", T0 + 30_000)
+    assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 30_000)
+    assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 20_000)
+    assert stage.queue.first_sight("nightly", "* * * * *") == T0 + 30_000
+    assert stage.queue.last_tick("nightly") is None
+    assert stage.queue.schedule_tick(job(), T0 + 60_000) == "created"
+    assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 60_000)
+
+
+def test_the_last_ticks_of_many_ids_are_told_in_their_order(stage: Stage) -> None:
+    stage.queue.schedule_tick(job(), T0 + 1)
+    stage.queue.schedule_tick(job(), T0 + 2)
+    inspector = stage.broker.inspector
+    assert inspector.last_ticks([(stage.queue, "never"), (stage.queue, "nightly")]) == [None, T0 + 2]
+    assert inspector.last_ticks([]) == []

@@ -86,7 +86,7 @@ def test_one_of_many_workers_is_enough(stage: Stage) -> None:
     assert not stage.broker.knows_task("q", "newest", now_ms)
 
 
-def test_what_no_worker_understages_is_refused(stage: Stage) -> None:
+def test_what_no_worker_understands_is_refused(stage: Stage) -> None:
     words(stage)
     with pytest.raises(InvalidJob, match="stop, drain, dump"):
         stage.broker.tell_worker("w", "dance")
