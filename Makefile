@@ -42,7 +42,7 @@ test-spark: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(SPARK)
 	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "database and not slow" $(SPARK:%=--ignore %) $(ARGS)
 	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(ON_A_CLUSTER)
-	DELAYQ_TEST_REDIS=memory DELAYQ_MODEL_EXAMPLES=20 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(IN_MEMORY)
+	DELAYQ_TEST_REDIS=memory DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(IN_MEMORY)
 
 # processes of tests
 JOBS ?= 3
@@ -52,9 +52,13 @@ ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged res
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model \
 	bulk_loads bulk_loads_columns bulk_loads_epochs bulk_loads_races \
 	schedule_order events event_entries selected failed_selected orphans tokens quarantine))
-# what also runs on the in-memory server of the testing kit: all of it would pass, these are what a user's tests need
-IN_MEMORY := $(ON_A_CLUSTER) $(addprefix tests/core/test_,$(addsuffix .py,all_or_none history known look merged_burials \
-	pause_for postponed priorities producers release_priority reserve_buried worker_commands workers))
+# What also runs on the in-memory server of the testing kit: what a user's tests do. All of tests/core would pass; what is
+# left out is about changed shards, bulk loads and races, and takes longer than the rest.
+NOT_IN_MEMORY := $(addprefix tests/core/test_,$(addsuffix .py,bulk_loads_epochs bulk_loads_races reshard retire rules scripts))
+IN_MEMORY := $(filter-out $(NOT_IN_MEMORY),$(ON_A_CLUSTER)) $(addprefix tests/core/test_,$(addsuffix .py,\
+	all_or_none bulk_failed bulk_morgue filter_ranges filtered_bulk filtered_pages generations history known \
+	large_arguments look marks merged_burials page_ranges pause_for postponed priorities producers release_priority \
+	reserve_buried reserve_match search starving timings worker_commands workers))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)
