@@ -178,6 +178,7 @@ def test_more_than_the_threshold_are_left_to_a_worker(delayq: Broker, boss: Clie
     assert states(delayq, "crm") == {"crm-0": "delayed"}
     page = boss.get(f"/admin/django_delayq/bulkaction/{order.pk}/change/").content.decode()
     assert "3 of 3" in page and "3 jobs were discarded." in page
+    assert "<progress" in page
 
 
 def test_a_selection_is_done_at_once_whatever_the_threshold(delayq: Broker, boss: Client, settings: Any) -> None:

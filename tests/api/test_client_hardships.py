@@ -20,6 +20,7 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.client import ApiError, Client, Invalid, Throttled, TryLater, Unavailable
+from django_delayq.client.wire import Attempt, Request, Wire
 from tests.support.api_caller import ALL, ROOT, Caller
 
 from .awaiting import AwaitingClient, AwaitingJob
@@ -334,3 +335,9 @@ print(client.healthy(), client._worker.endswith(f"-{{os.getpid()}}"))
         env={**os.environ},
     )
     assert answer.stdout.split() == ["True"] * 4
+
+
+def test_a_request_may_take_the_timeout_and_what_its_verb_waits_for() -> None:
+    wire = Wire("https://shop.example/delayq/", headers={}, timeout=7, retries=0)
+    attempts = [next(wire.exchange(Request("GET", ("jobs",), **extra))) for extra in ({}, {"extra": 20})]
+    assert [attempt.reply_seconds for attempt in attempts if isinstance(attempt, Attempt)] == [7, 27]

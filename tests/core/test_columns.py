@@ -344,15 +344,15 @@ def test_a_body_that_cannot_be_read_is_a_row_with_an_error(stage: Stage) -> None
     for place, (ident, body) in enumerate(bodies.items()):
         stage.broker.client.hset(stage.key("body"), ident, body)
         stage.broker.client.zadd(stage.key("due.4"), {ident: T0 * 1000 + place})
-    stage.broker.client.zadd(stage.key("due.4"), {b"gone": 5, b"\xff\xfe": float("inf")})
+    stage.broker.client.zadd(stage.key("due.4"), {b"gone": 5, b"\xff\xfe": float("inf"), b"farthest": 2.0**53})
     found = {row["id"]: row for row in told(stage, "waiting")}
-    assert set(found) == {"sound", "gone", "\ufffd\ufffd", *(ident.decode() for ident in bodies)}
+    assert set(found) == {"sound", "gone", "farthest", "\ufffd\ufffd", *(ident.decode() for ident in bodies)}
     assert found.pop("sound")["error"] is None
     assert {row["error_class"] for row in found.values()} == {"Undecodable"}
     assert all(row["error"] for row in found.values())
     assert {row["task"] for row in found.values()} == {None}
     assert found["newer"]["args"] == bodies[b"newer"] and found["newer"]["key"] == (b"k" * 16).hex()
-    assert found["\ufffd\ufffd"]["due"] is None
+    assert {found[ident]["due"] for ident in ("\ufffd\ufffd", "farthest")} == {None}
     (page,) = read_entries(stage.broker, Part("q", 0, "waiting"))
     assert set(page.idents()) == {*found, "sound"} and page.times()[-1] is None
 

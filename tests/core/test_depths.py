@@ -29,7 +29,7 @@ def test_points_have_the_counts_of_their_minute_and_rates_since_the_one_before(b
         broker, 1, ready=3, reserved=1, failed=1, morgue=2, lag_seconds=1.5, scheduled=160, done=40, failing=6, p99_ms=8
     )
     first, second = read(broker, 1)
-    assert (first.at_ms, first.ready, first.done, first.p99_ms) == (NOON, 5, None, None)
+    assert first == DepthPoint(NOON, 0, 5, 0, 0, 0, 0.0, None, None, None, None, None)
     assert second == DepthPoint(NOON + MINUTE, 0, 3, 1, 1, 2, 1.5, 1.0, 0.5, 0.1, None, 8.0)
 
 

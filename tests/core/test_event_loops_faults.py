@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from django_delayq.core import Broker, Connection, NewJob, RedisConfig, connect, new_id
+from django_delayq.core.redis.deployments import Deployment, Place
+from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.redis.pool import PoolLimits
 from tests.support.core_calls import WINDOW, pack_command, run_verb
 
 from ..support.cluster_box import ClusterBox
@@ -171,3 +176,33 @@ def test_more_calls_than_may_be_without_a_reply_wait_for_their_turn(connection: 
             assert isinstance(reply, asyncio.CancelledError)
         else:
             assert reply == (1 if number % 3 == 0 else None)
+
+
+class Unreachable(Deployment):
+    """Cluster none of whose nodes can be reached; asking them for the slots takes until ``answered`` is set."""
+
+    cluster = True
+
+    def __init__(self, answered: threading.Event) -> None:
+        super().__init__({"retry": Retry(NoBackoff(), 3)}, PoolLimits(1, patience=5.0), "")
+        self.answered = answered
+
+    def place_of(self, key: bytes) -> Place:
+        raise redis.ConnectionError("no route")
+
+    def refresh(self) -> None:
+        self.answered.wait(60)
+
+
+def test_on_a_cluster_a_call_ends_at_its_deadline_although_no_node_tells_the_slots() -> None:
+    answered = threading.Event()
+    clients = LoopClients(Unreachable(answered))
+
+    async def main() -> None:
+        try:
+            with pytest.raises(redis.RedisError):
+                await asyncio.wait_for(clients.exchange(b"key", b"", time.monotonic() + 0.2), 10)
+        finally:
+            answered.set()
+
+    asyncio.run(main())

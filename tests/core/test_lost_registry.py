@@ -258,3 +258,18 @@ def test_a_queue_that_was_deleted_by_another_process_is_made_again(broker: Broke
     other(broker).delete_queue("q")
     broker.layout_seconds = 0.0
     assert broker.queue("q").epochs == ((1, 1),)
+
+
+def test_a_queue_that_is_served_is_created_but_an_awaited_one_is_left_to_its_owner(broker: Broker) -> None:
+    assert [queue.name for queue in broker.served(["mine", "theirs"], awaited={"theirs"})] == ["mine"]
+    assert other(broker).queue_names() == ["mine"]
+    other(broker).queue("theirs")
+    assert [queue.name for queue in broker.served(["mine", "theirs"], awaited={"theirs"})] == ["mine", "theirs"]
+
+
+def test_a_deleted_queue_that_was_lost_from_the_registry_is_created_when_it_is_served(broker: Broker) -> None:
+    broker.queue("q")
+    broker.delete_queue("q")
+    assert broker.served(["q"]) == []
+    broker.client.flushdb()
+    assert [queue.name for queue in broker.served(["q"])] == ["q"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -172,6 +174,40 @@ def test_a_connection_that_is_lost_while_idle_is_made_anew(redis_factory: Factor
         use()
         box.client().client_kill_filter(_type="normal", skipme=True)
         assert use(), number
+
+
+@pytest.mark.one_server("the server is stopped")
+def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: Factory, opened: Opener) -> None:
+    box = redis_factory()
+    act = schedule(opened(box.url, MAX_CONNECTIONS=1), "cut")
+    assert act(1) == "created"
+    timers = []
+
+    def later(seconds: float, do: Callable[[], object]) -> None:
+        timers.append(threading.Timer(seconds, do))
+        timers[-1].start()
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        box.pause()
+        later(0.3, partial(signal.pthread_kill, threading.get_ident(), signal.SIGUSR1))
+        with pytest.raises(Interrupted):
+            act(2)
+        later(0.3, box.resume)
+        assert act(1) == "exists", "not the reply to the call before"
+    finally:
+        for timer in timers:
+            timer.join()
+        box.resume()
+        signal.signal(signal.SIGUSR1, before)
+
+
+class Interrupted(BaseException):
+    """Raised by a handler of a signal."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupted
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -15,9 +15,10 @@ from django_delayq import cancel, get_job, reschedule, schedule
 from django_delayq.backends.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
 from django_delayq.backends.errors import Crashed, Gone
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import JobTimeout
 from django_delayq.core.results import Results
 from django_delayq.core.settlement import Settlement, ack, bury, fail
-from django_delayq.worker.crash import crashed
+from django_delayq.worker.crash import crashed, overran
 from django_delayq.worker.policy import policy_of
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
@@ -244,6 +245,18 @@ def test_a_crash_makes_it_ready_again_and_is_one_of_its_errors(delayq: Broker, w
     assert (result.status, result.attempts) == (SUCCESSFUL, 2)
     assert [error.exception_class for error in result.errors] == [Crashed]
     assert deeds.seen[-1][-1] == 1  # the second attempt was told of it
+
+
+def test_an_attempt_that_was_ended_after_its_time_limit_is_a_timeout(delayq: Broker, patient: None) -> None:
+    from django_delayq.core.task import registry
+
+    result = deeds.look_around.enqueue(1)
+    job = reserve(delayq)
+    start(delayq, job)
+    settle(delayq, overran(job, policy_of(registry.get(job.task), job), 0, 0))
+    result.refresh()
+    assert (result.status, result.attempts) == (READY, 1)
+    assert [error.exception_class for error in result.errors] == [JobTimeout]
 
 
 def test_the_last_crash_buries_it(delayq: Broker, patient: None) -> None:
