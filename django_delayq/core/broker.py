@@ -16,8 +16,8 @@ from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
+from .redis.probe import OLDEST_SERVER, by_server, server_version
 from .redis.scripts import Scripts, clear_errors
-from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .requests import pack_repeats
 from .sending import quotas
 from .tally import Tally

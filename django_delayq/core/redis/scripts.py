@@ -19,7 +19,7 @@ from .confirmation import Confirmer
 from .connection import ELSEWHERE, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .link import deadline_of_thread
-from .server_info import server_version
+from .probe import server_version
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000

@@ -25,7 +25,7 @@ from ... import connections as ours
 from ...core import events, streams
 from ...core.errors import DelayQError
 from ...core.records.events import parts
-from ...core.redis.server_info import server_version
+from ...core.redis.probe import server_version
 from ...core.sending.bulk_load_limits import memory_of
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
