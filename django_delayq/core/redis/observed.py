@@ -46,10 +46,10 @@ class ObservedScripts(Scripts):
         with self._timing(name, time.perf_counter()):
             return self._plain.call_all_confirmed(name, calls)
 
-    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """See :meth:`Scripts.call_async`."""
+    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+        """See :meth:`Scripts.call_on_loop`."""
         with self._timing(name, time.perf_counter()):
-            return await self._plain.call_async(name, keys, *args)
+            return await self._plain.call_on_loop(name, keys, *args, until=until)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call, see :meth:`Scripts.begin`; the measured time ends when the reply is read."""
