@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-from ..core.codec import decode_args
-from ..core.codecs import as_json
+from ..core.codec import as_json, decode_args
 from ..core.errors import DelayQError
 from ..core.job import RAW, Undecodable, created_ms
 from ..core.times import iso_of
