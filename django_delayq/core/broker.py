@@ -8,6 +8,7 @@ from typing import Any, Final, Unpack
 
 from . import depths, figures, rules
 from .errors import Misconfigured
+from .job import pack_repeats
 from .operations.inspector import Inspector
 from .operations.resharding import EpochChanges
 from .queue import Queue
@@ -18,7 +19,6 @@ from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.probe import OLDEST_SERVER, by_server, server_version
 from .redis.scripts import Scripts, clear_errors
-from .requests import pack_repeats
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from ..core.moments import iso_of
+from ..core.times import iso_of
 from ..core.timings import Histogram
 from .change import NOTHING, Change, Rates, by_queue, united
 from .idle import idle_beside_due

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from ..core.timings import Histogram
 from .change import Change, Rates
 from .drawing import (

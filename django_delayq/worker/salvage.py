@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
-from ..core.job import Job
+from ..core.job import Job, new_request
 from ..core.permits import Place
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.redis.link import within
-from ..core.requests import new_request
 from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, unbegun

@@ -17,7 +17,7 @@ from django.core.checks import run_checks
 from django_delayq import InvalidJob, Queue, connections, get_job, schedule, task
 from django_delayq.admin import content
 from django_delayq.api.held_jobs import content_of
-from django_delayq.core import codecs
+from django_delayq.core import codec
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args, encode, encode_args
 from django_delayq.core.errors import Misconfigured
@@ -208,8 +208,8 @@ def test_a_codec_that_fails_is_named(delayq: Broker, settings: Any) -> None:
 def test_numbers_of_more_than_64_bits_do_not_fit_into_messagepack() -> None:
     messagepack = pytest.importorskip("django_delayq.messagepack", exc_type=ImportError)
     with pytest.raises(InvalidJob, match="codec 'msgpack' cannot store the value: OverflowError"):
-        codecs.dump(messagepack.codec, 2**70)
-    assert len(codecs.dump(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
+        codec.dump_with(messagepack.codec, 2**70)
+    assert len(codec.dump_with(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
 
 
 @pytest.mark.parametrize(
@@ -234,4 +234,4 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.delitem(sys.modules, "django_delayq.messagepack", raising=False)
     with pytest.raises(Misconfigured, match=r"pip install 'django-delayq\[msgpack\]'"):
-        codecs.codec_at("django_delayq.messagepack.codec")
+        codec.codec_at("django_delayq.messagepack.codec")

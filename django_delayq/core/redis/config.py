@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
 from ..inputs import suggest
-from ..requests import RESEND_LIMIT
+from ..job import RESEND_LIMIT
 
 logger: Final = logging.getLogger("django_delayq.core.redis_config")
 

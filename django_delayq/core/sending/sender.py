@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
-from ..job import NewJob, new_key
+from ..job import NewJob, new_key, request_for
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
 from ..redis.faults import Fault, classify
 from ..redis.link import within
-from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .chunks import check_together
