@@ -15,8 +15,7 @@ from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
-from .redis.observed import ObservedScripts, Observer
-from .redis.scripts import Scripts, clear_errors
+from .redis.scripts import Observer, Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .requests import pack_repeats
 from .sending import quotas
@@ -62,7 +61,7 @@ class Broker(WorkerRegistry):
         self.event_cap = event_cap
         #: for how long a call of this broker may be repeated, packed for the scripts (``lua/lib/window.lua``)
         self.repeats = pack_repeats(connection.patience)
-        self._test_clock = test_clock
+        self.scripts = Scripts(connection, test_clock=test_clock)
         self.observe(observe)
         self.inspector = Inspector(self)
         self.epochs = EpochChanges(self)
@@ -77,10 +76,7 @@ class Broker(WorkerRegistry):
         The observer runs in the thread of the call, also when the call raises. Calls already in progress are not
         reported.
         """
-        if observer is None:
-            self.scripts = Scripts(self.connection, test_clock=self._test_clock)
-        else:
-            self.scripts = ObservedScripts(self.connection, observer, test_clock=self._test_clock)
+        self.scripts.observer = observer
 
     def _make_queue(self, name: str, layout: Layout) -> Queue:
         return self.queue_class(self, name, layout)
