@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from weakref import WeakSet
 
+from .redis.faults import Backoff, Fault, classify
 from .settlement import Settlement
 from .timings import Cells, Figures, fill, histogram_of, new_cells
 
@@ -22,9 +24,14 @@ CARRIER: Final = "note"
 _RUNS: Final = frozenset({"ack", "fail", "bury", "record"})
 K = TypeVar("K")
 
+logger: Final = logging.getLogger(__name__)
+
 
 class Tally:
     """In-memory counters of one broker. All methods may be called from any thread.
+
+    The first counter after a flush starts a timer, whose thread sends the counters to Redis and retries while that
+    fails. The rest is sent when the broker is closed or the process ends.
 
     Args:
         send: ``send(figures, request)`` adds them to Redis; of calls with the same request only the first counts.
@@ -34,17 +41,16 @@ class Tally:
     def __init__(self, send: Callable[[Figures, bytes], None], *, patience: float = 2.0) -> None:
         self._send = send
         self._patience = patience
-        self._rings: tuple[Callable[[], None], ...] = ()
         self._reset()
         _tallies.add(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._pause = Backoff()
         #: counters that may or may not have arrived, with the request id under which they are sent again
         self._doubtful: tuple[bytes, Figures] | None = None
-        #: moment (monotonic) of the first counter that is in no call yet
-        self.since = 0.0
         self._open()
 
     def _open(self) -> None:
@@ -57,16 +63,6 @@ class Tally:
     def __bool__(self) -> bool:
         """Return True if there are counters that Redis does not have yet, or if they are being sent."""
         return self._fresh or self._sending.locked() or self._doubtful is not None
-
-    def subscribe(self, ring: Callable[[], None]) -> None:
-        """Call ``ring()`` at the first counter after a flush; it must return quickly."""
-        with self._lock:
-            self._rings = (*self._rings, ring)
-
-    def unsubscribe(self, ring: Callable[[], None]) -> None:
-        """Remove a callback of :meth:`subscribe`."""
-        with self._lock:
-            self._rings = tuple(other for other in self._rings if other != ring)
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
@@ -82,16 +78,14 @@ class Tally:
             _fill(self._lateness, queue, late)
             for task, took in by_task:
                 _fill(self._run, (queue, task), took)
-            first = self._note()
-        self._ring(first)
+            self._changed()
 
     def count(self, name: str, label: str, more: int = 1) -> None:
         """Add to a count."""
         with self._lock:
             if len(self._counts) < MOST_NAMES or (name, label) in self._counts:
                 self._counts[name, label] = self._counts.get((name, label), 0) + more
-            first = self._note()
-        self._ring(first)
+            self._changed()
 
     def waited(self, script: str, seconds: float, failed: bool) -> None:
         """Count the duration of a script call; an observer for :meth:`Broker.observe`."""
@@ -99,21 +93,13 @@ class Tally:
             return
         with self._lock:
             _fill(self._script, script, [seconds * 1000])
-            first = self._note()
-        self._ring(first)
+            self._changed()
 
-    def _note(self) -> bool:
-        """Mark the counters as changed, under the lock; return True for the first change since the last flush."""
-        if self._fresh:
-            return False
-        self._fresh = True
-        self.since = time.monotonic()
-        return True
-
-    def _ring(self, first: bool) -> None:
-        if first:
-            for ring in self._rings:
-                ring()
+    def _changed(self) -> None:
+        """Note, under the lock, that there are counters to send."""
+        if not self._fresh:
+            self._fresh = True
+            self._flush_in(PACE)
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
@@ -157,9 +143,53 @@ class Tally:
             counts,
         )
 
+    def _flush_in(self, seconds: float) -> None:
+        """Flush in this many seconds, unless a flush is scheduled or running; under the lock."""
+        if self._timer is not None:
+            return
+        timer = threading.Timer(seconds, self._flush_on_time)
+        timer.name, timer.daemon = "delayq-counters", True
+        try:
+            timer.start()
+        except RuntimeError:  # the interpreter is shutting down: _flush_all() flushes
+            return
+        self._timer = timer
+
+    def _flush_on_time(self) -> None:
+        seconds = PACE
+        try:
+            self.flush()
+            self._pause.reset()
+        except Exception as error:
+            fault = classify(error)
+            if fault is Fault.BUG and not self._pause.failures:
+                logger.exception("the counters could not be sent; retried later")
+            seconds = max(PACE, self._pause.next(fault))
+        with self._lock:
+            if self._timer is threading.current_thread():  # else it was closed meanwhile
+                self._timer = None
+                if self:
+                    self._flush_in(seconds)
+
+    def close(self) -> None:
+        """Flush one last time and stop the timer, even if that fails. A later counter starts another one."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self.flush_last()
+
+    def flush_last(self) -> None:
+        """Flush at the end of the process. If the last flush failed, skip it instead of waiting for Redis."""
+        if self._pause.failures:
+            return
+        try:
+            self.flush()
+        except Exception as error:
+            logger.info("the last counters could not be sent: %s", error)
+
     def forget(self) -> None:
         """Reset the counters in a forked child: the parent flushes its own, and its locks may be held for ever."""
-        self._rings = ()
         self._reset()
 
 
@@ -180,4 +210,10 @@ def _forget() -> None:
         tally.forget()
 
 
+def _flush_all() -> None:
+    for tally in list(_tallies):
+        tally.flush_last()
+
+
+atexit.register(_flush_all)
 os.register_at_fork(after_in_child=_forget)
