@@ -8,6 +8,7 @@ from typing import Any, Final, Unpack
 
 from . import depths, figures, rules
 from .errors import Misconfigured
+from .figures import Figures, Tally
 from .operations.inspector import Inspector
 from .operations.resharding import EpochChanges
 from .queue import Queue
@@ -19,8 +20,6 @@ from .redis.scripts import Observer, Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .requests import pack_repeats
 from .sending import quotas
-from .tally import Tally
-from .timings import Figures
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
 
@@ -174,17 +173,14 @@ class Broker(WorkerRegistry):
         """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
         return figures.read(self)
 
-    def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
-        """Add to the counters. Levels are not added, see :meth:`set_level`.
+    def note_figures(self, deltas: Figures, request: bytes | None = None, *, replace: bool = False) -> None:
+        """Add to the counters.
 
         Args:
             request: of calls with the same id only the first counts.
+            replace: store these values in place of the previous ones.
         """
-        figures.note(self, deltas, request)
-
-    def set_level(self, name: str, value: int) -> None:
-        """Store a measured level in place of the previous one."""
-        figures.set_level(self, name, value)
+        figures.note(self, deltas, request, replace=replace)
 
     # -- server ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.timings import Figures
+from django_delayq.core.figures import Figures
 from tests.support.core_figures import set_pace
 from tests.support.processes import wait_until
 
@@ -97,8 +97,7 @@ def test_a_process_that_ends_before_its_timer_rings_tells_what_it_has(
 def test_what_fsck_found_in_the_whole_deployment_is_kept(delayq: Broker) -> None:
     def check(*arguments: str) -> int | None:
         call_command("delayq_fsck", *arguments, stdout=StringIO())
-        level = delayq.figures().levels.get("fsck_violations")
-        return level.value if level else None
+        return delayq.figures().counts.get(("fsck", "violations"))
 
     queue = delayq.queue("feed")
     assert check("--queues", "feed") is None

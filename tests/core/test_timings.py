@@ -23,12 +23,11 @@ from django_delayq.core import (
     fail,
     release,
 )
-from django_delayq.core.timings import (
+from django_delayq.core.figures import (
     BUCKETS_MS,
     MOST_FIELDS,
     Figures,
     Histogram,
-    Level,
     fill,
     from_fields,
     histogram_of,
@@ -36,7 +35,17 @@ from django_delayq.core.timings import (
     to_fields,
 )
 from tests.support.core_calls import lock_of
-from tests.support.core_figures import MOST_NAMES, Tally, flush_now, is_scheduled, remind_again, set_pace
+from tests.support.core_figures import (
+    MOST_NAMES,
+    Tally,
+    added,
+    flush_now,
+    is_scheduled,
+    remind_again,
+    set_pace,
+    store_violations,
+    without,
+)
 from tests.support.core_stored import figures_keys
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
@@ -137,20 +146,19 @@ def test_figures_are_added_up_and_read_back_whole(broker: Broker) -> None:
     broker.note_figures(SEVERAL)
     assert broker.figures() == SEVERAL
     other(broker).note_figures(Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
-    assert broker.figures() == SEVERAL + Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1})
+    assert broker.figures() == added(SEVERAL, Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
 
 
 def test_figures_on_a_cluster(cluster_broker: Broker) -> None:
     cluster_broker.note_figures(SEVERAL)
     cluster_broker.note_figures(SEVERAL)
-    cluster_broker.set_level("fsck_violations", 4)
+    store_violations(cluster_broker, 4)
     found = cluster_broker.figures()
     assert (found.lateness, found.run, found.counts) == (
-        (SEVERAL + SEVERAL).lateness,
-        (SEVERAL + SEVERAL).run,
-        {("redis_error", "transient"): 6},
+        added(SEVERAL, SEVERAL).lateness,
+        added(SEVERAL, SEVERAL).run,
+        {("redis_error", "transient"): 6, ("fsck", "violations"): 4, ("fsck", "at_ms"): 1},
     )
-    assert found.levels["fsck_violations"].value == 4
 
 
 def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
@@ -158,7 +166,7 @@ def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
         broker.note_figures(SEVERAL, request=b"0123456789abcdef")
     assert broker.figures() == SEVERAL
     broker.note_figures(SEVERAL)
-    assert broker.figures() == SEVERAL + SEVERAL
+    assert broker.figures() == added(SEVERAL, SEVERAL)
 
 
 def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) -> None:
@@ -168,13 +176,12 @@ def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) 
     assert broker.figures() == many
 
 
-def test_a_level_is_set_not_added_and_says_when(broker: Broker) -> None:
-    began = broker.now_ms()
-    broker.set_level("fsck_violations", 7)
-    broker.set_level("fsck_violations", 0)
-    (name,), (level,) = broker.figures().levels.keys(), broker.figures().levels.values()
-    assert (name, level.value) == ("fsck_violations", 0)
-    assert int(began) <= level.at_ms <= broker.now_ms()
+def test_counters_that_replace_are_set_and_not_added(broker: Broker) -> None:
+    broker.note_figures(SEVERAL)
+    store_violations(broker, 7, 5)
+    store_violations(broker, 0, 9)
+    stored = Figures(counts={("fsck", "violations"): 0, ("fsck", "at_ms"): 9})
+    assert broker.figures() == added(SEVERAL, stored)
 
 
 def test_the_requests_that_were_heard_are_few_and_are_forgotten(broker: Broker) -> None:
@@ -197,10 +204,9 @@ def test_the_hash_does_not_grow_without_end(broker: Broker, caplog: pytest.LogCa
     remind_again()
     for number in range(10):
         broker.note_figures(Figures(counts={("redis_error", str(number)): 1, ("redis_error", "0"): 1}))
-    broker.set_level("fsck_violations", 7)
-    assert broker.figures() == full + Figures(
-        counts={("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
-    )
+    store_violations(broker, 7)
+    few = {("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
+    assert broker.figures() == added(full, Figures(counts=few))
     assert sum("left out" in record.getMessage() for record in caplog.records) == 1, "not with every call"
 
 
@@ -208,7 +214,7 @@ def test_the_figures_of_a_deleted_queue_go_with_it(broker: Broker) -> None:
     broker.queue("q")
     broker.note_figures(SEVERAL)
     assert broker.delete_queue("q")
-    assert broker.figures() == SEVERAL.without("q")
+    assert broker.figures() == without(SEVERAL, "q")
     assert broker.figures().run == {("other", "work"): histogram(10**10)}
 
 
@@ -427,8 +433,3 @@ def test_calls_of_scripts_are_figures_where_somebody_asks_for_it(broker: Broker)
     broker.tally.flush()
     assert {name: found.count for name, found in broker.figures().script.items()}["schedule"] == 1
     assert not broker.tally, "the call that carries figures is none"
-
-
-def test_levels_of_two_figures_are_the_later_ones() -> None:
-    one = Figures(levels={"a": Level(1, 5), "b": Level(1, 5)})
-    assert (one + Figures(levels={"a": Level(2, 6)})).levels == {"a": Level(2, 6), "b": Level(1, 5)}

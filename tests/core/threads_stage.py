@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from django_delayq.core import Broker, Queue, Registry
+from django_delayq.core.figures import Tally
 from django_delayq.core.operations.morgue import Kick
 from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.redis.loop_clients import LoopClients
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.sending.quotas import read_room
-from django_delayq.core.tally import Tally
 
 READING_A_LAYOUT: Final = Broker.read_layout
 READING_ALL_LAYOUTS: Final = Broker.queues

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob, RedisConfig, connect
-from django_delayq.core.timings import BUCKETS_MS, Figures
+from django_delayq.core.figures import BUCKETS_MS, Figures
 from tests.support.core_calls import ScriptCall, watch_calls
 from tests.support.core_figures import is_scheduled, set_pace
 from tests.support.duty_stage import RedisHealth
