@@ -124,11 +124,11 @@ def test_a_commit_that_does_not_get_through_is_left_to_the_next_one(
 def test_executors_need_no_django() -> None:
     program = "import sys, django_delayq.core.events, django_delayq.pipeline.events; print('django' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)
 
 
 def test_a_worker_that_plans_or_commits_a_write_does_without_pandas() -> None:
     """Spark forks one for each, and the import takes longer than their work."""
     program = "import sys, django_delayq.pipeline.jobs, django_delayq.pipeline.writer; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)

@@ -136,7 +136,7 @@ def test_events_that_were_taken_off_before_they_were_read_end_the_run(
 def succeed(broker: Broker, name: str, jobs: int) -> None:
     """Lets so many new jobs of a queue succeed, two by a call."""
     queue = broker.queue(name)
-    queue.schedule_many(NewJob(f"{random.random()}", f"shop.{name}") for _ in range(jobs))
+    queue.schedule_many(NewJob(f"{number} of {jobs}", f"shop.{name}") for number in range(jobs))
     for number in queue.numbers:
         while held := queue.reserve(number, 2, worker="w:1").jobs:
             assert all(queue.settle([ack(job, int(broker.now_ms()), 12) for job in held]))
