@@ -17,7 +17,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.records import events as records
 from django_delayq.core.records.events import EventEntry, unpack_entry
 from django_delayq.pipeline import event_rows
-from django_delayq.pipeline.event_reading import arrow_schema
+from django_delayq.pipeline.event_reading import arrow_schema, united
 from django_delayq.pipeline.event_rows import to_batch
 from django_delayq.pipeline.schemas import EVENTS
 from tests.support.event_entries import add_column, pack
@@ -206,3 +206,9 @@ def test_only_the_wanted_columns_are_made() -> None:
 def test_a_column_that_events_do_not_have_is_refused_with_those_they_have(column: tuple[str, Any], text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
         arrow_schema(StructType().add(*column))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_rows_that_were_read_in_parts_are_one_batch_or_none(count: int) -> None:
+    part = pa.RecordBatch.from_pydict({"id": ["a", "b"]})
+    assert [batch.to_pydict() for batch in united([part] * count)] == [{"id": ["a", "b"] * count}] * min(count, 1)
