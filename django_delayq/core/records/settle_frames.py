@@ -6,9 +6,9 @@ import struct
 from typing import Final
 
 from ..attempt_outcome import AttemptOutcome
+from ..events import pack_attempt
 from ..job import DURABLE, Job
 from ..settlement import Settlement
-from .events import pack_attempt
 from .schedule_frames import SCORE_POLICY, pack_id
 
 _ENTRY = struct.Struct("<ddHB")
