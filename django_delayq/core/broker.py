@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack
 from . import depths, figures, rules
 from .errors import Misconfigured
 from .figures import Figures, Tally
+from .job import pack_repeats
 from .operations.inspector import Inspector
 from .operations.resharding import EpochChanges
 from .queue import Queue
@@ -18,7 +19,6 @@ from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.scripts import Observer, Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
-from .requests import pack_repeats
 from .sending import quotas
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry

@@ -2,9 +2,10 @@
 
 An entry has the events of one call, each with a number of its own, in two fields: ``worker``, and ``events-<version>``,
 its events one after another. An event is :data:`COLUMNS`, each word followed by a zero byte, which no id contains; so
-one split of many events gives their columns as slices. Workers pack the events of attempts (:func:`pack_attempt`),
-scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is added at the end, under a new
-version. An entry of an older version is read with empty words in the newer columns; one of a newer version is refused.
+one split of many events gives their columns as slices. Workers pack the events of attempts
+(:mod:`.records.settle_frames`), scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is
+added at the end, under a new version. An entry of an older version is read with empty words in the newer columns; one
+of a newer version is refused.
 
 The events of a shard are numbered without gaps from 1. The id of an entry is ``<number of its last event>-<ms>``, and
 the *position* of an event ``<its number>-<ms of its entry>``. A reader keeps the position of the last entry that it has
@@ -24,10 +25,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .errors import InvalidJob, Misconfigured
-from .records.layout import ENDED, all_numbers
+from .records.frames import unpack_fields
+from .records.layout import all_numbers
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import clear_errors, pack_argument
-from .settlement import Settlement
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -101,22 +102,6 @@ def parts(position: str) -> tuple[int, int]:
     return int(number), int(ms)
 
 
-def pack_attempt(settlement: Settlement) -> bytes:
-    """Return the event of an ended attempt."""
-    job = settlement.job
-    return b"%b\0%b\0%b\0%b\0%d\0%d\0%d\0%d\0%b\0\0\0\0" % (
-        settlement.outcome.encode(),
-        job.id.encode(),
-        _word(job.task),
-        job.key.hex().encode(),
-        job.due_ms,
-        settlement.started_ms,
-        settlement.run_ms,
-        job.failures + 1,
-        _word(settlement.error_class),
-    )
-
-
 def unpack_entry(raw: RawEntry) -> EventEntry:
     """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value.
 
@@ -162,10 +147,6 @@ def words_of(entries: Iterable[EventEntry]) -> list[bytes]:
 
 def _is_whole(events: bytes, width: int) -> bool:
     return events.endswith(b"\0") and events.count(b"\0") % width == 0
-
-
-def _word(text: str) -> bytes:
-    return text.encode(errors="replace").replace(b"\0", b"?")[:255]
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -262,7 +243,7 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
         place: Stream(
             entry_of(*oldest[0]).before if oldest else None,
             last.decode() if last else BEGINNING,
-            bool(rules) and bool(rules[0] & ENDED),
+            "ended" in unpack_fields(rules or b""),
         )
         for place, (oldest, (last, rules)) in query(broker, places, command)
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..core.figures import Histogram
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from .change import Change, Rates
 from .drawing import (
     NO_QUEUE,

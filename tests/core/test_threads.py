@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import pytest
 
 from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions
-from tests.support.core_calls import ScriptCall, lock_of, run_verb, watch_calls
+from tests.support.core_calls import lock_of
 from tests.support.core_figures import Tally, flush_now, is_scheduled
 from tests.support.core_stored import assert_invariants
 
@@ -123,21 +123,6 @@ def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
             broker.known_queue("q")
         look(queue, seen)
         assert set(seen) == {seen[0], seen[-1]}
-
-
-@pytest.mark.server
-def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker) -> None:
-    """It is run again with each reply, the earlier ones included."""
-    queue = broker.queue("q")
-
-    def overtake(call: ScriptCall) -> None:
-        if call.name == "cancel" and not queue.layout.get("paused"):
-            broker.pause("q")
-
-    with watch_calls(broker, before=overtake):
-        cancelled = run_verb(broker, lambda there: there.known_queue("q") and there.queue("q").cancel("a"))
-        assert asyncio.run(cancelled) == ""
-    assert queue.layout == stored_layout(broker)
 
 
 # -- shards of an id -------------------------------------------------------------------------------------------------

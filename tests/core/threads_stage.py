@@ -11,7 +11,8 @@ from django_delayq.core import Broker, Queue, Registry
 from django_delayq.core.figures import Tally
 from django_delayq.core.operations.morgue import Kick
 from django_delayq.core.operations.resharding import EpochChanges
-from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.redis.event_loops import EventLoops
+from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.sending.quotas import read_room
@@ -32,17 +33,17 @@ KICKING: Final = Kick._anywhere
 READING_ROOM: Final = read_room
 CHOOSING_EPOCHS: Final = _epochs_now
 
-CLOSING_LOOPS: Final = LoopClients.close
+CLOSING_LOOPS: Final = EventLoops.close
 FLUSHING: Final = Tally.flush
 POSTING: Final = Tally._post
 NOTING_LIMITS: Final = Registry._note_limited
 
 
-class _SharedClients(LoopClients):
+class _SharedClients(EventLoops):
     """Clients of event loops, with those of each loop in sight."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace())  # type: ignore[arg-type]
+        super().__init__({}, PoolLimits())
         self.by_loop: dict[asyncio.AbstractEventLoop, Any] = self._clients
 
 

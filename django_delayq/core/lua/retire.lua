@@ -5,7 +5,7 @@
 --         (begun.lua), and no call can be repeated any more; then its events stay for a day
 -- Returns '1', or '0' when it is too early.
 -- Events  none
--- include keys clock begin sweep window rules
+-- include keys clock begin sweep window
 local EVENTS_STAY_SECONDS = 86400
 
 if ended then
@@ -44,5 +44,5 @@ end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
   'quota', 'division', 'dividing')
-redis.call('HSET', META, 'rules', struct.pack('<Bdddddd', CLOSING + ENDED, 0, 0, 0, 0, 0, 0))
+redis.call('HSET', META, 'rules', cmsgpack.pack({ closing = true, ended = true }))
 return '1'

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
-from redis.exceptions import MaxConnectionsError, NoPermissionError, NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS
 from .composition import compose
 from .confirmation import Confirmer
-from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
+from .connection import ELSEWHERE, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .link import deadline_of_thread
 from .server_info import server_version
@@ -181,9 +181,13 @@ class Scripts:
         with clear_errors():
             return id(self._connection.pool(keys[0]))
 
-    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
-        exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
+    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+        """Run a script from the running event loop, once; see :meth:`call`.
+
+        Raises:
+            QueueUnavailable, QueueFull, Misconfigured: also for what :meth:`call` repeats, or waits for.
+        """
+        exchange = self._connection.exchange_on_loop
         with self._timed(name), clear_errors():
             if self._flags is None:
                 await asyncio.to_thread(self._server_knows_flags)
@@ -192,13 +196,6 @@ class Scripts:
                 return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
-            except ELSEWHERE as error:
-                outlasts = self._outlasts(name)
-                is_saturated = isinstance(error, MaxConnectionsError)
-                if is_saturated or not (outlasts or isinstance(error, ON_ANOTHER_NODE)):
-                    raise
-                # While a slot moves or its node is replaced, several nodes have to be tried.
-                return await self._connection.run_async(source, keys, *args, until=until, outlasts=outlasts)
 
     def _outlasts(self, name: str) -> bool:
         """Return True for a call that waits for the successor of a lost node, as long as it may take."""
