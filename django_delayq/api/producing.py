@@ -15,7 +15,7 @@ from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
 from ..core.moments import iso_of
 from ..core.schedule_outcome import ScheduleOutcome
-from ..core.sending.chunks import check_together
+from ..core.sending.many import check_together
 from ..core.task import registry
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once

@@ -167,7 +167,11 @@ class _Replay(Generic[B]):
             queues.clear()
             vars(view).clear()
 
-    def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+    def _call(
+        self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
+    ) -> Any:
+        if confirm:
+            raise _ThreadNeeded
         return self._reply(_call_script, name, keys, *args)
 
     def _read_field(self, key: str, name: str) -> Any:

@@ -6,17 +6,15 @@ there has a greater number, the events between were removed unread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .records.events import BEGINNING, EventEntry, between, parts, unpack_entry
 from .records.layout import ENDED
-from .redis.faults import REDIS_ERRORS
-from .redis.scripts import clear_errors, pack_argument
+from .redis.connection import ELSEWHERE
+from .redis.scripts import clear_errors, pack_command
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -59,39 +57,25 @@ def entries(
         until: the last position to include.
         limit: maximum number of entries.
     """
-    return begin(broker, queue, number, after, until, limit)()
-
-
-def begin(
-    broker: Broker, queue: str, number: int, after: str, until: str | None, limit: int
-) -> Callable[[], list[EventEntry]]:
-    """Send the request of :func:`entries` and return a function that reads the reply; the function must be called.
-
-    If sending or reading fails, the request is repeated under the retry policy of the connection.
-    """
     key = broker.shard(queue, number).names["event"]
     # The last event may lie in the middle of an entry, whose id is that of a later one.
     low, high = f"({after}", "+" if until is None else str(parts(until)[0])
+    return between(_read(broker, key, low, high, limit), after, until)
 
-    def again() -> list[EventEntry]:
-        with clear_errors():
-            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
 
+def _read(broker: Broker, key: bytes, low: str, high: str, limit: int) -> list[EventEntry]:
     # redis-py makes a dict of each entry, which takes longer than the rest of the read.
-    words = (b"XRANGE", key, low, high, b"COUNT", limit)
-    packed = b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
-    patience = broker.connection.patience
-    pending = None
-    with suppress(*REDIS_ERRORS):
-        pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
-
-    def read() -> list[EventEntry]:
-        if pending is not None:
-            with suppress(*REDIS_ERRORS):
-                return [unpack_entry(raw) for raw in pending.reply(time.monotonic() + patience)]
-        return again()
-
-    return lambda: between(read(), after, until)
+    packed = pack_command(b"XRANGE", key, low, high, b"COUNT", limit)
+    with clear_errors():
+        try:
+            pool = broker.connection.pool(key)
+            link = pool.take()
+            try:
+                return [unpack_entry(raw) for raw in link.exchange(packed)]
+            finally:
+                pool.release(link)
+        except ELSEWHERE:
+            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
 
 
 def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:

@@ -22,7 +22,7 @@ from ..core import events
 from ..core.broker import Broker
 from ..core.errors import QueueUnavailable
 from ..core.records.events import BEGINNING, latest
-from ..core.streams import Place, Stream, begin, streams
+from ..core.streams import Place, Stream, entries, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
@@ -200,7 +200,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     def _walk(self, place: Place, position: str, number: int) -> str:
         """Return the position ``number`` events further."""
         while number > 0:
-            page = begin(self._broker, *place, position, None, min(number, self.chosen.fetch))()
+            page = entries(self._broker, *place, position, None, min(number, self.chosen.fetch))
             if not page:
                 break
             for entry in page:

@@ -21,7 +21,7 @@ from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
 from ..core.replay import run_verb
 from ..core.schedule_outcome import ScheduleOutcome
-from ..core.sending.chunks import check_together
+from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result

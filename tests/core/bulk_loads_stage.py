@@ -134,7 +134,7 @@ def collected(writer: BulkLoadWriter) -> Collected:
 def send_collected(writer: BulkLoadWriter) -> None:
     """Send what a sender has collected, and read the replies; do not finish."""
     writer._dispatch_all()
-    writer._sender.finish()
+    writer._calls.finish()
 
 
 def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
@@ -143,10 +143,11 @@ def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
 
 
 def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
-    """Write the first ``n`` rows and abandon the sender."""
+    """Write the first ``n`` rows, as far as they fill chunks, and abandon the sender."""
     writer = BulkLoadWriter(broker, load)
     for new in rows(of, **options)[:n]:
         add_row(writer, new)
+    writer._calls._send_collected()
     writer.abandon()
 
 

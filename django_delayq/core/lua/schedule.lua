@@ -15,7 +15,6 @@
 --         no new ids), d (this tick or a later one was stored before), k(nown: this durable generation, or payload,
 --         was stored before), l(ate: the call came too late), x (not stored because another job was refused).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
---         Behind the reply of a chunk that was stored before: 1 byte.
 -- Events  bulk
 -- include keys clock begin sweep window marks body tasks due wake event entry
 local function make_policies()
@@ -28,7 +27,7 @@ end
 
 local seen = replay()
 if seen then
-  return ARGV[4] == '1' and seen .. '\0' or seen
+  return seen
 end
 
 -- The tick is recorded together with the job, so that only one of all processes that fire it stores a job.

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from ..errors import NotConfirmed
 from .connection import Connection
-from .scripts import Reply, Scripts
+from .scripts import Call, Scripts, SentCalls
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
 #: call raised. It runs in the thread of the call, so it should be short and must not block.
@@ -28,39 +27,28 @@ class ObservedScripts(Scripts):
         # A repeated call counts as one call, so the second attempt must not be made by this object.
         self._plain = Scripts(connection, test_clock=test_clock)
 
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+    def call(
+        self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
+    ) -> Any:
         """See :meth:`Scripts.call`."""
-        began_at = time.perf_counter()
-        with self._timing(name, began_at):
-            return self._plain.call(name, keys, *args, until=until)
-
-    def call_confirmed(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """See :meth:`Scripts.call_confirmed`."""
         with self._timing(name, time.perf_counter()):
-            return self._plain.call_confirmed(name, keys, *args)
+            return self._plain.call(name, keys, *args, until=until, confirm=confirm)
 
-    def call_all_confirmed(
-        self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
-    ) -> tuple[list[Any], NotConfirmed | None]:
-        """See :meth:`Scripts.call_all_confirmed`. They count as one call."""
-        with self._timing(name, time.perf_counter()):
-            return self._plain.call_all_confirmed(name, calls)
+    def call_many(self, calls: Sequence[Call], *, partial: bool = False) -> list[Any]:
+        """See :meth:`Scripts.call_many`. They count as one call."""
+        with self._timing(calls[0].name, time.perf_counter()):
+            return self._plain.call_many(calls, partial=partial)
+
+    def send_many(self, calls: Sequence[Call]) -> SentCalls:
+        """See :meth:`Scripts.send_many`. They count as one call, which ends when the replies are read."""
+        sent = self._plain.send_many(calls)
+        sent.timing = self._timing(calls[0].name, time.perf_counter())
+        return sent
 
     async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
         """See :meth:`Scripts.call_async`."""
         with self._timing(name, time.perf_counter()):
             return await self._plain.call_async(name, keys, *args)
-
-    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
-        """Send a call, see :meth:`Scripts.begin`; the measured time ends when the reply is read."""
-        began_at = time.perf_counter()
-        reply = self._plain.begin(name, keys, *args)
-
-        def finish(until: float | None = None) -> Any:
-            with self._timing(name, began_at):
-                return reply(until)
-
-        return finish
 
     @contextmanager
     def _timing(self, name: str, began_at: float) -> Iterator[None]:

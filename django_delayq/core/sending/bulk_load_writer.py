@@ -12,9 +12,9 @@ from ..errors import DelayQError
 from ..job import NewJob
 from ..records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
 from .bulk_load_limits import BulkLoadLimits
-from .chunks import CHUNK_BYTES, ChunkSender
-from .ledger_calls import LedgerCalls, LoadChunk, Written
+from .ledger_calls import LedgerCalls, Written
 from .ledgers import check_stored
+from .many import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -103,7 +103,6 @@ class BulkLoadWriter:
         self._room = room
         self._broker = broker
         self._calls = LedgerCalls(broker, load, limits or BulkLoadLimits(), stop)
-        self._sender: ChunkSender[LoadChunk] = ChunkSender(self._calls.queue, self._calls)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
         self._shape: Shape | None = None
         self._table: dict[int, _Chunk] = {}
@@ -202,7 +201,7 @@ class BulkLoadWriter:
         """
         with self._whole():
             self._dispatch_all()
-            self._sender.finish()
+            self._calls.finish()
             check_stored(self._broker, self.load, self._calls.stored)
         return self.written
 
@@ -211,7 +210,7 @@ class BulkLoadWriter:
 
         Their jobs are written, or will be when the bulk load is resumed.
         """
-        self._sender.drain()
+        self._calls.abandon()
 
     def _dispatch_all(self) -> None:
         for shape, table in self._tables.items():
@@ -222,7 +221,7 @@ class BulkLoadWriter:
         with self._whole():
             chunk = self._tables[shape].pop(group)
             self._waiting_bytes -= chunk.size
-            self._sender.send(self._calls.chunks(shape, group, chunk.rows), chunk.ids, group)
+            self._calls.send(shape, group, chunk.rows, chunk.ids)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

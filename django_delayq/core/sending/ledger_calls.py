@@ -7,7 +7,7 @@ a final outcome for each of its rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
@@ -15,11 +15,11 @@ from zlib import crc32
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..records.bulk_load_frames import NO_CODE, Frame, Rows, Shape
 from ..records.keys import MAX_SHARDS, number_of
-from ..redis.ordered import in_order
-from ..redis.scripts import Reply, clear_errors
+from ..redis.scripts import Call, SentCalls, clear_errors
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
 from .bulk_loads import OPEN, BulkLoad, groups_of, read_load
+from .epoch_walk import EpochWalk
 from .ledgers import CLOSED, epochs_of, ledger_key
 from .quotas import RoomSearch
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LEDGER_CLOSED_LETTER: Final = "X"
 #: maximum number of refused ids that are listed
 MAX_LISTED: Final = 100
+#: chunks that are sent together
+TOGETHER: Final = 4
 
 
 class BulkLoadClosed(DelayQError):
@@ -71,16 +73,15 @@ class LoadChunk:
     digest: bytes
     #: True if the chunk was not yet counted against the rate
     unpaid: bool
-    reply: Reply = field(init=False)
-
-    @property
-    def ids(self) -> list[bytes]:
-        """Ids of the rows."""
-        return self.rows.ids
+    #: None = its epoch is retired, so nothing is written there
+    call: Call | None = field(init=False)
 
 
 class LedgerCalls:
     """Calls of one sender of a bulk load.
+
+    Chunks are collected and sent together; the next ones are collected while Redis works on those. An id comes once
+    among the chunks that are sent together, and its next row waits until they are done.
 
     Args:
         broker: the target.
@@ -97,7 +98,6 @@ class LedgerCalls:
         self._limits = limits
         self._throttle = Throttle(broker, load, limits, stop)
         self._stop = stop
-        self._in_order = in_order(broker.scripts, broker.connection)
         self.queue = broker.queue(load.queue)
         self.queue.reload()  # this process may have an old layout
         #: the layout that was read last, and the epochs that the load may reach by it
@@ -113,16 +113,43 @@ class LedgerCalls:
         #: digests of the chunks that are stored, by ledger
         self.stored: dict[bytes, list[bytes]] = {}
         self.written = Written()
+        #: chunks that are not sent yet
+        self._collected: list[LoadChunk] = []
+        #: those whose replies are not read yet
+        self._sent: tuple[list[LoadChunk], SentCalls] | None = None
+
+    def send(self, shape: Shape, group: int, rows: Rows, ids: Set[bytes]) -> None:
+        """Send rows with these ids, all of one group: ids of different groups differ."""
+        if any(chunk.group == group and not ids.isdisjoint(chunk.rows.ids) for chunk in self._collected):
+            self._send_collected()
+        self._collected += self._divide(shape, group, rows, self._load.epochs[0], None)
+        if len(self._collected) >= TOGETHER:
+            self._send_collected()
+
+    def finish(self) -> None:
+        """Send what is left, and wait for every reply."""
+        self._send_collected()
+        self._settle_sent()
+
+    def abandon(self) -> None:
+        """Read the outstanding replies, so that the connections are clean."""
+        if self._sent is not None:
+            self._sent[1].read_once()
+        self._collected, self._sent = [], None
+
+    def _send_collected(self) -> None:
+        self._settle_sent()
+        chunks, self._collected = self._collected, []
+        if chunks:
+            self._sent = chunks, self._send(chunks)
+
+    def _settle_sent(self) -> None:
+        if self._sent is not None:
+            chunks, sent = self._sent
+            self._settle(chunks, sent)
+            self._sent = None
 
     # -- chunks --------------------------------------------------------------------------------------------------------
-
-    def chunks(self, shape: Shape, group: int, rows: Rows) -> list[LoadChunk]:
-        """Return the chunks that write rows to the first epoch of the load."""
-        return self._divide(shape, group, rows, self._load.epochs[0], None)
-
-    def forward(self, chunk: LoadChunk, places: Sequence[int], epoch: tuple[int, int]) -> list[LoadChunk]:
-        """Return chunks of a later epoch for some rows of a chunk."""
-        return self._divide(chunk.shape, chunk.group, chunk.rows.pick(places), epoch, chunk)
 
     def _divide(
         self, shape: Shape, group: int, rows: Rows, epoch: tuple[int, int], origin: LoadChunk | None
@@ -160,20 +187,16 @@ class LedgerCalls:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, chunk: LoadChunk) -> None:
-        """Begin the script call of a chunk, after the calls begun before."""
-        self._call(chunk, self._in_order.begin)
+    def _send(self, chunks: Sequence[LoadChunk]) -> SentCalls:
+        for chunk in chunks:
+            chunk.call = self._call_of(chunk)
+        return self._broker.scripts.send_many([chunk.call for chunk in chunks if chunk.call is not None])
 
-    def _call(self, chunk: LoadChunk, begin: Callable[..., Reply]) -> None:
-        number = chunk.number
-        ledger = self._ledgers.get(number)
-        if ledger is None:
-            ledger = self._ledgers[number] = ledger_key(self._broker, self._load, number)
+    def _call_of(self, chunk: LoadChunk) -> Call | None:
+        number, ledger = chunk.number, self._ledger_of(chunk)
         epoch, epochs = number // MAX_SHARDS, self.queue.epochs
         if all(epoch != other for other, _ in epochs):
-            # A retired epoch, to which no chunk is written any more, whatever became of its tombstone.
-            chunk.reply = lambda until=None: self._read_ledger(ledger, chunk.digest)
-            return
+            return None
         if chunk.unpaid and epoch == epochs[-1][0]:
             # An older epoch refuses nearly all rows. They count against the rate in the epoch that accepts them, unless
             # they are written there already.
@@ -181,7 +204,13 @@ class LedgerCalls:
             chunk.unpaid = False
         shard = self.queue.shard(number)
         frame = chunk.frame.packed(chunk.rows.bodies, self._code_of(number, chunk.shape.task))
-        chunk.reply = begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, chunk.digest, self._load.id)
+        return Call("bulk", (*shard.keys, ledger), (b"", shard.constants, frame, chunk.digest, self._load.id))
+
+    def _ledger_of(self, chunk: LoadChunk) -> bytes:
+        ledger = self._ledgers.get(chunk.number)
+        if ledger is None:
+            ledger = self._ledgers[chunk.number] = ledger_key(self._broker, self._load, chunk.number)
+        return ledger
 
     def _code_of(self, number: int, task: bytes) -> bytes:
         code = self._codes.get((number, task))
@@ -201,12 +230,22 @@ class LedgerCalls:
 
     # -- replies -------------------------------------------------------------------------------------------------------
 
-    def settle(self, chunk: LoadChunk) -> Iterator[tuple[LoadChunk, list[int]]]:
-        """Read the reply of a chunk. Retry the rows that the queue cannot take now; yield those of closed shards."""
+    def _settle(self, chunks: Sequence[LoadChunk], sent: SentCalls, walk: EpochWalk | None = None) -> None:
+        """Read the replies of chunks; retry rows that the queue cannot take now, and forward those of closed shards."""
+        walk = walk or EpochWalk(self.queue, self.epochs, create=True)
+        error = self._read(sent)
+        for chunk in chunks:
+            for part, moved in self._settle_chunk(chunk, error):
+                epoch = walk.after(chunk.number // MAX_SHARDS)
+                if epoch is not None:  # always: a deleted queue is re-created
+                    later = self._divide(part.shape, part.group, part.rows.pick(moved), epoch, part)
+                    self._settle(later, self._send(later), walk)
+
+    def _settle_chunk(self, chunk: LoadChunk, error: QueueFull | None) -> Iterator[tuple[LoadChunk, list[int]]]:
         wait: BulkLoadWait | None = None
         search = RoomSearch(self.queue)
         while True:
-            letters, error = self._read_reply(chunk)
+            letters = self._letters_of(chunk)
             refused, moved = self._sort_out(chunk, letters)
             if len(chunk.rows) not in (len(refused), len(moved)):
                 self.stored.setdefault(self._ledgers[chunk.number], []).append(chunk.digest)
@@ -220,17 +259,25 @@ class LedgerCalls:
             elif error or FULL_LETTER not in letters or not search.find(chunk.number, len(refused)):
                 search, wait = RoomSearch(self.queue), wait or BulkLoadWait(self._limits.patience, self._stop)
                 wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
-            self._call(chunk, self._broker.scripts.begin)
+            error = self._read(self._send([chunk]))
 
-    def _read_reply(self, chunk: LoadChunk) -> tuple[str, QueueFull | None]:
-        """Return the outcome letters, a single one for all rows alike; and the error if Redis had no memory left."""
+    def _read(self, sent: SentCalls) -> QueueFull | None:
+        """Read the replies; return the error if Redis had no memory left."""
         try:
-            letters = chunk.reply().decode()
+            sent.read()
         except QueueFull as error:
-            return "f", error
+            return error
+        return None
+
+    def _letters_of(self, chunk: LoadChunk) -> str:
+        """Return the outcome letters of a chunk, a single one for all rows alike."""
+        if chunk.call is None:
+            letters = self._read_ledger(self._ledgers[chunk.number], chunk.digest).decode()
+        else:
+            letters = FULL_LETTER if chunk.call.failed else chunk.call.reply.decode()
         if letters == _LEDGER_CLOSED_LETTER:
             raise BulkLoadClosed(self._load)
-        return letters, None
+        return letters
 
     def _sort_out(self, chunk: LoadChunk, letters: str) -> tuple[Sequence[int], list[int]]:
         """Count final outcomes. Return the places of rows to retry, and of rows that a closed shard refused."""

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from .. import rules
 from ..errors import QueueUnavailable
 from ..records.layout import CLOSING, RULES, Rules
-from ..redis.gather import gather
 from ..redis.link import within
-from ..redis.scripts import clear_errors
+from ..redis.scripts import Call, clear_errors
 from ..requests import new_request
 
 if TYPE_CHECKING:
@@ -207,8 +206,8 @@ def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = No
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
     def call(act: bytes, numbers: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-        calls = [(queue.shard(number), (limit, division, act, *n)) for number, n in numbers.items()]
-        return dict(zip(numbers, gather(queue.broker, "quota", calls), strict=True))
+        calls = [Call.on_shard("quota", queue.shard(number), limit, division, act, *n) for number, n in numbers.items()]
+        return dict(zip(numbers, queue.broker.scripts.call_many(calls), strict=True))
 
     # Of several processes, the one that clears the first shard divides: until it has set that shard's quota, which it
     # does last, or is late, the shard refuses others.

@@ -17,11 +17,9 @@ from ..records.schedule_frames import pack_deadline, pack_new
 from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
-from .chunks import check_together
 from .epoch_walk import EpochWalk
-from .job_chunks import JobSender
+from .many import JobSender, check_together, until_room
 from .quotas import RoomSearch
-from .room import until_room
 
 T = TypeVar("T")
 
@@ -98,8 +96,7 @@ class Sender(Shards):
         for places, letters in sender.send(news):
             letter_of.update(zip(places, letters, strict=True))
         outcomes = [OF_LETTER[letter_of[place]] for place in range(len(letter_of))]
-        if sender.confirmed is not None:
-            sender.confirmed.check(count_outcomes(letter_of.values()), outcomes)
+        sender.unconfirmed.check(count_outcomes(letter_of.values()), outcomes)
         return outcomes
 
     def count_many(
@@ -112,8 +109,7 @@ class Sender(Shards):
         news = check_together(news) if all_or_none else news
         sender = JobSender(self, not_after_ms, together=all_or_none)
         counts = count_outcomes(letters for _, letters in sender.send(news))
-        if sender.confirmed is not None:
-            sender.confirmed.check(counts)
+        sender.unconfirmed.check(counts)
         return counts
 
     def is_confirmed(self, new: NewJob) -> bool:
