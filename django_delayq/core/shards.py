@@ -10,14 +10,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .attempt_outcome import AttemptOutcome
-from .job import Job
+from .job import Job, digest_of
 from .records.limit_frames import Allowance, pack_allowances, unpack_parked
 from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .replies import Batch, Which
-from .requests import digest_of
 from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .records.events import BEGINNING, EventEntry, between, parts, unpack_entry
-from .records.layout import ENDED
+from .records.frames import unpack_fields
 from .redis.connection import ELSEWHERE
 from .redis.scripts import clear_errors, pack_command
 
@@ -89,7 +89,7 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
         place: Stream(
             entry_of(*oldest[0]).before if oldest else None,
             last.decode() if last else BEGINNING,
-            bool(rules) and bool(rules[0] & ENDED),
+            "ended" in unpack_fields(rules or b""),
         )
         for place, (oldest, (last, rules)) in query(broker, places, command)
     }

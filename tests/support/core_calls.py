@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +14,10 @@ from unittest import mock
 from django_delayq.core import Broker, Queue
 from django_delayq.core.redis.composition import compose, script_names
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.loop_link import WINDOW
 from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, pack_command
-from django_delayq.core.replay import run_verb
 from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [
-    "WINDOW",
     "Call",
     "ChannelWaker",
     "Fault",
@@ -38,7 +34,6 @@ __all__ = [
     "pack_command",
     "port_of",
     "replace_script",
-    "run_verb",
     "script_names",
     "scripts_used",
     "send_twice",
@@ -65,12 +60,6 @@ def _nothing(_: object) -> None:
     """No-op."""
 
 
-class _Inside(threading.local):
-    """True in a thread while it makes a call that is recorded: what it sends for that is no other call."""
-
-    call = False
-
-
 @contextmanager
 def _sent_by(broker: Broker, send: Callable[[Callable[..., SentCalls], Sequence[Call]], SentCalls]) -> Iterator[None]:
     """Send the calls that the broker makes together in the block with ``send(original, calls)``."""
@@ -95,8 +84,8 @@ def watch_calls(
         after: runs when the reply of a call has come; it may raise, too.
     """
     calls: list[ScriptCall] = []
-    scripts, inside = broker.scripts, _Inside()
-    send, send_async = scripts.call, scripts.call_async
+    scripts = broker.scripts
+    send, send_all, send_on_loop = scripts.call, scripts.call_many, scripts.call_on_loop
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -104,47 +93,42 @@ def watch_calls(
         calls.append(call)
         return call
 
-    @contextmanager
-    def within_call() -> Iterator[None]:
-        inside.call = True
-        try:
-            yield
-        finally:
-            inside.call = False
-
     def watched_send(name: str, keys: tuple[bytes, ...], *args: Any, **limits: Any) -> Any:
-        if inside.call:
-            return send(name, keys, *args, **limits)
         call = noted(name, keys, args)
-        with within_call():
-            call.reply = send(name, keys, *args, **limits)
+        call.reply = send(name, keys, *args, **limits)
         after(call)
         return call.reply
 
+    def watched_all(together: Sequence[Call], **limits: Any) -> list[Any]:
+        watched = [noted(call.name, call.keys, call.args) for call in together]
+        replies = send_all(together, **limits)
+        note_replies(together, watched)
+        return replies
+
     def watched_send_many(send_many: Callable[..., SentCalls], together: Sequence[Call]) -> SentCalls:
-        if inside.call:
-            return send_many(together)
         watched = [noted(call.name, call.keys, call.args) for call in together]
         sent = send_many(together)
         read = sent.read
 
         def watched_read() -> None:
-            with within_call():
-                read()
-            for call, script_call in zip(together, watched, strict=True):
-                script_call.reply = call.reply
-                after(script_call)
+            read()
+            note_replies(together, watched)
 
         sent.read = watched_read  # type: ignore[method-assign]
         return sent
 
-    async def watched_async(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+    def note_replies(together: Sequence[Call], watched: Sequence[ScriptCall]) -> None:
+        for call, script_call in zip(together, watched, strict=True):
+            script_call.reply = call.reply
+            after(script_call)
+
+    async def watched_on_loop(name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
         call = await asyncio.to_thread(noted, name, keys, args)
-        call.reply = await send_async(name, keys, *args)
+        call.reply = await send_on_loop(name, keys, *args, until=until)
         await asyncio.to_thread(after, call)
         return call.reply
 
-    watched: dict[str, Any] = {"call": watched_send, "call_async": watched_async}
+    watched: dict[str, Any] = {"call": watched_send, "call_many": watched_all, "call_on_loop": watched_on_loop}
     with mock.patch.multiple(scripts, **watched), _sent_by(broker, watched_send_many):
         yield calls
 

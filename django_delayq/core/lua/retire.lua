@@ -6,7 +6,7 @@
 --         consumers of this queue
 -- Returns '1', or '0' when it is too early.
 -- Events  none
--- include keys clock begin sweep window rules position
+-- include keys clock begin sweep window position
 if ended then
   if ARGV[3] == '1' then
     redis.call('UNLINK', COUNT)
@@ -46,5 +46,5 @@ end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
   'event_places', 'quota', 'division', 'dividing')
-redis.call('HSET', META, 'rules', struct.pack('<Bdddddd', CLOSING + ENDED, 0, 0, 0, 0, 0, 0))
+redis.call('HSET', META, 'rules', cmsgpack.pack({ closing = true, ended = true }))
 return '1'

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from .. import events
+from ..job import new_request
 from ..records.keys import number_of
-from ..records.layout import CLOSING, Epochs, all_numbers
+from ..records.layout import Epochs, all_numbers
 from ..redis.scripts import clear_errors
-from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -39,7 +39,7 @@ class EpochShards:
     def close(self, epochs: Epochs) -> None:
         """Close the shards for new ids."""
         for number in all_numbers(epochs):
-            self.call("rule", number, 0, CLOSING, b"", b"", b"")
+            self.call("rule", number, b"", b"1")
 
     def largest_token_and_arrival(self, epochs: Epochs) -> tuple[int, int]:
         """Return the largest fencing token (or closing moment) and the largest arrival number of closed shards."""

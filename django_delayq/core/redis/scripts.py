@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from redis import exceptions as redis_errors
-from redis.exceptions import MaxConnectionsError, NoPermissionError, NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS, Shard
 from .composition import compose
 from .confirmation import Confirmer, read_one
-from .connection import ELSEWHERE, ON_ANOTHER_NODE, PARTIAL_SECONDS, Connection
+from .connection import ELSEWHERE, PARTIAL_SECONDS, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .link import deadline_of_thread, within
 from .pool import BoundedPool
 from .server_info import server_version
+
+#: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
+#: call raised. It runs in the thread of the call, so it should be short and must not block.
+Observer: TypeAlias = Callable[[str, float, bool], object]
+
+logger: Final = logging.getLogger(__name__)
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
@@ -120,6 +127,8 @@ class Scripts:
         self._loaded: dict[str, tuple[str, str]] = {}
         self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
+        #: called after every call; its exceptions are only logged
+        self.observer: Observer | None = None
         #: None = the settings demand no confirmation
         self.confirmer = Confirmer(connection, rule) if (rule := connection.confirmation) else None
 
@@ -137,8 +146,14 @@ class Scripts:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
             NotConfirmed: the writes were made, and were not confirmed in time.
         """
-        if confirm:
-            return self._call_confirmed(Call(name, keys, args, confirm=True))
+        if self.observer is None and not confirm:
+            return self._call(name, keys, *args, until=until)
+        with self._timed(name):
+            if confirm:
+                return self._call_confirmed(Call(name, keys, args, confirm=True))
+            return self._call(name, keys, *args, until=until)
+
+    def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         if until is None:
             until = self._end()
         try:
@@ -162,7 +177,7 @@ class Scripts:
             raise_clear(error)
 
     def _call_confirmed(self, call: Call) -> Any:
-        self.send_many([call]).read()
+        self._send_many([call]).read()
         if call.missing is not None:
             call.missing.reply = call.reply
             raise call.missing
@@ -178,37 +193,48 @@ class Scripts:
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: a part of the calls failed; see :meth:`call`.
         """
-        if partial and self._connection.cluster:
-            self._call_partly(calls)
-        elif len(calls) == 1 and not calls[0].confirm:
-            self._make(calls[0], self._end())
-        else:
-            # Calls for several shards have many keys.
-            most = max(1, _KEYS_TOGETHER // max((len(call.keys) for call in calls), default=1))
-            for start in range(0, len(calls), most):
-                self.send_many(calls[start : start + most]).read()
+        if calls:
+            with self._timed(calls[0].name):
+                (self._call_partly if partial and self._connection.cluster else self._call_many)(calls)
         return [call.reply for call in calls]
 
     def send_many(self, calls: Sequence[Call]) -> SentCalls:
         """Send calls to their nodes, those of one node in one piece over one connection; the replies are read later.
 
+        An observer gets the time until the replies are read, as of one call.
+
         Raises:
             Misconfigured: the server cannot confirm writes; nothing was sent.
         """
-        with clear_errors():
-            if self.confirmer is not None and any(call.confirm for call in calls):
-                self.confirmer.check()
-            return SentCalls(self, calls, self._end())
+        began = time.perf_counter()
+        sent = self._send_many(calls)
+        if calls:
+            sent.timing = self._timed(calls[0].name, began)
+        return sent
+
+    def _call_many(self, calls: Sequence[Call]) -> None:
+        if len(calls) == 1 and not calls[0].confirm:
+            self._make(calls[0], self._end())
+            return
+        most = max(1, _KEYS_TOGETHER // max(len(call.keys) for call in calls))  # calls for several shards have many
+        for start in range(0, len(calls), most):
+            self._send_many(calls[start : start + most]).read()
 
     def _call_partly(self, calls: Sequence[Call]) -> None:
         """Make the calls of one node after the other, so that one that hangs costs the others nothing."""
         for mine in self._by_node(calls).values():
             with within(time.monotonic() + PARTIAL_SECONDS):
                 try:
-                    self.call_many(mine)
+                    self._call_many(mine)
                 except QueueUnavailable as error:
                     for call in mine:
                         call.reply = error if call.failed else call.reply
+
+    def _send_many(self, calls: Sequence[Call]) -> SentCalls:
+        with clear_errors():
+            if self.confirmer is not None and any(call.confirm for call in calls):
+                self.confirmer.check()
+            return SentCalls(self, calls, self._end())
 
     def _by_node(self, calls: Sequence[Call]) -> dict[BoundedPool | None, list[Call]]:
         """Return the calls by the pool of their node; None = no node is known that has the slot."""
@@ -225,12 +251,12 @@ class Scripts:
 
     def _make(self, call: Call, until: float) -> None:
         """Make a call alone, on the path that follows slots, loads scripts and replaces lost connections."""
-        call.reply = self.call(call.name, call.keys, *call.args, until=until)
+        call.reply = self._call(call.name, call.keys, *call.args, until=until)
         while call.confirm:  # its request id makes it a repeated one, which is confirmed like the first
             SentCalls(self, [call], until).read_once()
             if not call.failed:
                 return
-            call.reply = self.call(call.name, call.keys, *call.args, until=until)
+            call.reply = self._call(call.name, call.keys, *call.args, until=until)
 
     def _end(self) -> float:
         """Return the end (monotonic) of a call that begins now."""
@@ -241,10 +267,14 @@ class Scripts:
         with clear_errors():
             return id(self._connection.pool(keys[0]))
 
-    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
-        exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
-        try:
+    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+        """Run a script from the running event loop, once; see :meth:`call`.
+
+        Raises:
+            QueueUnavailable, QueueFull, Misconfigured: also for what :meth:`call` repeats, or waits for.
+        """
+        exchange = self._connection.exchange_on_loop
+        with self._timed(name), clear_errors():
             if self._flags is None:
                 await asyncio.to_thread(self._server_knows_flags)
             sha, source = self.loaded(name)
@@ -252,19 +282,27 @@ class Scripts:
                 return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
-            except ELSEWHERE as error:
-                outlasts = self._outlasts(name)
-                is_saturated = isinstance(error, MaxConnectionsError)
-                if is_saturated or not (outlasts or isinstance(error, ON_ANOTHER_NODE)):
-                    raise
-                # While a slot moves or its node is replaced, several nodes have to be tried.
-                return await self._connection.run_async(source, keys, *args, until=until, outlasts=outlasts)
-        except REDIS_ERRORS as error:
-            raise_clear(error)
 
     def _outlasts(self, name: str) -> bool:
         """Return True for a call that waits for the successor of a lost node, as long as it may take."""
         return self._connection.cluster and name in _OF_PRODUCERS
+
+    @contextmanager
+    def _timed(self, name: str, began_at: float | None = None) -> Iterator[None]:
+        """Tell the observer how long the block takes; with ``began_at`` (performance counter), since then."""
+        observer = self.observer
+        if observer is None:
+            yield
+            return
+        began, failed = time.perf_counter() if began_at is None else began_at, True
+        try:
+            yield
+            failed = False
+        finally:
+            try:
+                observer(name, time.perf_counter() - began, failed)
+            except Exception:
+                logger.exception("the observer of calls to Redis failed")
 
     def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))

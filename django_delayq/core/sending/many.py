@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from ..errors import InvalidJob, NotConfirmed
-from ..job import NewJob
+from ..job import NewJob, request_for
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.scripts import Call, SentCalls
-from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
 from .epoch_walk import EpochWalk
 from .quotas import RoomSearch
@@ -58,6 +57,8 @@ class _Chunk:
     entries: list[_Entry] = field(default_factory=list)
     size: int = 0
     call: Call = field(init=False)
+    #: True if the reply is that of an earlier call
+    is_repeated: bool = False
 
     def add(self, entry: _Entry) -> bool:
         """Add an entry; return True if the chunk is full."""
@@ -151,11 +152,12 @@ class JobSender:
 
     # -- send --------------------------------------------------------------------------------------------------------
 
-    def _send(self, chunks: Sequence[_Chunk]) -> SentCalls:
+    def _send(self, chunks: Sequence[_Chunk], *, last: bool = False) -> SentCalls:
+        """Send chunks; ``last``: a refusal is final, so a repetition of the call is to get the same."""
         for chunk in chunks:
             shard, news = self._queue.shard(chunk.number), chunk.news
             frame = b"".join([packed for _, _, packed in chunk.entries])
-            args = (request_for(news), shard.constants, frame, b"1", b"", *self._options)
+            args = (request_for(news), shard.constants, frame, b"1", b"", *self._options, b"1" if last else b"")
             chunk.call = Call("schedule", shard.keys, args, confirm=self._is_confirmed(chunk))
         return self._scripts.send_many([chunk.call for chunk in chunks])
 
@@ -197,9 +199,9 @@ class JobSender:
 
     def _read(self, chunk: _Chunk) -> str:
         """Return the outcome letters of a chunk; note what its reply says besides."""
-        entries, reply = chunk.entries, chunk.call.reply
-        letters = str(reply[: len(entries)], "ascii")
-        keys = reply[len(entries) :]
+        reply, end = chunk.call.reply, 1 + len(chunk.entries)
+        chunk.is_repeated = reply[:1] == b"1"
+        letters, keys = str(reply[1:end], "ascii"), reply[end:]
         if keys:
             joined = [new for new, letter in zip(chunk.news, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
@@ -221,22 +223,27 @@ class JobSender:
     def _find_room(self, chunk: _Chunk, letters: str) -> str:
         """Send jobs that found their shard full again while the queue has room elsewhere; return all letters.
 
-        A call that was made before by its caller gets the reply that was stored then. So a remainder is sent again at
-        least once: it may have been stored, too.
+        A call that was made before gets the reply that was stored then, so a remainder gets its own without a search.
         """
-        search, found, sent = RoomSearch(self._queue), list(letters), len(letters)
+        search, found, again = RoomSearch(self._queue), list(letters), chunk
         while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
             least = len(full) if self._together else 1
-            was_stored = len(full) < sent and not self._together and all(new.repeatable for new in chunk.news)
-            if not search.find(chunk.number, len(full), least=least) and not was_stored:
+            is_last = not again.is_repeated and not search.find(chunk.number, len(full), least=least)
+            if is_last and not self._is_kept(chunk, full):
                 break
             again = chunk if self._together else _Chunk(chunk.number, [chunk.entries[place] for place in full])
-            self._send([again]).read()
-            places = range(len(found)) if self._together else full
-            for place, letter in zip(places, self._read(again), strict=True):
+            self._send([again], last=is_last).read()
+            refused, letters = FULL_LETTER * len(full), self._read(again)
+            for place, letter in zip(range(len(found)) if self._together else full, letters, strict=True):
                 found[place] = letter
-            sent = len(full)
+            if is_last or (again.is_repeated and letters == refused):
+                break
         return "".join(found)
+
+    def _is_kept(self, chunk: _Chunk, full: Sequence[int]) -> bool:
+        """Return True if a repetition of the call is to find the refusals of a chunk whose other jobs were stored."""
+        waits = not self._room.over and any(chunk.entries[place][1].room_ms for place in full)
+        return len(full) < len(chunk.entries) and not waits and all(new.repeatable for new in chunk.news)
 
     def _wait_for_room(self) -> Iterator[Answer]:
         """Send the jobs that found the queue full again, until they are accepted or the wait is over."""
