@@ -24,15 +24,16 @@ from .epoch_walk import EpochWalk
 from .quotas import RoomSearch
 
 if TYPE_CHECKING:
-    from .sender import Sender
+    from ..queue import Queue
 
 #: bytes of jobs that fill a chunk
 CHUNK_BYTES: Final = 1 << 20
 #: full chunks that are sent together, and those with one wait for a confirmation
 TOGETHER: Final = 1
 TOGETHER_CONFIRMED: Final = 64
-#: jobs that are sent together although no chunk is full
+#: jobs, and their bytes, that are sent together although no chunk is full
 MOST_JOBS: Final = 20_000
+MOST_BYTES: Final = 4 << 20
 #: first and longest pause between two attempts to find room, seconds
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
@@ -86,7 +87,7 @@ class JobSender:
     """
 
     def __init__(
-        self, queue: Sender, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
+        self, queue: Queue, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
     ) -> None:
         self._queue = queue
         self._scripts = queue.broker.scripts
@@ -126,12 +127,12 @@ class JobSender:
         """
         full: list[_Chunk] = []
         chunks: dict[int, _Chunk] = {}
-        ids, jobs, epochs = set[str](), 0, self._queue.epochs
+        ids, jobs, size, epochs = set[str](), 0, 0, self._queue.epochs
         for entry in entries:
             new = entry[1]
             if ids and new.id in ids:
                 yield [*full, *chunks.values()]
-                full, chunks, ids, jobs, epochs = [], {}, set(), 0, self._queue.epochs
+                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
             if epoch or epochs:
                 number, shards = epoch or epochs[-1 if new.fresh and not new.durable else 0]
                 number = number_of(number, crc32(new.id.encode()) % shards)
@@ -140,13 +141,13 @@ class JobSender:
             chunk = chunks.get(number)
             if chunk is None:
                 chunk = chunks[number] = _Chunk(number)
-            jobs += 1
+            jobs, size = jobs + 1, size + len(entry[2])
             if chunk.add(entry) and not self._together:
                 full.append(chunks.pop(number))
                 ids |= chunk.ids
-            if len(full) == self._most or jobs == MOST_JOBS:
+            if (len(full) == self._most or jobs == MOST_JOBS or size >= MOST_BYTES) and not self._together:
                 yield [*full, *chunks.values()]
-                full, chunks, ids, jobs, epochs = [], {}, set(), 0, self._queue.epochs
+                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
         if full or chunks:
             yield [*full, *chunks.values()]
 
