@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_flag, check_id, option_hint, score_text, short
+from .inputs import check_id, option_hint, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
 from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, check_kind, stored_members
 from .task import Task
@@ -26,6 +26,8 @@ from .times import due_of, span_ms_of
 MAX_OPTIONS_BYTES: Final = 65_535
 #: options that the builder reads for every job, or that do not concern the job; others take the slower path
 _COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
+_COMMON_MERGED: Final = _COMMON | {"payload", "score"}
+_PLAIN_ENTRY: Final = PLAIN_JOB | {"args", "kwargs"}
 _LONG_DELAY: Final = 86_400 * 365
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -46,18 +48,13 @@ class JobRules:
     zone: tzinfo | None = None
     can_confirm: Callable[[], bool] = lambda: True
 
-    def confirmed(self, value: object) -> bool:
-        """Return the checked option ``wait_for_confirmation``.
-
-        Raises:
-            InvalidJob: it is no flag, or the deployment has nothing that confirms writes.
-        """
-        if check_flag("wait_for_confirmation", value) and not self.can_confirm():
+    def check_confirmed(self, wanted: bool | None) -> None:
+        """Raise :class:`InvalidJob` if a confirmation is wanted and the deployment has nothing that confirms writes."""
+        if wanted and not self.can_confirm():
             raise InvalidJob(
                 "wait_for_confirmation=True needs something that confirms: give the setting REDIS as a dict with "
                 "WAIT_REPLICAS or WAIT_AOF, or leave the option out"
             )
-        return bool(value)
 
     def due(
         self, delay: float | timedelta | None, at: datetime | float | None, what: str = "at"
@@ -96,8 +93,8 @@ class JobBuilder:
         policy = task.options
         self.task = task
         self.rules = rules
-        self.entry_keys = MERGED_JOB if policy.merge else PLAIN_JOB | {"args", "kwargs"}
-        self._common = _COMMON | {"payload", "score"} if policy.merge else _COMMON
+        self.entry_keys = MERGED_JOB if policy.merge else _PLAIN_ENTRY
+        self._common = _COMMON_MERGED if policy.merge else _COMMON
         self._next_block = next_block
         self._context = context
         expires = {} if policy.expires is None else {"expires_in_ms": span_ms_of("expires", policy.expires)}
@@ -108,9 +105,7 @@ class JobBuilder:
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = any(derive is not None for derive in (policy.id, policy.at, policy.score))
         self._fewest, self._most = task.arity
-        self._confirmed = (
-            None if policy.wait_for_confirmation is None else rules.confirmed(policy.wait_for_confirmation)
-        )
+        rules.check_confirmed(policy.wait_for_confirmation)
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """Return one record.
@@ -148,7 +143,7 @@ class JobBuilder:
             self._max_payloads,
             given_id is None,
         )
-        new.confirmed = self._confirmed
+        new.confirmed = policy.wait_for_confirmation
         if not options.keys() <= self._common:
             self._apply(new, options)
         return new
@@ -182,16 +177,16 @@ class JobBuilder:
             row = OPTIONS.get(name)
             if value is not None and row is not None and row.job is not None and row.field:
                 setattr(new, row.field, row.job(name, value))
+        self.rules.check_confirmed(new.confirmed)
         own = stored_members(options)
-        if new.confirmed:
-            self.rules.confirmed(new.confirmed)
         if self._context and "context" in own:
             own["context"] = {**self._context, **own["context"]}
         stored = self._stored | own
         if options.get("expires") is not None:
             stored.pop("expires_in_ms", None)
             stored |= _expiry(options["expires"], new, self.rules)
-        new.options = _encoded(stored)
+        if stored != self._stored:
+            new.options = _encoded(stored)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
