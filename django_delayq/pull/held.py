@@ -11,7 +11,6 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..core import flusher
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
@@ -252,7 +251,7 @@ class HeldJob(ReservedJob):
                 ends.notify(self._core_queue, settlement, error)
             (counted,) = permits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
-        flusher.note(self._core_queue.broker, [settlement])
+        self._core_queue.broker.tally.ended(self._core_queue.name, [settlement])
         return counted
 
 

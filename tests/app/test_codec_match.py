@@ -14,7 +14,6 @@ from django_delayq.core.task import registry
 
 @pytest.fixture(autouse=True)
 def _other(delayq: Broker, settings: Any) -> Iterator[None]:
-    pytest.importorskip("msgpack")
     codec, queues = "django_delayq.messagepack.codec", {"feed": {"kind": "pull"}}
     settings.DELAYQ = {**settings.DELAYQ, "CODEC": codec, "QUEUES": queues}
 

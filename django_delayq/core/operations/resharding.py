@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import InvalidJob, QueueNotEmpty, QueueUnavailable
 from ..records import layout as layouts
+from ..records.frames import pack
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.layout import Layout, all_numbers, shard_numbers
 from ..redis.scripts import clear_errors
@@ -183,9 +184,9 @@ class EpochChanges:
         token, arrival = shards_of.largest_token_and_arrival(former)
         time.sleep(HEAD_START / 1e6)  # the first tokens of the new shards must be in the past when these are published
         paused = self._broker.producers_paused_since() is not None
-        rules = layouts.rules_of(layout, shards, producers_paused=paused)
+        rules = pack(layouts.rules_of(layout, shards, producers_paused=paused))
         for number in shard_numbers(epoch, shards):
-            if shards_of.call("open", number, changes, token + HEAD_START, arrival, *rules, shards) == b"u":
+            if shards_of.call("open", number, changes, token + HEAD_START, arrival, rules, shards) == b"u":
                 # Another process has published it, so the swap fails; or the registry lost this epoch.
                 return self._swapped(name, stored, layouts.with_lost(layout, self._size_of(name, epoch)))
         shards_of.copy_ticks(all_numbers(former), epoch, shards)
@@ -210,7 +211,7 @@ class EpochChanges:
 
     def _delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
         """Delete the keys of a deleted queue."""
-        for epoch, shards in layout["old"]:
+        for epoch, shards in (*layout.get("past", ()), *layout["old"]):
             EpochShards(self._broker, name).retire(shard_numbers(epoch, shards), force=True)
         with clear_errors():
             self._broker.client.delete(self._broker.wake_key(name))
@@ -230,8 +231,8 @@ class EpochChanges:
         """Remove the old epochs that hold nothing any more; return their numbers.
 
         An epoch stays for two minutes after its last call, because that call may be sent again, and as long as its
-        shards hold morgue records, marks of durable jobs, open attempts of jobs that were acked before they began, or
-        events that a consumer has not read (:mod:`..events`).
+        shards hold morgue records, marks of durable jobs, or open attempts of jobs that were acked before they began.
+        Its events stay for a day after that (:mod:`..events`).
         """
         retired: list[int] = []
         while True:

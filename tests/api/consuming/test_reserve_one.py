@@ -108,7 +108,6 @@ def test_several_queues_have_no_certain_job(consumer: Caller) -> None:
 
 
 def test_a_text_is_refused_where_another_codec_stores_the_arguments(consumer: Caller, settings: Any) -> None:
-    pytest.importorskip("msgpack")
     settings.DELAYQ = {**settings.DELAYQ, "CODEC": "django_delayq.messagepack.codec"}
     connections.broker().queue("calls")
     status, problem = consumer.post("v1/queues/calls/reserve", {"where": {"text": "a"}})
