@@ -25,8 +25,8 @@ def new_job(body: object, options: dict[str, Any]) -> NewJob:
     raw = _bytes_of(body)
     for name in options:
         if name not in PLAIN_JOB:
-            known = sorted(PLAIN_JOB)
-            raise TypeError(f"unknown option {short(name)}.{suggest(name, known)} Known options: {', '.join(known)}")
+            known = ", ".join(sorted(PLAIN_JOB))
+            raise TypeError(f"unknown option {short(name)}.{suggest(name, PLAIN_JOB)} Known options: {known}")
     return RawJobBuilder(job_rules(), context_links.collect()).build((raw,), {}, options)
 
 

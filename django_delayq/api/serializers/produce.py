@@ -90,8 +90,7 @@ class _NewJobSerializer(Resource):
 
     def get_fields(self) -> dict[str, Any]:
         """Return the members that are declared, and one for each other option."""
-        declared = super().get_fields()
-        return {**{name: _option(name) for name in sorted(PLAIN_JOB - declared.keys())}, **declared}
+        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
 
 
 class CallSerializer(_NewJobSerializer):
