@@ -15,7 +15,7 @@ from .errors import InvalidJob
 from .inputs import short
 from .operations.job_filter import JobFilter
 from .records.reserve_frames import start_flag
-from .redis.link import last_sent
+from .redis.pool import last_sent
 from .replies import Batch
 
 if TYPE_CHECKING:

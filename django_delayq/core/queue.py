@@ -25,7 +25,7 @@ from .records.keys import Shard, number_of
 from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_deadline, pack_known, pack_new
 from .redis.faults import Fault, classify
-from .redis.link import last_sent, within
+from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
 from .replies import Batch
 from .schedule_outcome import (

@@ -15,7 +15,7 @@ from .records.limit_frames import Allowance, pack_allowances, unpack_parked
 from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
-from .redis.link import last_sent
+from .redis.pool import last_sent
 from .replies import Batch, Which
 from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet

@@ -15,7 +15,7 @@ from redis import exceptions as redis_errors
 
 from .records.keys import wake_key
 from .redis.connection import Connection
-from .redis.link import end_of
+from .redis.pool import end_of
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ..core.errors import QueueUnavailable
 from ..core.job import Job, new_request
 from ..core.permits import Place
 from ..core.redis.faults import REDIS_ERRORS
-from ..core.redis.link import within
+from ..core.redis.pool import within
 from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, unbegun

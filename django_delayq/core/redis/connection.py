@@ -22,8 +22,7 @@ from .confirmation import Confirmation
 from .deployments import Deployment, deployment_of, deployment_of_client
 from .event_loops import EventLoops
 from .faults import REDIS_ERRORS, Fault, classify
-from .link import within
-from .pool import BoundedPool
+from .pool import BoundedPool, within
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 

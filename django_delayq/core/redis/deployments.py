@@ -27,8 +27,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from ..errors import Misconfigured
 from ..thread_lock import ThreadLock
 from .config import LONGEST_PAUSE, Address, RedisConfig, logger
-from .link import within
-from .pool import BoundedPool, BoundedSentinelPool, PoolLimits
+from .pool import BoundedPool, BoundedSentinelPool, PoolLimits, within
 
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.

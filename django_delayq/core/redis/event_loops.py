@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
-from .link import end_of
+from .pool import end_of
 
 if TYPE_CHECKING:
     from .pool import BoundedPool, PoolLimits

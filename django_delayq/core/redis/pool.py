@@ -1,31 +1,64 @@
-"""Bounded pool of connections, shared by plain commands and packed script calls.
+"""Bounded pool of connections, shared by plain commands and packed script calls, and the time limit of one call.
 
-redis-py's own pool raises as soon as all connections are in use, and taking a connection from it takes longer than
-packing and parsing a call.
+redis-py's own pools were tried: taking a connection from ``BlockingConnectionPool`` makes a call a fifth slower, and
+the wait for it, connecting, and each attempt have time limits of their own. Here they share one deadline.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakSet
 
 from redis import exceptions as redis_errors
 from redis.connection import ConnectionPool
+from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from .link import Link, deadline_of_thread
+if TYPE_CHECKING:
 
+    class _Base:
+        """Attributes and methods of redis-py's connections."""
+
+        retry: Retry
+        socket_timeout: float | None
+        socket_connect_timeout: float | None
+        _sock: Any
+
+        def __init__(self, **options: Any) -> None: ...
+        def connect(self) -> None: ...
+        def disconnect(self, *args: Any, **options: Any) -> None: ...
+        def send_command(self, *args: Any, **options: Any) -> None: ...
+        def send_packed_command(self, command: Any, check_health: bool = True) -> None: ...
+        def read_response(self, *args: Any, **options: Any) -> Any: ...
+        def can_read(self, timeout: float = 0) -> bool: ...
+        def _connect(self) -> Any: ...
+
+else:
+    _Base = object
+
+T = TypeVar("T")
+
+#: seconds in which a node of a cluster has to name the slots
+SLOTS_SECONDS: Final = 1.0
 #: options of a connection that name its server
 _ADDRESS: Final = ("host", "port", "path")
+#: errors after which a retry is useless
+_HOPELESS: Final = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.MaxConnectionsError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +74,231 @@ class PoolLimits:
     connections: int = 100
     patience: float = math.inf
     max_age: float | None = None
+
+
+_NO_LIMITS: Final = PoolLimits()
+
+
+def end_of(max_age: float | None) -> float:
+    """Return when (``time.monotonic()``) a new connection is to be replaced; the moments are spread."""
+    return math.inf if max_age is None else time.monotonic() + max_age * random.uniform(0.8, 1.0)
+
+
+# --- deadline of a thread
+
+
+class _Thread(threading.local):
+    until: float | None = None
+    sent_at = -math.inf
+
+
+_thread: Final = _Thread()
+
+
+@contextmanager
+def within(until: float | None) -> Iterator[None]:
+    """Set the deadline (monotonic) of all commands that this thread sends in the block; an earlier one stays.
+
+    For calls whose connections redis-py takes: a cluster's client queries several nodes, a Sentinel's pool its
+    Sentinels.
+    """
+    outer = _thread.until
+    _thread.until = until if outer is None else outer if until is None else min(outer, until)
+    try:
+        yield
+    finally:
+        _thread.until = outer
+
+
+def deadline_of_thread() -> float | None:
+    """Return the deadline set by :func:`within` for this thread."""
+    return _thread.until
+
+
+def last_sent(since: float) -> float:
+    """Return when (monotonic) this thread last began to send something; ``since`` if it has sent nothing since then.
+
+    Of a call that was just made it is the beginning of the attempt that was answered.
+    """
+    return max(since, _thread.sent_at)
+
+
+# --- connections
+
+
+class CallRetry(Retry):
+    """Retry policy of one connection. All attempts of a call share one deadline."""
+
+    def __init__(self, policy: Retry, patience: float) -> None:
+        super().__init__(policy._backoff, policy._retries, policy._supported_errors)
+        #: time limit of a call in seconds
+        self.patience = patience
+        #: end (monotonic) of the call in progress; None = its patience counts from its first attempt
+        self.until: float | None = None
+        #: True while the connection connects, which is part of an attempt and never retried by itself
+        self.connecting = False
+
+    def call_with_retry(
+        self,
+        do: Callable[[], T],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        """Return the result of ``do``, after as many attempts as the policy and the deadline allow."""
+        if self.connecting:
+            return do()
+        if self.until is None:
+            self.until = time.monotonic() + self.patience
+        failures = 0
+        try:
+            while True:
+                try:
+                    return do()
+                except self._supported_errors as error:
+                    failures += 1
+                    fail(error, failures) if with_failure_count else fail(error)
+                    pause = self._backoff.compute(failures)
+                    is_last = failures > self._retries or time.monotonic() + pause >= self.until
+                    if is_last or isinstance(error, _HOPELESS) or (is_retryable and not is_retryable(error)):
+                        raise
+                time.sleep(pause)
+        finally:
+            self.until = None
+
+    def retries(self, error: BaseException) -> bool:
+        """Return True for an error after which the same command may be sent again."""
+        return isinstance(error, self._supported_errors)
+
+
+class Link(_Base):
+    """Mixin for redis-py's connections: connecting is tried once and shares the deadline of the call that needs it.
+
+    It connects at the first send, so that connecting, the handshake and the command make one attempt.
+
+    Args:
+        limits: those of its pool.
+    """
+
+    retry: CallRetry
+
+    def __init__(self, *, limits: PoolLimits = _NO_LIMITS, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry = CallRetry(self.retry, limits.patience)
+        self._max_age = limits.max_age
+        #: True if it is to be closed when it is released
+        self.closes = False
+        #: moment (monotonic) at which it is to be replaced
+        self.old_at = math.inf
+        #: True if the socket's time limit may differ from ``socket_timeout``
+        self._limited = False
+
+    # --- interface of redis-py
+
+    def connect(self) -> None:
+        """Connect and shake hands, unless connected."""
+        if self._sock is not None:
+            return
+        call = self.retry
+        call.connecting = self._limited = True
+        try:
+            with within(call.until):
+                super().connect()
+        finally:
+            call.connecting = False
+        self.old_at = end_of(self._max_age)
+
+    def _connect(self) -> Any:
+        limits = self.socket_timeout, self.socket_connect_timeout
+        self.socket_timeout, self.socket_connect_timeout = map(self._bounded, limits)
+        try:
+            return super()._connect()
+        finally:
+            self.socket_timeout, self.socket_connect_timeout = limits
+
+    def send_command(self, *args: Any, **options: Any) -> None:
+        """Send a command; connect first if necessary.
+
+        redis-py asks one node after another for the slots of a cluster, under a lock for which the calls of all threads
+        to another node wait, so a silent one must not take the whole time limit of a call.
+        """
+        if args[0] == "CLUSTER SLOTS":
+            until, end = self.retry.until, time.monotonic() + SLOTS_SECONDS
+            self.limit(end if until is None else min(until, end))
+        super().send_command(*args, **options)
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send a packed command; connect first if necessary."""
+        if self._sock is None:
+            self.connect()
+        if self._limited:
+            seconds = self._bounded(self.socket_timeout)
+            if self._sock is not None:  # None if another thread closed it
+                self._sock.settimeout(seconds)
+            self._limited = self.retry.connecting or seconds != self.socket_timeout
+        _thread.sent_at = time.monotonic()
+        super().send_packed_command(command, check_health)
+
+    # --- for packed calls
+
+    def exchange(self, packed: bytes) -> Any:
+        """Send a packed command and return the reply, with retries."""
+        return self.retry.call_with_retry(partial(self._exchange, packed), self._drop)
+
+    def _exchange(self, packed: bytes) -> Any:
+        # After an error that is no reply redis-py disconnects by itself: half a reply may be left on the connection.
+        self.send_packed_command([packed], False)
+        return self.read_response()
+
+    def _drop(self, error: Exception) -> None:
+        self.disconnect()
+
+    # --- for the pool
+
+    def limit(self, until: float) -> None:
+        """Set the deadline of the call in progress."""
+        self.retry.until = until
+        if self.socket_timeout is None or until - time.monotonic() < self.socket_timeout:
+            self._limited = True
+
+    def allow(self, seconds: float) -> None:
+        """Give the reply that is read next so much time, beyond the deadline of the call. That of retries stays."""
+        self._limited = True
+        if self._sock is not None:
+            self._sock.settimeout(seconds)
+
+    @property
+    def is_open(self) -> bool:
+        """True while it is connected, as far as this process can tell."""
+        return self._sock is not None
+
+    def is_stale(self) -> bool:
+        """Return True if the peer closed the connection, or if unread data is left on it."""
+        try:
+            return self._sock is not None and bool(self.can_read())
+        except (redis_errors.RedisError, OSError):
+            return True
+
+    def _bounded(self, seconds: float | None) -> float | None:
+        """Return the time limit of a step: its own one, or the time left for the call."""
+        until = self.retry.until
+        if until is None or until == math.inf:
+            return seconds
+        remaining = until - time.monotonic()
+        if remaining <= 0:
+            raise redis_errors.TimeoutError("no answer within the time that a call may take")
+        return remaining if seconds is None else min(seconds, remaining)
+
+
+@cache
+def _link_class(base: type) -> type[Link]:
+    """Return redis-py's class of connections as one of links."""
+    if issubclass(base, Link):
+        return base
+    return cast(type[Link], type(f"{base.__name__}Link", (Link, base), {}))
+
+
+# --- pools
 
 
 class BoundedPool(ConnectionPool):
@@ -67,24 +325,12 @@ class BoundedPool(ConnectionPool):
         """Forget all connections after a fork, without closing them: they belong to the parent process."""
         self._lock = threading.RLock()  # the parent's may have been held when it forked
         self._waiting: deque[SimpleQueue[Link]] = deque()
-        #: all existing connections, in use or not
-        self._links: WeakSet[Link] = WeakSet()
         super().reset()
-
-    @property
-    def _in_use_connections(self) -> Any:
-        """Connections in use, for the other methods of redis-py."""
-        with self._lock:  # other threads add connections
-            return {link for link in self._links if link.in_use}
-
-    @_in_use_connections.setter
-    def _in_use_connections(self, connections: Any) -> None:
-        """Ignore the assignment: redis-py only empties its own set here."""
+        self._in_use_connections: Any = WeakSet()
 
     def make_connection(self) -> Any:
         """Return a new connection, which connects on first use."""
-        patience, max_age = self.limits.patience, self.limits.max_age
-        return self.connection_class(**self.connection_kwargs, patience=patience, max_age=max_age)
+        return self.connection_class(**self.connection_kwargs, limits=self.limits)
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
         """Return a connection for a command of redis-py; see :meth:`take`."""
@@ -98,7 +344,7 @@ class BoundedPool(ConnectionPool):
         if self.pid != os.getpid():
             self._checkpid()
         with self._lock:
-            if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
+            if connection not in self._in_use_connections:  # released before, or the parent process's
                 return
             connection.retry.until = None
             if connection.closes:
@@ -107,7 +353,7 @@ class BoundedPool(ConnectionPool):
             if self._waiting:
                 self._waiting.popleft().put(connection)
                 return
-            connection.in_use = False
+            self._in_use_connections.discard(connection)
             if connection.is_open:
                 self._available_connections.append(connection)
             else:
@@ -117,12 +363,11 @@ class BoundedPool(ConnectionPool):
         """Close the idle connections now, and those in use as soon as their callers release them."""
         if self.pid != os.getpid():
             self._checkpid()
-        with self._lock:
-            for link in self._links:
-                if link.in_use:
-                    link.closes = True
-                else:
-                    link.disconnect()
+        with self._lock:  # other threads take connections
+            for link in self._in_use_connections:
+                link.closes = True
+            for link in self._available_connections:
+                link.disconnect()
 
     def address(self) -> tuple[tuple[str, Any], ...]:
         """Return the options that name the server of the pool, for pools of another kind."""
@@ -139,7 +384,7 @@ class BoundedPool(ConnectionPool):
         """Return a connection, to be returned by :meth:`release`.
 
         Args:
-            until: end (monotonic) of the call; None = that of the thread (:func:`.link.within`), or of its patience.
+            until: end (monotonic) of the call; None = that of the thread (:func:`within`), or of its patience.
 
         Raises:
             MaxConnectionsError: all connections were in use until then.
@@ -152,19 +397,21 @@ class BoundedPool(ConnectionPool):
                 place: SimpleQueue[Link] = SimpleQueue()
                 self._waiting.append(place)
         if until is None:
-            until = deadline_of_thread()
+            until = _thread.until
         if link is None:
             until = time.monotonic() + self.limits.patience if until is None else until
             link = self._wait(place, until)
         if until is not None:
             link.limit(until)
-        self._renew(link)
+        if time.monotonic() >= link.old_at:
+            link.disconnect()  # it reconnects before it sends
+            self._close_old()
         return link
 
     @property
     def has_spare(self) -> bool:
         """True if another connection is free. Callers that use their connection later do not take the last one."""
-        return not self._waiting and len(self._available_connections) + self.max_connections > len(self._links)
+        return not self._waiting and len(self._in_use_connections) < self.max_connections
 
     # ---
 
@@ -172,12 +419,11 @@ class BoundedPool(ConnectionPool):
         """Return an unused or new connection; None = all are in use. The caller must hold the lock."""
         if self._available_connections:
             link = self._available_connections.pop()
-        elif len(self._links) < self.max_connections:
+        elif len(self._in_use_connections) < self.max_connections:
             link = cast(Link, self.make_connection())
-            self._links.add(link)
         else:
             return None
-        link.in_use = True
+        self._in_use_connections.add(link)
         return link
 
     def _wait(self, place: SimpleQueue[Link], until: float) -> Link:
@@ -197,12 +443,6 @@ class BoundedPool(ConnectionPool):
                     f"use fewer threads or raise MAX_CONNECTIONS"
                 ) from None
             raise
-
-    def _renew(self, link: Link) -> None:
-        """Close a connection that is too old."""
-        if self.limits.max_age is not None and time.monotonic() >= link.old_at:
-            link.disconnect()  # it reconnects before it sends
-            self._close_old()
 
     def _close_old(self) -> None:
         now = time.monotonic()
@@ -226,11 +466,3 @@ class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
         if self.master_address != (connection.host, connection.port):
             connection.disconnect()
         super().release(connection)
-
-
-@cache
-def _link_class(base: type) -> type[Link]:
-    """Return redis-py's class of connections as one of links."""
-    if issubclass(base, Link):
-        return base
-    return cast(type[Link], type(f"{base.__name__}Link", (Link, base), {}))

@@ -20,8 +20,7 @@ from .composition import compose
 from .confirmation import Confirmer, read_one
 from .connection import ELSEWHERE, PARTIAL_SECONDS, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
-from .link import deadline_of_thread, within
-from .pool import BoundedPool
+from .pool import BoundedPool, deadline_of_thread, within
 from .probe import server_version
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
@@ -139,7 +138,7 @@ class Scripts:
 
         Args:
             until: end (monotonic) of the call; None = ``patience`` of the connection from now, or the deadline of this
-                thread (:func:`.link.within`).
+                thread (:func:`.pool.within`).
             confirm: wait until its writes are confirmed (:mod:`.confirmation`), beyond that time.
 
         Raises:

@@ -24,7 +24,7 @@ from .. import rules
 from ..errors import QueueUnavailable
 from ..job import new_request
 from ..records.frames import unpack_fields
-from ..redis.link import within
+from ..redis.pool import within
 from ..redis.scripts import Call, clear_errors
 
 if TYPE_CHECKING:
