@@ -11,8 +11,8 @@ from typing import Final
 
 from .attempt_outcome import AttemptOutcome
 from .job import Job
-from .records.limit_frames import Allowance, pack_allowances, unpack_parked
-from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
+from .records.limit_frames import Allowance, pack_allowances
+from .records.reserve_frames import start_flag, unpack_batch, unpack_held
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
@@ -181,9 +181,10 @@ class Shards(ShardSet):
             self.settle([expire(job) for job in late])
             gone = {job.id for job in late}
             jobs = [job for job in jobs if job.id not in gone]
-        wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
-        until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
-        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at, *unpack_parked(parked))
+        wait = None if next_due is None else max(0.0, next_due // 1000 - now_us / 1000)
+        until = None if quarantined is None else quarantined // 1000 - now_us / 1000
+        moved = parked[0] if parked else 0
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at, moved, tuple(parked[1:]))
 
     # -- leases -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ class Shards(ShardSet):
         """
         before = b"" if before_ms is None else b"%d" % before_ms
         left_out = [name.encode() for name in except_workers]
-        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
+        return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def held_by(self, worker: str, *numbers: int) -> Iterator[Job]:
         """Yield all jobs that a worker holds, in these shards or in all. Meant for a dead worker."""
@@ -253,7 +254,7 @@ class Shards(ShardSet):
 
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
         frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
-        return unpack_leases(frame, self.name, number)
+        return unpack_held(frame, self.name, number)
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

@@ -11,7 +11,7 @@ from django_delayq.core.operations.fsck import check as check_stored
 from django_delayq.core.operations.resharding import HEAD_START
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
-from django_delayq.core.records.frames import unpack_fields
+from django_delayq.core.records.frames import pack, unpack_fields
 from django_delayq.core.records.keys import (
     DUE_KEYS,
     MAX_SHARDS,
@@ -57,6 +57,7 @@ __all__ = [
     "new_layout",
     "number_of",
     "pace_key",
+    "pack",
     "pack_new",
     "pack_take_over",
     "permits_key",
@@ -70,6 +71,7 @@ __all__ = [
     "take_u32",
     "unpack_body",
     "unpack_counts",
+    "unpack_fields",
     "unpack_marks",
     "unpack_payload",
     "unpack_state",

@@ -12,7 +12,7 @@ end
 
 -- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 local function bury_run(e, s, body)
-  bury(e.id, body, s, e, is_merged(body) and taken_payloads(e.id, s.taken, 'I4') or '')
+  bury(e.id, body, s, e, is_merged(body) and frame_payloads(taken_payloads(e.id, s.taken)) or '')
   finish_run(e.id, s.taken, e.gated)
 end
 
@@ -24,7 +24,7 @@ local function bury_first_payload(e, s, body)
   if value then
     body = with_key(body, string.sub(value, 17, 32))
   end
-  bury(e.id, body, s, e, taken_payloads(e.id, first, 'I4'))
+  bury(e.id, body, s, e, frame_payloads(taken_payloads(e.id, first)))
   finish_payloads(e.id, first, e.gated)
   return_payloads(e.id, rest, tostring(e.score_policy), e.gated)
 end

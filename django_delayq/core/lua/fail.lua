@@ -20,8 +20,8 @@ return settle_all(ARGV[4], function(e, s)
   if has_mark(e, MARK.OWN) then
     s.own_crashes = math.min(s.own_crashes + 1, 65535)
   end
-  clear_flag(s, UNCLEAR)
-  clear_flag(s, POSTPONED)
+  s.unclear = nil
+  forget_postponement(s)
   wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay, 0))))
   redis.call('ZADD', FAILED, score_at(now_ms), e.id)
   redis.call('ZADD', FAILURES, s.failures, e.id)

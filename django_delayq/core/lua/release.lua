@@ -6,10 +6,9 @@
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
 -- The attempt could not begin. The time counts from the first of the releases in a row for the same reason.
 local function postpone(e, s)
-  if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
+  if s.postponed_for ~= e.reason then
     s.postponed_at, s.postponed_for = now_ms, e.reason
   end
-  set_flag(s, POSTPONED)
 end
 
 local seen = replay()
@@ -21,14 +20,11 @@ return settle_all(ARGV[4], function(e, s)
   if superseded then
     return superseded
   end
-  clear_flag(s, UNCLEAR)
-  if has_mark(e, MARK.UNCLEAR) then
-    set_flag(s, UNCLEAR)
-  end
+  s.unclear = has_mark(e, MARK.UNCLEAR) or nil
   if has_mark(e, MARK.POSTPONED) then
     postpone(e, s)
   elseif has_mark(e, MARK.BEGAN) then
-    clear_flag(s, POSTPONED)
+    forget_postponement(s)
   end
   if e.error ~= '' then
     redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.error))

@@ -12,14 +12,12 @@ if seen then
 end
 local token, only_expired, id = struct.unpack('<dBBc0', ARGV[3])
 local packed, body = redis.call('HGET', STATE, id), redis.call('HGET', BODY, id)
-if not packed or not body or struct.unpack('<d', packed) ~= token or (only_expired == 1 and not has_run_out(id)) then
+local s = read_state(packed)
+if not packed or not body or s.token ~= token or (only_expired == 1 and not has_run_out(id)) then
   return frame_of_batch(0, head(), {})
 end
-local s = read_state(packed)
-s.token, s.worker = new_token(), ARGV[4]
-set_flag(s, STARTED)
+s.token, s.worker, s.started = new_token(), ARGV[4], true
 redis.call('ZADD', LEASE, 'XX', text(now_ms + lease_ms), id)
-redis.call('HSET', STATE, id, pack_state(s))
+put_state(id, s)
 remember(text(s.token))
-local payloads = is_merged(body) and taken_payloads(id, s.taken, 'I2') or ''
-return frame_of_batch(s.token, head(), { frame_of_job(id, s, body, payloads) })
+return frame_of_batch(s.token, head(), { job_for_holder(id, s, body, taken_payloads(id, s.taken)) })

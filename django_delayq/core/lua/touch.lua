@@ -13,16 +13,16 @@ local ttr_ms = tonumber(ARGV[4]) or lease_ms
 
 local function touch(token, started, id)
   local packed = redis.call('HGET', STATE, id)
-  if not packed or struct.unpack('<d', packed) ~= token then
+  local s = read_state(packed)
+  if s.token ~= token then
     return 'l'
   end
   redis.call('ZADD', LEASE, 'XX', text(now_ms + ttr_ms), id)
-  local s = read_state(packed)
-  if started == 1 and not has_flag(s, STARTED) then
-    set_flag(s, STARTED)
-    redis.call('HSET', STATE, id, pack_state(s))
+  if started == 1 and not s.started then
+    s.started = true
+    put_state(id, s)
   end
-  return has_flag(s, STOPPING) and 's' or 'h'
+  return s.stopping and 's' or 'h'
 end
 
 local frame, answers, at = ARGV[3], {}, 1

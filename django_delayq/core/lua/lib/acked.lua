@@ -45,20 +45,17 @@ function ack(frame, keep)
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
   local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
   for i, id in ipairs(ids) do
-    local token, _, failures = -1, 0, 0
-    if states[i] then
-      token, _, failures = struct.unpack('<ddI2', states[i])
-    end
-    if token ~= tokens[i] or done[id] or (marks[i] >= MARK.EXPIRED and not has_run_out(id)) then
+    local s = read_state(states[i])
+    if s.token ~= tokens[i] or done[id] or (marks[i] >= MARK.EXPIRED and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
       if keep then
-        keep(id, states[i])
+        keep(id, s)
       end
-      local taken = marks[i] % 2 == MARK.MERGED and read_state(states[i]).taken or ''
+      local taken = s.taken
       if marks[i] % MARK.EXPIRED >= MARK.DURABLE then
         mark_run(id, taken)
       end
@@ -66,7 +63,7 @@ function ack(frame, keep)
         redis.call('ZREM', LEASE, id)
         finish_run(id, taken, gates[i])
       else
-        add_leaving(leaving, id, taken, failures)
+        add_leaving(leaving, id, taken, s.failures)
       end
       emit(events_of[i])
     end

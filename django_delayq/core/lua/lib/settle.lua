@@ -25,12 +25,9 @@ function read_entries(frame)
   return entries, ids
 end
 
--- Return true if the caller still holds the job, whose state is `packed`; if not, nothing may change.
-local function is_held(e, packed)
-  if not packed or struct.unpack('<d', packed) ~= e.token then
-    return false
-  end
-  return not has_mark(e, MARK.EXPIRED) or has_run_out(e.id)
+-- Return true if the caller still holds the job in this state; if not, nothing may change.
+local function is_held(e, s)
+  return s.token == e.token and (not has_mark(e, MARK.EXPIRED) or has_run_out(e.id))
 end
 
 -- End the leases of the entries that are still held. Return their states and the content gated behind them, by id, and
@@ -39,9 +36,10 @@ local function end_leases(entries, ids)
   local states, answers, held, held_ids = redis.call('HMGET', STATE, unpack(ids)), {}, {}, {}
   for i, e in ipairs(entries) do
     answers[i] = '0'
-    if not held[e.id] and is_held(e, states[i]) then
+    local s = not held[e.id] and read_state(states[i])
+    if s and is_held(e, s) then
       answers[i] = '1'
-      held[e.id] = states[i]
+      held[e.id] = s
       held_ids[#held_ids + 1] = e.id
     end
   end
@@ -57,7 +55,7 @@ end
 
 -- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
 local function stop(e, s)
-  if has_flag(s, STOPPING) then
+  if s.stopping then
     mark_run(e.id, s.taken)
     finish_payloads(e.id, s.taken, e.gated)
     end_run(e.id, e.gated)
@@ -82,7 +80,7 @@ function settle_all(frame, settle)
     local counter = 'late'
     if answers[i] == '1' then
       e.gated = gates[e.id] or nil
-      local s = read_state(held[e.id])
+      local s = held[e.id]
       if has_mark(e, MARK.TIMEOUT) or has_mark(e, MARK.EXPIRED) then
         s.counts = add_to_counts(s.counts, 'timeouts', 1)
       end
@@ -128,14 +126,12 @@ function wait_again(e, s, due)
   if body ~= stored then
     redis.call('HSET', BODY, e.id, body)
   end
-  s.token, s.worker, s.taken = 0, '', ''
-  if has_flag(s, POSTPONED) then
+  s.token, s.worker, s.taken, s.started, s.unrenewed = nil, nil, nil, nil, nil
+  if s.postponed_at then
     s.postponed_to = due
   else
-    s.due = 0
+    s.due = nil
   end
-  clear_flag(s, STARTED)
-  clear_flag(s, UNRENEWED)
-  redis.call('HSET', STATE, e.id, pack_state(s))
+  put_state(e.id, s)
   put_due(body, text(due), e.id)
 end
