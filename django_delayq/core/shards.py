@@ -11,10 +11,11 @@ from typing import Final
 
 from .attempt_outcome import AttemptOutcome
 from .job import Job
+from .records.frames import pack
 from .records.limit_frames import Allowance, pack_allowances
 from .records.reserve_frames import start_flag, unpack_batch, unpack_held
 from .records.schedule_frames import CHUNK
-from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
+from .records.settle_frames import pack_settlements, pack_take_over
 from .redis.link import last_sent
 from .replies import Batch, Which
 from .requests import digest_of
@@ -89,7 +90,7 @@ class Shards(ShardSet):
         acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
-        frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
+        frame, began = pack_settlements(acks), time.monotonic()
         answers, batch = self.call(
             "ack_reserve",
             number,
@@ -122,7 +123,7 @@ class Shards(ShardSet):
         for (number, verb), places in groups.items():
             for start in range(0, len(places), CHUNK):
                 chunk = places[start : start + CHUNK]
-                frame = b"".join(pack_settlement(settlements[place]) for place in chunk)
+                frame = pack_settlements([settlements[place] for place in chunk])
                 worker = settlements[chunk[0]].job.worker
                 request = None if seed is None else _request_of(seed, [settlements[place].job for place in chunk])
                 answers = self.call(verb, number, worker.encode(), frame, request=request)
@@ -150,9 +151,8 @@ class Shards(ShardSet):
         for number, mine in places.items():
             for start in range(0, len(mine), CHUNK):
                 chunk = mine[start : start + CHUNK]
-                frame = b"".join(
-                    pack_touch(jobs[place], started=(jobs[place].id, jobs[place].token) in started) for place in chunk
-                )
+                held = [jobs[place] for place in chunk]
+                frame = pack([(job.id, job.token, (job.id, job.token) in started) for job in held])
                 for place, letter in zip(chunk, self.call("touch", number, frame, ttr).decode(), strict=True):
                     answers[place] = _TOUCHED[letter]
         return answers

@@ -31,7 +31,7 @@ from django_delayq.core.records.layout import rules_of as rules_of_layout
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
 from django_delayq.core.records.schedule_frames import CHUNK, digest, pack_new, unpack_payload
-from django_delayq.core.records.settle_frames import SettlementMark, pack_take_over
+from django_delayq.core.records.settle_frames import pack_take_over
 from django_delayq.core.rules import limit as limit_queue
 from django_delayq.core.rules import limits_in_force, queue_policy
 
@@ -42,7 +42,6 @@ __all__ = [
     "MAX_SHARDS",
     "SHARD_KEYS",
     "Allowance",
-    "SettlementMark",
     "assert_invariants",
     "bulk_loads_key",
     "check_stored",

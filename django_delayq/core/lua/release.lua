@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
--- ARGV    3 worker; 4 entries (lib/settle); error: a byte with the job's new priority, or nothing
+-- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released or lost, where the entry asks for one; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
@@ -20,16 +20,16 @@ return settle_all(ARGV[4], function(e, s)
   if superseded then
     return superseded
   end
-  s.unclear = has_mark(e, MARK.UNCLEAR) or nil
-  if has_mark(e, MARK.POSTPONED) then
+  s.unclear = e.unclear
+  if e.postponed then
     postpone(e, s)
-  elseif has_mark(e, MARK.BEGAN) then
+  elseif e.began then
     forget_postponement(s)
   end
-  if e.error ~= '' then
-    redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.error))
+  if e.priority then
+    redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', string.char(e.priority)))
   end
-  wait_again(e, s, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
+  wait_again(e, s, e.delay and tonumber(score_at(now_ms + e.delay)) or s.due)
   emit(e.event)
   return 'released'
 end)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Take over a job whose attempt began from a holder that is dead or whose lease ran out: with a new token and a new
 -- lease. So only one process settles it, with time to send notifications before.
--- ARGV    3 '<d token><B 1 = only if the lease is over><Bc0 id>'; 4 the new holder
+-- ARGV    3 {id, token, true = only if the lease is over}; 4 the new holder
 -- Returns the batch (lib/reserve) with the job; an empty one when it is held under another token, or its lease is not
 --         over.
 -- Events  none
@@ -10,10 +10,10 @@ local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
 end
-local token, only_expired, id = struct.unpack('<dBBc0', ARGV[3])
+local id, token, only_expired = unpack(cmsgpack.unpack(ARGV[3]))
 local packed, body = redis.call('HGET', STATE, id), redis.call('HGET', BODY, id)
 local s = read_state(packed)
-if not packed or not body or s.token ~= token or (only_expired == 1 and not has_run_out(id)) then
+if not packed or not body or s.token ~= token or (only_expired and not has_run_out(id)) then
   return frame_of_batch(0, head(), {})
 end
 s.token, s.worker, s.started = new_token(), ARGV[4], true

@@ -24,29 +24,19 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
--- Return tokens, ids, events and marks of the entries, each in a separate list.
-local function read_acks(frame)
-  local tokens, ids, events_of, marks, at, n = {}, {}, {}, {}, 1, 0
-  while at <= #frame do
-    local _
-    n = n + 1
-    tokens[n], _, marks[n], ids[n], events_of[n], at = struct.unpack('<ddI2Bc0I2c0', frame, at)
-  end
-  return tokens, ids, events_of, marks
-end
-
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
-function ack(frame, keep)
-  local tokens, ids, events_of, marks = read_acks(frame)
+function ack(packed, keep)
+  local entries = cmsgpack.unpack(packed)
+  local ids = ids_of(entries)
   if #ids == 0 then
     return ''
   end
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
   local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
-  for i, id in ipairs(ids) do
-    local s = read_state(states[i])
-    if s.token ~= tokens[i] or done[id] or (marks[i] >= MARK.EXPIRED and not has_run_out(id)) then
+  for i, e in ipairs(entries) do
+    local id, s = e.id, read_state(states[i])
+    if s.token ~= e.token or done[id] or (e.expired and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
@@ -56,7 +46,7 @@ function ack(frame, keep)
         keep(id, s)
       end
       local taken = s.taken
-      if marks[i] % MARK.EXPIRED >= MARK.DURABLE then
+      if e.durable then
         mark_run(id, taken)
       end
       if gates[i] or left_some(taken) then
@@ -65,7 +55,7 @@ function ack(frame, keep)
       else
         add_leaving(leaving, id, taken, s.failures)
       end
-      emit(events_of[i])
+      emit(e.event)
     end
   end
   leave(leaving)
