@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from . import codecs
+from . import codec
 from .errors import InvalidJob
 from .inputs import short
 from .operations.job_filter import JobFilter
@@ -115,10 +115,10 @@ def reserve_match(
     Raises:
         InvalidJob: a text, where arguments are not stored as text.
     """
-    if where.text and queue.kind == "python" and codecs.chosen is not None:
+    if where.text and queue.kind == "python" and codec.chosen is not None:
         raise InvalidJob(
             f"a reserve finds a text in stored bytes, and scripts cannot read those of queue {queue.name!r}, which are "
-            f"of codec {codecs.chosen.name!r}; leave text out, or search for the job and reserve it by its id"
+            f"of codec {codec.chosen.name!r}; leave text out, or search for the job and reserve it by its id"
         )
     numbers = list(queue.numbers)
     if after is not None and after.shard in numbers:

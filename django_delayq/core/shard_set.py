@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import rules
+from .job import new_request
 from .marks import MOST_MARKS, CompletionMark, pack_marks, unpack_marks
 from .records import layout as layouts
 from .records.frames import pack
 from .records.keys import Shard
 from .records.layout import Epochs, Layout
 from .replies import Tick, unpack_tick
-from .requests import new_request
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .attempt_outcome import AttemptOutcome
-from .job import Job
+from .job import Job, digest_of
 from .records.frames import pack
 from .records.limit_frames import Allowance, pack_allowances
 from .records.reserve_frames import start_flag, unpack_batch, unpack_held
@@ -18,7 +18,6 @@ from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlements, pack_take_over
 from .redis.link import last_sent
 from .replies import Batch, Which
-from .requests import digest_of
 from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 

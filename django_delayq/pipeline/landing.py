@@ -21,8 +21,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from ..core.errors import DelayQError, QueueUnavailable
-from ..core.moments import datetime_of
 from ..core.records.events import parts
+from ..core.times import datetime_of
 from . import events, quality
 from .errors import EventsLost, PipelineError
 from .history_options import HistoryOptions, source_options

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from ..core.concurrency import Concurrency, check_concurrency
 from ..core.errors import InvalidJob
 from ..core.inputs import (
     check_choice,
@@ -22,6 +21,7 @@ from ..core.inputs import (
     check_texts,
     short,
 )
+from ..core.options import Concurrency, check_concurrency
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
 from .section import Section, key

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Queue, ack, bury, fail, release
+from tests.support.core_figures import store_violations
 from tests.support.core_stored import assert_invariants
 from tests.support.core_values import new_key
 
@@ -66,7 +67,7 @@ class Deployment:
         self.queue.first_sight("tick", "every 60 s")
         self.broker.announce("w@host:1", {"queues": ["orders"]}, tasks=["work"])
         self.broker.keep_dump("w@host:1", "stacks", self.broker.now_ms())
-        self.broker.set_level("shards", 2)
+        store_violations(self.broker, 2)
 
     def reserve(self, limit: int) -> list[Job]:
         return [job for number in self.queue.numbers for job in self.queue.reserve(number, limit, worker="w").jobs]
@@ -128,7 +129,7 @@ class Deployment:
         broker.reshard("orders", 3)
         broker.tell_worker("w@host:1", "stop")
         broker.forget("w@host:1")
-        broker.set_level("shards", 3)
+        store_violations(broker, 3)
 
 
 def contents(broker: Broker, other: Broker) -> dict[bytes, bytes]:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.row_templates import seconds
+from django_delayq.core.rows import seconds
 from django_delayq.core.sending import bulk_loads
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse

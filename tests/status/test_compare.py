@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_delayq.core.figures import Figures, Histogram
 from django_delayq.core.operations.counts import Counts
-from django_delayq.core.timings import Figures, Histogram
 from django_delayq.status import Change, QueueStatus, Rates, Snapshot, compare
 
 from .conftest import T0

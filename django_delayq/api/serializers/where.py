@@ -11,8 +11,8 @@ from ...core.errors import InvalidJob
 from ...core.inputs import short
 from ...core.job import MAX_ID_BYTES
 from ...core.matching import Position, check_match
-from ...core.moments import ms_of
 from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
+from ...core.times import ms_of
 from ..values import count_of
 from .base import Resource
 from .fields import FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField, checked

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from .. import events
+from ..job import new_request
 from ..records.keys import number_of
 from ..records.layout import Epochs, all_numbers
 from ..redis.scripts import clear_errors
-from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..broker import Broker

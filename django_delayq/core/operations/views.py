@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ..codec import decode_args
-from ..codecs import readable
+from ..codec import decode_args, readable
 from ..job import Generation, Job, Payload, Undecodable, created_ms
 from ..records.fields import take_u32, unpack_names
 from ..records.morgue_records import split_name, unpack_records

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from .. import rules
 from ..errors import QueueUnavailable
+from ..job import new_request
 from ..records.frames import unpack_fields
 from ..redis.gather import gather
 from ..redis.link import within
 from ..redis.scripts import clear_errors
-from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..shard_set import ShardSet

@@ -13,11 +13,11 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk, filtered_bulk
-from ...core.moments import iso_of
 from ...core.operations.inspector import INDEXES, JobView
 from ...core.operations.job_filter import JobFilter
 from ...core.operations.selection import Progress, Selected
 from ...core.queue import Queue
+from ...core.times import iso_of
 from ...masking import Mask
 from ...status.formatting import printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_of, positive
