@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .job import Job
-from .records.fields import take_u8
+from .records.frames import named, unpack_fields
 from .records.reserve_frames import BrokenJob
 
 #: jobs that a reserve returns: those that wait for quarantine, all others, or both
 Which: TypeAlias = Literal["all", "others", "quarantined"]
-
-_TICK: Final = struct.Struct("<dddBBB")
-_INDEXES: Final = struct.Struct("<IIIdId")
 
 
 @dataclass(slots=True)
@@ -70,24 +66,22 @@ class Tick:
     set_aside: bool = False
 
 
-def unpack_tick(frame: bytes) -> tuple[Tick, bytes]:
-    """Return the reply of ``tick.lua``, and the rules of the shard as stored."""
-    now_us, due_us, deadline_ms, expired, held_back, set_aside = _TICK.unpack_from(frame)
-    born, at = take_u8(frame, _TICK.size)
-    run_id, at = take_u8(frame, at)
-    marks, begun, failed, failed_us, morgue, morgue_us = _INDEXES.unpack_from(frame, at)
+def unpack_tick(frame: bytes) -> tuple[Tick, dict[str, Any]]:
+    """Return the reply of ``tick.lua``, and the rules of the shard."""
+    reply = unpack_fields(frame)
+    due_us = reply.get("next_due")
     tick = Tick(
-        now_us / 1000,
-        None if due_us < 0 else due_us // 1000,
-        None if deadline_ms < 0 else deadline_ms,
-        bool(expired),
-        bool(held_back),
-        born,
-        run_id.decode(),
-        marks,
-        begun,
-        (failed, int(failed_us)),
-        (morgue, int(morgue_us)),
-        bool(set_aside),
+        reply["now"] / 1000,
+        None if due_us is None else due_us // 1000,
+        reply.get("deadline"),
+        reply["expired"],
+        reply["held_back"],
+        reply["born"],
+        reply["run_id"].decode(),
+        reply["marks"],
+        reply["begun"],
+        tuple(reply["failed"]),
+        tuple(reply["morgue"]),
+        reply["set_aside"],
     )
-    return tick, frame[at + _INDEXES.size :]
+    return tick, named(reply["rules"])
