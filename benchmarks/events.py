@@ -18,8 +18,8 @@ from benchmarks.core import broker_on
 from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
 from django_delayq.core.job import Job
+from django_delayq.core.outcomes import ack, fail
 from django_delayq.core.records.events import FIELD, WIDTH, pack_attempt, unpack_entry, words_of
-from django_delayq.core.settlement import ack, fail
 
 RATIO = 0.15
 SHARDS = 4

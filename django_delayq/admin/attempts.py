@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from .. import connections
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.events import Event
+from ..core.outcomes import AttemptOutcome
 from ..core.recent_events import EventFilter, newest
 from ..core.records.events import parts
 from ..settings.conf import conf

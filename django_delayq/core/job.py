@@ -280,6 +280,15 @@ class Job:
             return False
 
 
+@dataclass(slots=True)
+class BrokenJob:
+    """Reserved job whose body cannot be read."""
+
+    job: Job
+    error: str
+    body: bytes
+
+
 class Undecodable(ValueError):
     """Error for a stored body in an unknown form; its bytes are kept for the morgue."""
 

@@ -20,13 +20,12 @@ from .job import Generation
 from .operations import actions
 from .operations.actions import live_ids
 from .operations.morgue import Discard, Kick, KickPace
+from .outcomes import CLOSED_REPLY, Batch
 from .records.keys import number_of
 from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_known
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
-from .replies import Batch
-from .schedule_outcome import CLOSED_REPLY
 from .sending.sender import Sender
 
 

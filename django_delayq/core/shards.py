@@ -9,16 +9,14 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from .attempt_outcome import AttemptOutcome
 from .job import Job, digest_of
+from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
 from .records.frames import pack
 from .records.limit_frames import Allowance, pack_allowances
 from .records.reserve_frames import start_flag, unpack_batch, unpack_held
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlements, pack_take_over
 from .redis.link import last_sent
-from .replies import Batch, Which
-from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}

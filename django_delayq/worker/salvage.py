@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.job import Job, new_request
+from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.redis.reach import Reach
-from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, unbegun
 from .orphans import End, Orphans

@@ -22,7 +22,7 @@ from django.core.management import CommandError, call_command
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core.outcomes import ack, fail
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.versions import Versions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq.core import Queue
-from django_delayq.core.marks import unpack_marks
 from django_delayq.core.operations.fsck import assert_invariants
 from django_delayq.core.operations.fsck import check as check_stored
 from django_delayq.core.operations.resharding import HEAD_START
+from django_delayq.core.outcomes import unpack_marks
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.frames import pack, unpack_fields

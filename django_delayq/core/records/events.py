@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import InvalidJob, Misconfigured
-from ..settlement import Settlement
+from ..outcomes import Settlement
 
 BEGINNING: Final = "0-0"
 #: column -> version of the entries since which it exists. ``extra`` is "<name>:<value>", or empty. Times and durations

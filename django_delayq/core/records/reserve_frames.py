@@ -15,6 +15,7 @@ from ..job import (
     STOPPING,
     UNCLEAR,
     UNRENEWED,
+    BrokenJob,
     Job,
     JobCounts,
     Undecodable,
@@ -31,15 +32,6 @@ _FLAGS: Final = {
     b"unclear": UNCLEAR,
     b"postponed_at": POSTPONED,
 }
-
-
-@dataclass(slots=True)
-class BrokenJob:
-    """Reserved job whose body cannot be read."""
-
-    job: Job
-    error: str
-    body: bytes
 
 
 @dataclass(slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..attempt_outcome import AttemptOutcome
 from ..job import DURABLE, Job
-from ..settlement import Settlement
+from ..outcomes import AttemptOutcome, Settlement
 from .events import pack_attempt
 from .frames import pack
 from .schedule_frames import SCORE_POLICY

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NotConfirmed
-from ..schedule_outcome import UNCHANGED_LETTERS, ScheduleOutcome
+from ..outcomes import UNCHANGED_LETTERS, ScheduleOutcome
 from .chunks import CHUNK_BYTES
 
 if TYPE_CHECKING:

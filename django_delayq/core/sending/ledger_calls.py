@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ..errors import DelayQError, QueueFull, QueuePaused
+from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from ..records.bulk_load_frames import NO_CODE, Frame, Rows, Shape
 from ..records.keys import MAX_SHARDS, number_of
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply, clear_errors
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
 from .bulk_loads import OPEN, BulkLoad, groups_of, read_load
 from .ledgers import CLOSED, epochs_of, ledger_key

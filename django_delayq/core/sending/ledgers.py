@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..errors import DelayQError
+from ..outcomes import OF_LETTER
 from ..records import layout as layouts
 from ..records.keys import number_of
 from ..redis.scripts import clear_errors
-from ..schedule_outcome import OF_LETTER
 
 if TYPE_CHECKING:
     from ..broker import Broker

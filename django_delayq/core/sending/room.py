@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..schedule_outcome import ScheduleOutcome
+from ..outcomes import ScheduleOutcome
 
 #: first and longest pause between two attempts, seconds
 SHORTEST_PAUSE: Final = 0.02

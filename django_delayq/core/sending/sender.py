@@ -1,7 +1,7 @@
 """Sender of new jobs to a queue: the one way by which a job reaches Redis, except for bulk loads with a ledger.
 
 A call that got no reply is repeated by :mod:`..redis`; its request id makes that harmless, and the script's reply tells
-stored, refused, full and late apart (:class:`~..schedule_outcome.ScheduleOutcome`).
+stored, refused, full and late apart (:class:`~..outcomes.ScheduleOutcome`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from ..job import NewJob, new_key, request_for
+from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
 from ..redis.faults import Fault, classify
 from ..redis.link import within
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .chunks import check_together
 from .epoch_walk import EpochWalk
