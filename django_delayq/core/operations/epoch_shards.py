@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from .. import events
 from ..job import new_request
 from ..records.keys import number_of
 from ..records.layout import Epochs, all_numbers
@@ -97,11 +96,9 @@ class EpochShards:
         """Turn shards into tombstones; return True if all of them are.
 
         Args:
-            force: also shards that hold jobs. Otherwise a shard stays until all registered consumers of events have
-                read it, those included that never read it before.
+            force: also shards that hold jobs, and their events. Otherwise events stay for a day.
         """
-        arguments = [b"1"] if force else [b"0", *events.followers(self._broker, self._queue)]
-        replies = [self.call("retire", number, *arguments) for number in numbers]
+        replies = [self.call("retire", number, b"1" if force else b"0") for number in numbers]
         return all(reply == b"1" for reply in replies)
 
     def _key(self, number: int, name: str) -> bytes:

@@ -211,7 +211,7 @@ class EpochChanges:
 
     def _delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
         """Delete the keys of a deleted queue."""
-        for epoch, shards in layout["old"]:
+        for epoch, shards in (*layout.get("past", ()), *layout["old"]):
             EpochShards(self._broker, name).retire(shard_numbers(epoch, shards), force=True)
         with clear_errors():
             self._broker.client.delete(self._broker.wake_key(name))
@@ -231,8 +231,8 @@ class EpochChanges:
         """Remove the old epochs that hold nothing any more; return their numbers.
 
         An epoch stays for two minutes after its last call, because that call may be sent again, and as long as its
-        shards hold morgue records, marks of durable jobs, open attempts of jobs that were acked before they began, or
-        events that a consumer has not read (:mod:`..events`).
+        shards hold morgue records, marks of durable jobs, or open attempts of jobs that were acked before they began.
+        Its events stay for a day after that (:mod:`..events`).
         """
         retired: list[int] = []
         while True:

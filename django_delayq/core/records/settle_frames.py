@@ -7,7 +7,6 @@ from typing import Any
 
 from ..job import DURABLE, Job
 from ..outcomes import AttemptOutcome, Settlement
-from .events import pack_attempt
 from .frames import pack
 from .schedule_frames import SCORE_POLICY
 
@@ -63,3 +62,23 @@ def waits_for_end(job: Job) -> bool:
 def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
     """Return the job argument of ``take_over.lua``."""
     return pack((job.id, job.token, only_expired))
+
+
+def pack_attempt(settlement: Settlement) -> bytes:
+    """Return the event of an ended attempt: its words in the order of ``COLUMNS`` (:mod:`..events`)."""
+    job = settlement.job
+    return b"%b\0%b\0%b\0%b\0%d\0%d\0%d\0%d\0%b\0\0\0\0" % (
+        settlement.outcome.encode(),
+        job.id.encode(),
+        _word(job.task),
+        job.key.hex().encode(),
+        job.due_ms,
+        settlement.started_ms,
+        settlement.run_ms,
+        job.failures + 1,
+        _word(settlement.error_class),
+    )
+
+
+def _word(text: str) -> bytes:
+    return text.encode(errors="replace").replace(b"\0", b"?")[:255]
