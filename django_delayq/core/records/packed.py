@@ -59,7 +59,7 @@ def unpack_job(record: bytes) -> NewJob:
         fields = {name: value for name, value in found.items() if not name.startswith("_")}
         parts = fields.pop("payload", None)
     except (AttributeError, TypeError, ValueError) as error:
-        raise Undecodable(f"a record cannot be read: {error or type(error).__name__}") from None
+        raise Undecodable(f"a record cannot be read: {error}") from None
     for name, value in fields.items():
         if name not in _FIELDS:
             raise Undecodable(f"this release cannot read field {name!r} of a record; upgrade django_delayq here")
