@@ -19,7 +19,7 @@ from django_delayq.core.job import (
     new_key,
 )
 from django_delayq.core.operations.inspector import Lease
-from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
+from django_delayq.core.options import OPTIONS, Check
 from django_delayq.core.outcomes import AttemptOutcome, CompletionMark, ScheduleOutcome
 
 __all__ = [
@@ -50,3 +50,14 @@ __all__ = [
     "types_by_kind",
     "types_by_tag",
 ]
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """Return the values of an option that is one of some words."""
+    check = OPTIONS[name].check
+    assert isinstance(check, Check)
+    return tuple(check.schema["enum"])
+
+
+CONFLICTS, DUE_POLICIES = choices_of("on_conflict"), choices_of("due_policy")
+PAYLOAD_POLICIES, SCORE_POLICIES = choices_of("payloads"), choices_of("score_policy")

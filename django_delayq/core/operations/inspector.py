@@ -16,8 +16,8 @@ from ..leases import Lease, leases
 from ..records.schedule_frames import unpack_payload
 from ..redis.connection import PARTIAL_SECONDS
 from ..redis.faults import REDIS_ERRORS
+from ..redis.probe import by_server
 from ..redis.scripts import clear_errors
-from ..redis.server_info import by_server
 from .counts import Counts, check_horizon
 from .job_filter import JobFilter
 from .job_reader import JobReader
