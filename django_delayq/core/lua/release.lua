@@ -27,7 +27,7 @@ return settle_all(ARGV[4], function(e, s)
     forget_postponement(s)
   end
   if e.priority then
-    redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', string.char(e.priority)))
+    redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.priority))
   end
   wait_again(e, s, e.delay and tonumber(score_at(now_ms + e.delay)) or s.due)
   emit(e.event)

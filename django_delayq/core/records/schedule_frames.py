@@ -7,7 +7,7 @@ import struct
 from typing import Any, Final
 
 from ..errors import InvalidJob
-from ..job import KEY_BYTES, MAX_ID_BYTES, Generation, NewJob, Payload, new_key
+from ..job import KEY_BYTES, MAX_ID_BYTES, MAX_TASK_BYTES, Generation, NewJob, Payload, new_key
 from .body import BODY_MERGED, BODY_OPTIONS, BODY_VERSION
 from .frames import pack
 
@@ -120,11 +120,15 @@ def fields_of(job: NewJob) -> dict[str, Any]:
     ident = encode_id(job.id)
     if job.payload is None and job.on_conflict == "merge":
         raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
-    fields: dict[str, Any] = {"id": ident, "task": job.task, "body": pack_body(job)}
+    task = job.task.encode()
+    if len(task) > MAX_TASK_BYTES:
+        raise InvalidJob(f"the name of a task has at most {MAX_TASK_BYTES} bytes, this one has {len(task)}")
+    # What is no number must not reach the script, which would fail between its writes.
+    fields: dict[str, Any] = {"id": ident, "task": task, "body": pack_body(job)}
     if job.due_ms is None:
-        fields |= {"ms": job.delay_ms or 0, "is_delay": True}
+        fields |= {"ms": int(job.delay_ms or 0), "is_delay": True}
     else:
-        fields["ms"] = job.due_ms
+        fields["ms"] = int(job.due_ms)
     if job.on_conflict != "replace":
         fields["conflict"] = CONFLICT[job.on_conflict]
     if job.due_policy != "replace":

@@ -31,8 +31,9 @@ def _entry_of(settlement: Settlement) -> dict[str, Any]:
         "reason": settlement.reason.encode(errors="backslashreplace")[:255],
         "error_class": settlement.error_class.encode(errors="backslashreplace")[:255],
         "error": settlement.error[:65535],
-        "delay": settlement.delay_ms,
-        "priority": settlement.priority,
+        # What is no number must not reach the script, which would fail between its writes.
+        "delay": None if settlement.delay_ms is None else int(settlement.delay_ms),
+        "priority": None if settlement.priority is None else bytes((settlement.priority,)),
         "score_policy": SCORE_POLICY[settlement.score_policy],
     }
     return entry | {mark: True for mark, is_set in _marks_of(settlement).items() if is_set}

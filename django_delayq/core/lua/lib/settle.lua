@@ -1,7 +1,7 @@
 -- End of the leases of held jobs. ARGV[3] worker, ARGV[4] entries: maps of id, token, event (missing = none is wanted),
--- and for every verb but ack outcome, reason, error_class, error, delay (ms; missing = the job's old place), priority (of a
--- release: the new one) and score_policy (0 min, 1 max, 2 first, 3 last: it decides between a returned payload and an
--- equal one that arrived since). Marks, true or missing:
+-- and for every verb but ack outcome, reason, error_class, error, delay (ms; missing = the job's old place), priority
+-- (of a release: a byte with the new one) and score_policy (0 min, 1 max, 2 first, 3 last: it decides between a
+-- returned payload and an equal one that arrived since). Marks, true or missing:
 -- durable     of an ack: the end, or that of a payload, is awaited outside Redis
 -- expired     only if the lease has run out; of a record: only if no end of the attempt is stored
 -- quarantine  the job waits for quarantine from now on
