@@ -24,6 +24,20 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
+-- Return the state, without reading it when nothing has changed it since its job was reserved for the first time: then
+-- the attempt holds no payloads, and none has failed.
+local fresh_of_token = {}
+
+local function read_quickly(packed, token)
+  local s = fresh_of_token[token]
+  if not s then
+    s = read_state()
+    s.token, s.start = token, start_of_fresh_state(token, settler)
+    fresh_of_token[token] = s
+  end
+  return packed and string.sub(packed, 1, #s.start) == s.start and s or read_state(packed)
+end
+
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
 function ack(packed, keep)
@@ -35,7 +49,7 @@ function ack(packed, keep)
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
   local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
   for i, e in ipairs(entries) do
-    local id, s = e.id, read_state(states[i])
+    local id, s = e.id, keep and read_state(states[i]) or read_quickly(states[i], e.token)
     if s.token ~= e.token or done[id] or (e.expired and not has_run_out(id)) then
       answers[i] = '0'
     else

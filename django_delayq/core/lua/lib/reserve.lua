@@ -64,13 +64,6 @@ local function hand_out(id, due, body, packed, token, worker)
   return cmsgpack.pack(s), job_for_holder(id, s, body, payloads)
 end
 
--- Return the state of a job that was never reserved, but for its due score at the end. For speed, because nearly all are
--- such jobs: a map of four, of which only the last value differs from job to job.
-local function start_of_fresh_state(token, worker)
-  local FOUR = string.char(128 + 4)
-  return FOUR .. cmsgpack.pack('token', token, 'worker', worker, 'reserves', 1, 'due')
-end
-
 -- Return ids of a class that were due at a moment, with their scores and bodies, as many as one reply may have.
 local function due_of_class(class, limit, moment_ms)
   local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024

@@ -7,7 +7,7 @@
 -- that); `due` is its previous one, so that the wait counts as lateness.
 -- counts of the generation, '<I2I2I2I2' or '': its time was over while it was held, it was released (before the last
 -- kick; later ones follow from reserves and failures), buried, kicked. A kick keeps them, and nothing else.
--- exports add_to_counts read_state put_state forget_postponement
+-- exports add_to_counts read_state put_state start_of_fresh_state forget_postponement
 
 -- Return the counts ('' = all are 0) with one of them increased by n.
 function add_to_counts(counts, name, n)
@@ -30,6 +30,13 @@ end
 
 function put_state(id, s)
   redis.call('HSET', STATE, id, cmsgpack.pack(s))
+end
+
+-- Return the state of a job that is reserved for the first time, but for its due score at the end. For speed, because
+-- nearly all are such jobs: a map of four, of which only the last value differs from job to job.
+function start_of_fresh_state(token, worker)
+  local FOUR = string.char(128 + 4)
+  return FOUR .. cmsgpack.pack('token', token, 'worker', worker, 'reserves', 1, 'due')
 end
 
 function forget_postponement(s)
