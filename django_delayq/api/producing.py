@@ -14,7 +14,7 @@ from .. import connections
 from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
 from ..core.outcomes import ScheduleOutcome
-from ..core.sending.chunks import check_together
+from ..core.sending.many import check_together
 from ..core.task import registry
 from ..core.times import iso_of
 from ..outbox import durability
@@ -70,7 +70,7 @@ def produce_many(entries: Any, reader: Reader, queue: str, *, all_or_none: bool 
         entries: the jobs of the request.
         reader: reads them.
         queue: name of the queue.
-        all_or_none: see :meth:`.Sender.schedule_many`.
+        all_or_none: see :meth:`.Queue.schedule_many`.
 
     Raises:
         Problem: some entries are invalid.

@@ -18,7 +18,7 @@ from ..core.operations.views import unpack_views
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
 from ..core.records.schedule_frames import pack_id
-from ..core.redis.gather import gather
+from ..core.redis.scripts import Call
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
@@ -182,9 +182,12 @@ def _live(
         ids_left.setdefault(entry.lease.shard, []).append(entry.id)
     now_ms, live = 0.0, {}
     while ids_left:
-        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), most)) for number, ids in ids_left.items()]
+        calls = [
+            Call.on_shard("view", queue.shard(number), b"".join(map(pack_id, ids)), most)
+            for number, ids in ids_left.items()
+        ]
         rest: dict[int, list[str]] = {}
-        for (number, ids), frame in zip(ids_left.items(), gather(queue.broker, "view", calls), strict=True):
+        for (number, ids), frame in zip(ids_left.items(), queue.broker.scripts.call_many(calls), strict=True):
             now_ms = max(now_ms, struct.unpack_from("<d", frame)[0])
             views = unpack_views(queue.name, number, ids, frame)
             live.update({(number, view.id): view.job for view in views if view is not None})

@@ -17,9 +17,7 @@ The stream of a shard whose epoch is retired stays for a day, so a reader that r
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -27,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from .errors import InvalidJob, Misconfigured
 from .records.frames import unpack_fields
 from .records.layout import all_numbers
-from .redis.faults import REDIS_ERRORS
-from .redis.scripts import clear_errors, pack_argument
+from .redis.connection import ELSEWHERE
+from .redis.scripts import clear_errors, pack_command
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -193,43 +191,28 @@ def known_places(broker: Broker, queues: Sequence[str] = ()) -> list[Place]:
     ]
 
 
-def entries(broker: Broker, queue: str, number: int, after: str = BEGINNING, limit: int = 500) -> list[EventEntry]:
-    """Return the first entries of one shard after a position."""
-    return begin(broker, queue, number, after, None, limit)()
-
-
-def begin(
-    broker: Broker, queue: str, number: int, after: str, until: str | None, limit: int
-) -> Callable[[], list[EventEntry]]:
-    """Send a request for entries and return a function that reads the reply; the function must be called.
-
-    If sending or reading fails, the request is repeated under the retry policy of the connection.
+def entries(
+    broker: Broker, queue: str, number: int, after: str = BEGINNING, limit: int = 500, *, until: str | None = None
+) -> list[EventEntry]:
+    """Return the first entries of one shard after a position.
 
     Args:
-        until: position of the last entry to include.
         limit: maximum number of entries.
+        until: position of the last entry to include.
     """
     key, low, high = broker.shard(queue, number).names["event"], f"({after}", until or "+"
-
-    def again() -> list[EventEntry]:
-        with clear_errors():
-            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
-
     # redis-py makes a dict of each entry, which takes longer than the rest of the read.
-    words = (b"XRANGE", key, low, high, b"COUNT", limit)
-    packed = b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
-    patience = broker.connection.patience
-    pending = None
-    with suppress(*REDIS_ERRORS):
-        pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
-
-    def read_reply() -> list[EventEntry]:
-        if pending is not None:
-            with suppress(*REDIS_ERRORS):
-                return [unpack_entry(raw) for raw in pending.reply(time.monotonic() + patience)]
-        return again()
-
-    return read_reply
+    packed = pack_command(b"XRANGE", key, low, high, b"COUNT", limit)
+    with clear_errors():
+        try:
+            pool = broker.connection.pool(key)
+            link = pool.take()
+            try:
+                return [unpack_entry(raw) for raw in link.exchange(packed)]
+            finally:
+                pool.release(link)
+        except ELSEWHERE:
+            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
 
 
 def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:

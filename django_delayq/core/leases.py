@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .job import MAX_ID_BYTES
 from .operations.views import unpack_views
 from .records.schedule_frames import pack_id
-from .redis.gather import ShardCall, gather
+from .redis.scripts import Call
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -28,15 +28,15 @@ def leases(broker: Broker, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | No
     """Return the leases of jobs; see :meth:`Inspector.leases`."""
     leases_by_job: list[Lease | None] = [None] * len(jobs)
     targets: list[tuple[int, int]] = []
-    calls: list[ShardCall] = []
+    calls: list[Call] = []
     for place, (queue, ident) in enumerate(jobs):
         if not 0 < len(ident.encode()) <= MAX_ID_BYTES:
             continue  # no job has such an id, and the script cannot take it
         for number in queue.homes(ident):
             targets.append((place, number))
             # One id in each call: a reply for several may be cut short, which would need another call.
-            calls.append((queue.shard(number), (pack_id(ident), b"0")))
-    for (place, number), frame in zip(targets, gather(broker, "view", calls) if calls else (), strict=True):
+            calls.append(Call.on_shard("view", queue.shard(number), pack_id(ident), b"0"))
+    for (place, number), frame in zip(targets, broker.scripts.call_many(calls), strict=True):
         queue, ident = jobs[place]
         for view in unpack_views(queue.name, number, [ident], frame):
             if view is not None and view.deadline_ms is not None:

@@ -1,6 +1,6 @@
-"""Queue with one method for each verb that names jobs by their ids.
+"""Queue with its verbs: schedule one job or many, and one method for each verb that names a job by its id.
 
-New jobs are sent by :mod:`.sending.sender`; the verbs of holders are in :mod:`.shards`.
+Many jobs are sent by :mod:`.sending.many`; the verbs of holders are in :mod:`.shards`.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -11,25 +11,41 @@ the client library may repeat it after a lost reply: the repeated call gets the 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any, TypeVar
 from zlib import crc32
 
-from .errors import IdTaken
-from .job import Generation
+from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
+from .job import Generation, NewJob, new_key, request_for
 from .operations import actions
 from .operations.actions import live_ids
 from .operations.morgue import Discard, Kick, KickPace
-from .outcomes import CLOSED_REPLY, Batch
-from .records.keys import number_of
+from .outcomes import (
+    CLOSED_LETTER,
+    CLOSED_REPLY,
+    FULL_LETTER,
+    OF_LETTER,
+    UNCHANGED_LETTERS,
+    Batch,
+    ScheduleOutcome,
+    count_outcomes,
+)
+from .records.keys import Shard, number_of
 from .records.reserve_frames import start_flag
-from .records.schedule_frames import CHUNK, pack_known
-from .redis.link import last_sent
+from .records.schedule_frames import CHUNK, pack_deadline, pack_known, pack_new
+from .redis.faults import Fault, classify
+from .redis.link import last_sent, within
 from .redis.scripts import clear_errors
-from .sending.sender import Sender
+from .sending.epoch_walk import EpochWalk
+from .sending.many import JobSender, check_together, until_room
+from .sending.quotas import RoomSearch
+from .shards import Shards
+
+T = TypeVar("T")
 
 
-class Queue(Sender):
+class Queue(Shards):
     """Named queue of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
 
     Every method raises :class:`QueueUnavailable` when Redis cannot be reached or temporarily refuses to work.
@@ -38,7 +54,276 @@ class Queue(Sender):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, shards={self.shards}>"
 
-    # -- ticks of recurring tasks ------------------------------------------------------------------------------------
+    # -- new jobs ------------------------------------------------------------------------------------------------------
+
+    def schedule(
+        self, new: NewJob, *, not_after_ms: float | None = None, request: bytes | None = None
+    ) -> ScheduleOutcome:
+        """Schedule one job.
+
+        Args:
+            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = no limit.
+            request: the request id of an earlier call whose reply was lost, or was not final; None = a new one.
+
+        Returns:
+            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or payload,
+            is live, gated or in the morgue, or has ended and its mark was not acknowledged yet); or late.
+
+        Raises:
+            IdTaken: the live job of this id belongs to another task, or ``on_conflict="error"`` met a live job.
+            InvalidJob: the id is empty or longer than 255 bytes.
+            QueueFull: the queue or the id has no room, or Redis has no memory left.
+            QueuePaused: the queue takes no new jobs now.
+            NotConfirmed: Redis has the job, and no confirmation came in time. ``error.outcomes`` is its outcome.
+        """
+        # A durable job may have been sent before, by a process that died before it got the reply.
+        if not_after_ms is None and self._is_plain(new) and self.broker.scripts.call(*self._fresh_call(new)):
+            return ScheduleOutcome.CREATED
+        send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
+        outcome = send()
+        if new.room_ms and outcome is ScheduleOutcome.FULL:
+            outcome = until_room(new.room_ms, send)
+        return self.accepted(outcome, new)
+
+    async def schedule_on_loop(self, new: NewJob) -> ScheduleOutcome:
+        """Schedule one job from the running event loop, see :meth:`schedule`.
+
+        It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
+        in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
+        """
+        scripts, connection, request = self.broker.scripts, self.broker.connection, None
+        until = time.monotonic() + connection.patience
+        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
+            try:
+                if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
+                    return ScheduleOutcome.CREATED
+                request = request_for((new,))
+                epoch, shards = self._first_epoch(fresh=_is_nowhere(new))
+                shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
+                args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
+                reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
+                outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
+                if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
+                    return outcome
+            except DelayQError as error:
+                if classify(error) is Fault.SATURATION:
+                    raise
+
+        def send_again() -> ScheduleOutcome:
+            with within(until):
+                return self.schedule(new, request=request)
+
+        return await connection.loops.in_thread(send_again)
+
+    def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
+        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
+
+        See :meth:`schedule`.
+
+        Args:
+            tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.
+
+        Returns:
+            An outcome of :meth:`schedule_many`, or fired: this tick was fired before.
+        """
+        return self._schedule_one(new, b"%d" % tick_ms)
+
+    def schedule_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> list[ScheduleOutcome]:
+        """Schedule many jobs, in chunks of at most 250 of one shard.
+
+        Args:
+            news: the jobs.
+            not_after_ms: see :meth:`schedule`; it applies to each chunk as a whole.
+            all_or_none: if a job is refused, store none of its shard; for up to 250 jobs, none of them durable. While
+                the number of shards is being changed this holds for the jobs of an old shard that already live
+                there, and for the others by their new shards.
+
+        Returns:
+            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
+                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late; with
+                ``all_or_none`` also withheld (another job of the shard was refused).
+
+        Raises:
+            NotConfirmed: all jobs were sent, and some are not confirmed; the error names them and all outcomes.
+        """
+        letter_of: dict[int, str] = {}
+        news = check_together(news) if all_or_none else news
+        sender = JobSender(self, not_after_ms, keys=True, together=all_or_none)
+        for places, letters in sender.send(news):
+            letter_of.update(zip(places, letters, strict=True))
+        outcomes = [OF_LETTER[letter_of[place]] for place in range(len(letter_of))]
+        sender.unconfirmed.check(count_outcomes(letter_of.values()), outcomes)
+        return outcomes
+
+    def count_many(
+        self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
+    ) -> dict[str, int]:
+        """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
+
+        See :meth:`schedule_many`.
+        """
+        news = check_together(news) if all_or_none else news
+        sender = JobSender(self, not_after_ms, together=all_or_none)
+        counts = count_outcomes(letters for _, letters in sender.send(news))
+        sender.unconfirmed.check(counts)
+        return counts
+
+    def is_confirmed(self, new: NewJob) -> bool:
+        """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.confirmation`)."""
+        rule = self.broker.connection.confirmation
+        if rule is None:
+            return False
+        return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
+
+    def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
+        """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
+        if outcome.is_refusal:
+            raise self.refusal(outcome, new)
+        return outcome
+
+    def refusal(self, outcome: ScheduleOutcome, new: NewJob) -> DelayQError:
+        """Return the error for a job whose outcome of :meth:`schedule_many` is a refusal."""
+        if outcome is ScheduleOutcome.TAKEN:
+            return IdTaken(
+                f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
+                f"give {new.task!r} ids of its own"
+            )
+        if outcome is ScheduleOutcome.EXISTS:
+            return IdTaken(
+                f"a job with id {new.id!r} already lives in queue {self.name!r}; "
+                "use on_conflict='replace' or 'ignore', or cancel it first"
+            )
+        if outcome is ScheduleOutcome.PAUSED:
+            return self.paused_error()
+        if outcome is ScheduleOutcome.WITHHELD:
+            return DelayQError(f"job {new.id!r} was not stored because another job of its shard was refused")
+        if new.payload is not None:
+            return QueueFull(
+                f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
+                f"({new.max_payloads}); let the workers catch up, or raise the limit"
+            )
+        return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
+
+    def paused_error(self) -> QueuePaused:
+        """Return the error for a new job that was refused because of a pause: of this queue, or of all producers."""
+        if self.broker.producers_paused_since() is not None:
+            return QueuePaused(
+                f"no queue of this deployment takes new jobs now, not even {self.name!r}: all producers are paused; "
+                "end it by manage.py delayq_queue resume-producers, or try again later"
+            )
+        return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
+
+    def _is_plain(self, new: NewJob) -> bool:
+        """Return True for a job under an id that was just generated, and with nothing else to look at."""
+        return new.fresh and new.payload is None and not (new.durable or self.is_confirmed(new))
+
+    def _fresh_call(self, new: NewJob) -> tuple[Any, ...]:
+        """Return script, keys and arguments of the shortest call for such a job; it replies whether it stored it."""
+        # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
+        new.key = new.key or new_key()
+        keys = self.home(new.id).fresh_keys[new.priority]
+        return "schedule_fresh", keys, new.key, self.broker.repeats, pack_new(new)
+
+    def _schedule_one(
+        self,
+        new: NewJob,
+        tick: bytes = b"",
+        not_after_ms: float | None = None,
+        request: bytes | None = None,
+    ) -> ScheduleOutcome:
+        send = partial(self._send_one, new, tick, not_after_ms, request)
+        letter = send()
+        if letter == FULL_LETTER:
+            search = RoomSearch(self)
+            while letter == FULL_LETTER and search.find(self.shard_of(new.id)):
+                letter = send()
+        return OF_LETTER[letter]
+
+    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None, request: bytes | None) -> str:
+        entry, deadline = pack_new(new), pack_deadline(not_after_ms)
+        if request is None and new.repeatable:
+            request = request_for((new,))
+        confirmed = not tick and self.is_confirmed(new)
+        missing: NotConfirmed | None = None
+
+        def ask(number: int) -> str | None:
+            nonlocal missing
+            missing = None  # that of an older shard, which refused the job, is of no use
+            try:
+                reply: bytes = self.call(
+                    "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed
+                )
+            except NotConfirmed as error:
+                missing, reply = error, error.reply
+            new.joined = reply[1:]
+            letter = chr(reply[0])
+            return None if letter == CLOSED_LETTER else letter
+
+        letter = self.visit(new.id, ask, create=True, fresh=_is_nowhere(new)) or CLOSED_LETTER
+        if missing is not None and letter not in UNCHANGED_LETTERS:
+            missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
+            raise missing
+        return letter
+
+    # -- shards of an id -----------------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the present epoch."""
+        return int(self.layout["shards"])
+
+    def home(self, ident: str) -> Shard:
+        """Return the shard for new jobs of this id."""
+        present = self.present
+        return present[crc32(ident.encode()) % len(present)]
+
+    def shard_of(self, ident: str) -> int:
+        """Return the number of the shard for new jobs of this id."""
+        return self.home(ident).number
+
+    def homes(self, ident: str) -> tuple[int, ...]:
+        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
+        crc = crc32(ident.encode())
+        return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
+
+    def reload(self) -> bool:
+        """Read the layout again; return True if the set of shards has changed."""
+        before = self.epochs
+        self.broker.read_layout(self.name)
+        return self.epochs != before
+
+    def _first_epoch(self, *, fresh: bool) -> tuple[int, int]:
+        """Return number and shards of the oldest epoch in which an id may live."""
+        return (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+
+    def visit(
+        self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
+    ) -> T | None:
+        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`..operations.resharding`).
+
+        Args:
+            ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
+            create: re-create a deleted queue.
+            fresh: the id was generated just now, so it is live nowhere.
+
+        Returns:
+            The result of ``ask``; None if the queue was deleted.
+        """
+        crc = crc32(ident.encode())
+        epoch, shards = self._first_epoch(fresh=fresh)
+        walk = EpochWalk(self, lambda: self.epochs, create=create)
+        while True:
+            answer = ask(number_of(epoch, crc % shards))
+            if answer is not None:
+                return answer
+            later = walk.after(epoch)
+            if later is None:
+                return None
+            epoch, shards = later
+
+    # -- ticks of recurring tasks --------------------------------------------------------------------------------------
 
     def last_tick(self, ident: str) -> int | None:
         """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
@@ -137,7 +422,7 @@ class Queue(Sender):
             return False
         return self.kick(ident) == "kicked"
 
-    # -- verbs of callers and operators ------------------------------------------------------------------------------
+    # -- verbs of callers and operators --------------------------------------------------------------------------------
 
     def cancel(
         self,
@@ -240,3 +525,8 @@ class Queue(Sender):
         if outcome == "taken":
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
         return outcome
+
+
+def _is_nowhere(new: NewJob) -> bool:
+    """Return True if the id of a job is live nowhere: it was generated just now, and not for an earlier process."""
+    return new.fresh and not new.durable

@@ -80,10 +80,9 @@ class ShardSet:
             request: the id of the call, if it repeats an earlier one.
             confirmed: wait until its writes are confirmed.
         """
-        shard, scripts = self.shard(number), self.broker.scripts
+        shard = self.shard(number)
         request = new_request() if request is None else request
-        run = scripts.call_confirmed if confirmed else scripts.call
-        return run(script, shard.keys, request, shard.constants, *args)
+        return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args, confirm=confirmed)
 
     # -- rules, states and marks -----------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..core.broker import Broker
-from ..core.errors import DelayQError, Misconfigured
-from ..core.events import EventEntry, begin, parts
+from ..core.errors import Misconfigured
+from ..core.events import EventEntry, entries, parts
 from . import event_plan as plan
 from .column_names import fault_of_case
 from .errors import EventsLost
@@ -117,43 +117,32 @@ def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[EventEntry]]:
     """Yield the events of an interval, at least :data:`PIECE` at a time.
 
-    The next request is sent while a response is processed.
-
     Raises:
         EventsLost: events were trimmed, unless the options allow data loss.
     """
     position, gathered = interval.after, list[EventEntry]()
-
-    def send() -> Callable[[], list[EventEntry]]:
-        return begin(broker, interval.queue, interval.number, position, interval.until, options.fetch)
-
-    read_reply: Callable[[], list[EventEntry]] | None = send()
-    try:
-        while read_reply is not None:
-            entries, read_reply = read_reply(), None
-            fault = _gap(position, entries, interval.until)
-            if fault:
-                report([Loss(interval.queue, interval.number, position, fault)], options)
-            if entries:
-                position = entries[-1].position
-                gathered += entries
-                read_reply = send() if position != interval.until else None
-            if sum(entry.size for entry in gathered) >= PIECE:
-                yield gathered
-                gathered = []
-    finally:
-        if read_reply is not None:  # not needed, but the connection must be returned without half a reply on it
-            with suppress(DelayQError):
-                read_reply()
+    while True:
+        page = entries(broker, interval.queue, interval.number, position, options.fetch, until=interval.until)
+        fault = _gap(position, page, interval.until)
+        if fault:
+            report([Loss(interval.queue, interval.number, position, fault)], options)
+        if page:
+            position = page[-1].position
+            gathered += page
+        if sum(entry.size for entry in gathered) >= PIECE:
+            yield gathered
+            gathered = []
+        if not page or position == interval.until:
+            break
     if gathered:
         yield gathered
 
 
-def _gap(position: str, entries: Sequence[EventEntry], until: str) -> str:
+def _gap(position: str, page: Sequence[EventEntry], until: str) -> str:
     """Return which events are missing after a position, or "" if none is."""
-    if not entries:
+    if not page:
         return f"the stream ends here, but went up to {until} when the batch was planned"
-    missing = entries[-1].last - parts(position)[0] - sum(entry.size for entry in entries)
+    missing = page[-1].last - parts(position)[0] - sum(entry.size for entry in page)
     return plan.text_of_gap(missing)
 
 

@@ -33,7 +33,7 @@ from ..core.broker import Broker
 from ..core.errors import DelayQError
 from ..core.sending import bulk_loads
 from ..core.sending.bulk_load_limits import memory_of
-from ..core.sending.ledger_calls import BulkLoadClosed
+from ..core.sending.bulk_load_writer import BulkLoadClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_options import open_broker

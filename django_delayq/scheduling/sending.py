@@ -1,6 +1,6 @@
 """Sending of built jobs: at once, after the commit, or beside a row of the outbox.
 
-``schedule()``, the pull queue and the HTTP API all send here. Redis is called by :class:`..core.sending.sender.Sender`
+``schedule()``, the pull queue and the HTTP API all send here. Redis is called by :class:`..core.queue.Queue`
 only, and rows are sent by :mod:`..outbox.fast_path`.
 """
 
@@ -19,7 +19,7 @@ from ..core.errors import NotConfirmed
 from ..core.job import NewJob
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.schedule_frames import generation_of
-from ..core.sending.chunks import check_together
+from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result
@@ -82,7 +82,7 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none:
 
     Args:
         broker: receives the jobs that are not durable.
-        all_or_none: see :meth:`.Sender.schedule_many`; the jobs are of one queue, and not durable.
+        all_or_none: see :meth:`.Queue.schedule_many`; the jobs are of one queue, and not durable.
 
     Raises:
         InvalidJob: these jobs cannot be stored all or none.

@@ -16,7 +16,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.options import CALL_OPTIONS, check_option_names
 from ..core.outcomes import ScheduleOutcome
-from ..core.sending.chunks import check_together
+from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, row_verbs
 from ..outbox.row_verbs import A, Change, R

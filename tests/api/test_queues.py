@@ -13,7 +13,7 @@ from django.db import connections as databases
 from django_delayq import connections
 from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import bury
-from django_delayq.core.redis import gather
+from django_delayq.core.redis.scripts import SentCalls
 from django_delayq.models import OutboxJob
 from tests.support.api_caller import Caller
 
@@ -88,6 +88,7 @@ def test_the_list_asks_the_registry_and_each_node_once_however_many_queues_there
 ) -> None:
     for place in range(30):
         delayq.queue(f"queue{place}", shards=2)
+    api.get("v1/queues")  # the server has the script then
     with calls_of() as few:
         assert len(api.get("v1/queues")[1]["queues"]) == 30
     with calls_of() as one:
@@ -104,7 +105,7 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def counting() -> Any:
         seen: list[str] = []
         with monkeypatch.context() as patch:
-            run, send = connections.hurried_broker().client.execute_command, gather._Gathering._send
+            run, send = connections.hurried_broker().client.execute_command, SentCalls._send
 
             def command(*args: Any, **options: Any) -> Any:
                 seen.append(str(args[0]))
@@ -115,7 +116,7 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
                 send(self, *args)
 
             patch.setattr(connections.hurried_broker().client, "execute_command", command)
-            patch.setattr(gather._Gathering, "_send", piece)
+            patch.setattr(SentCalls, "_send", piece)
             yield seen
 
     connections.hurried_broker().inspector.all_counts()  # the server's version is asked for once

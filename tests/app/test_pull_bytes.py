@@ -15,7 +15,7 @@ from django_delayq import (
     connections,
     schedule,
 )
-from django_delayq.core.sending.sender import Sender
+from django_delayq.core import Queue as CoreQueue
 
 from .deeds import note
 from .pull_stage import EVERY_BYTE, one, places
@@ -124,13 +124,13 @@ def test_what_cannot_be_meant_is_refused(act: Callable[[], object], words: str) 
 @pytest.mark.django_db(transaction=True)
 def test_puts_of_a_transaction_share_a_round_trip(feed: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    send = Sender.schedule_many
+    send = CoreQueue.schedule_many
 
-    def counted(self: Sender, news: Any, **options: Any) -> Any:
+    def counted(self: CoreQueue, news: Any, **options: Any) -> Any:
         calls.append(len(news))
         return send(self, news, **options)
 
-    monkeypatch.setattr(Sender, "schedule_many", counted)
+    monkeypatch.setattr(CoreQueue, "schedule_many", counted)
     with transaction.atomic():
         handles = [feed.put(b"x", id=f"put-{n}") for n in range(3)]
     assert calls == [3]

@@ -12,21 +12,28 @@ from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, key_of, with_keys
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped, BulkLoadWait
-from django_delayq.core.sending.bulk_load_writer import ROOM, BulkLoadWriter, WriterRoom, write_all
-from django_delayq.core.sending.bulk_loads import FORM as LOAD_FORM
-from django_delayq.core.sending.bulk_loads import OPEN as OPEN_LOAD
+from django_delayq.core.sending.bulk_load_writer import (
+    ROOM,
+    BulkLoadClosed,
+    BulkLoadWriter,
+    WriterRoom,
+    Written,
+    write_all,
+)
 from django_delayq.core.sending.bulk_loads import (
+    CLOSED_MS,
     BulkLoad,
     BulkLoadDiffers,
+    ChunksLost,
     close_load,
     forget_load,
     list_loads,
     open_load,
     read_load,
 )
+from django_delayq.core.sending.bulk_loads import FORM as LOAD_FORM
+from django_delayq.core.sending.bulk_loads import OPEN as OPEN_LOAD
 from django_delayq.core.sending.bulk_loads import forget_old as forget_old_loads
-from django_delayq.core.sending.ledger_calls import BulkLoadClosed, Written
-from django_delayq.core.sending.ledgers import CLOSED_MS, ChunksLost
 from tests.support.core_stored import shard_key
 
 from .epochs_stage import take_all
@@ -134,7 +141,7 @@ def collected(writer: BulkLoadWriter) -> Collected:
 def send_collected(writer: BulkLoadWriter) -> None:
     """Send what a sender has collected, and read the replies; do not finish."""
     writer._dispatch_all()
-    writer._sender.finish()
+    writer._calls.finish()
 
 
 def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
@@ -143,10 +150,11 @@ def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
 
 
 def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
-    """Write the first ``n`` rows and abandon the sender."""
+    """Write the first ``n`` rows, as far as they fill chunks, and abandon the sender."""
     writer = BulkLoadWriter(broker, load)
     for new in rows(of, **options)[:n]:
         add_row(writer, new)
+    writer._calls._send_collected()
     writer.abandon()
 
 

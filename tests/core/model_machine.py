@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from django_delayq.core import Batch, Broker, Connection, Job, NewJob, Payload
 from django_delayq.core.records.schedule_frames import digest
+from tests.support.core_calls import Call as ManyCall
+from tests.support.core_calls import SentCalls
 
 from .model import ModelShard
 from .model_draws import (
@@ -68,9 +70,11 @@ class RecordingMachine(RuleBasedStateMachine):
         self.called = set(range(SHARDS))
         scripts = self.broker.scripts
         self._send = type(scripts).call.__get__(scripts)
-        self._begin = type(scripts).begin.__get__(scripts)
+        self._send_all = type(scripts).call_many.__get__(scripts)
+        self._send_many = type(scripts).send_many.__get__(scripts)
         scripts.call = self._remembering_call  # type: ignore[method-assign]
-        scripts.begin = self._remembering_begin  # type: ignore[method-assign]
+        scripts.call_many = self._remembering_all  # type: ignore[method-assign]
+        scripts.send_many = self._remembering_many  # type: ignore[method-assign]
         self.set_clock()
         self.see()
 
@@ -110,16 +114,27 @@ class RecordingMachine(RuleBasedStateMachine):
         self._remember(script, keys, args, reply)
         return reply
 
-    def _remembering_begin(self, script: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        self._note_called(script, keys, args)
-        finish = self._begin(script, keys, *args)
+    def _remembering_all(self, calls: Sequence[ManyCall], **options: Any) -> list[Any]:
+        for call in calls:
+            self._note_called(call.name, call.keys, call.args)
+        replies: list[Any] = self._send_all(calls, **options)
+        for call in calls:
+            self._remember(call.name, call.keys, call.args, call.reply)
+        return replies
 
-        def remembered() -> Any:
-            reply = finish()
-            self._remember(script, keys, args, reply)
-            return reply
+    def _remembering_many(self, calls: Sequence[ManyCall]) -> SentCalls:
+        for call in calls:
+            self._note_called(call.name, call.keys, call.args)
+        sent: SentCalls = self._send_many(calls)
+        read = sent.read
 
-        return remembered
+        def remembered() -> None:
+            read()
+            for call in calls:
+                self._remember(call.name, call.keys, call.args, call.reply)
+
+        sent.read = remembered  # type: ignore[method-assign]
+        return sent
 
     def _note_called(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> None:
         place = keys[0].rpartition(b"}")[0].rpartition(b".")[2]
@@ -129,7 +144,7 @@ class RecordingMachine(RuleBasedStateMachine):
                 self.model[int(place)].see(self.us)
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
-        if script == "schedule" and not reply.strip(b"klfhp"):
+        if script == "schedule" and not reply.strip(b"01klfhp"):
             return  # nothing was changed: not remembered, and perhaps another answer later
         if args[0] and script not in NOT_REPEATED and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])

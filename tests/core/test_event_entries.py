@@ -28,7 +28,7 @@ def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
     broker.queue("q")
     add(broker, "q", 0, [(ms, [pack(outcome=b"\xff\r\n$3\r\n", extra="*2\r\n:x:y")]) for ms in (1, 2, 3)])
     assert [entry.position for entry in events.entries(broker, "q", 0, "1-1", limit=1)] == ["2-2"]
-    assert [entry.position for entry in events.begin(broker, "q", 0, "1-1", "2-2", 10)()] == ["2-2"]
+    assert [entry.position for entry in events.entries(broker, "q", 0, "1-1", until="2-2")] == ["2-2"]
     assert events.entries(broker, "q", 7) == []
     assert [event.position for event in read_events(broker, "q", 0, "1-1")] == ["2-2", "3-3"]
     first, *_ = read_events(broker, "q", 0)
@@ -108,9 +108,8 @@ def test_an_entry_is_asked_for_again_when_the_line_breaks(broker: Broker) -> Non
     queue = broker.queue("q")
     run(queue, 3)
     whole = entries(broker)
-    answer = events.begin(broker, "q", 0, "0-0", None, 10)
     broker.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert answer() == whole
+    assert events.entries(broker, "q", 0) == whole
 
 
 @pytest.mark.one_server("the server is the test's own")

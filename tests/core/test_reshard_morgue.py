@@ -97,7 +97,7 @@ def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice
     with pytest.raises(Killed), dies_after(dying, 1):  # the record was read
         dying.queue("q").kick("a")
     dying = other(stage.broker)
-    with pytest.raises(Killed), dies_after(dying, 3):  # not in the old shard, put into the new one; the grave stays
+    with pytest.raises(Killed), dies_after(dying, 5):  # not in the old shard, put into the new one; the grave stays
         dying.queue("q").kick("a")
     (job,) = take_all(stage.queue)
     assert stage.done(job) == [True]

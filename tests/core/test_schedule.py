@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, QueueUnavailable
-from tests.support.core_calls import IN_FLIGHT, lost_replies
+from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob
 from tests.support.core_stored import assert_invariants
 
 from .events_stage import read_events
@@ -242,15 +239,6 @@ def test_a_repeated_call_that_requested_no_keys_names_none(stage: Stage) -> None
         again = NewJob("a", "work", key=b"k" * 16, repeatable=True, on_conflict="ignore")
         assert stage.queue.count_many([again]) == {"ignored": 1}
         assert again.joined == b""
-
-
-def test_every_reply_under_way_is_read_although_the_first_call_failed(stage: Stage) -> None:
-    """A connection with an unread reply would be lost to the pool. Only the first one is waited for."""
-    with lost_replies(stage.broker, QueueUnavailable("gone")) as read, pytest.raises(QueueUnavailable, match="gone"):
-        stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
-    assert len(read) == IN_FLIGHT + 1
-    assert read[0] is None
-    assert all(until is not None and until <= time.monotonic() for until in read[1:])
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (8, 8), (70, 60)])

@@ -14,7 +14,7 @@ from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.redis.event_loops import EventLoops
 from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.sending.bulk_loads import _epochs_now
-from django_delayq.core.sending.job_chunks import JobSender
+from django_delayq.core.sending.many import JobSender
 from django_delayq.core.sending.quotas import read_room
 
 READING_A_LAYOUT: Final = Broker.read_layout
@@ -25,7 +25,7 @@ STORING_A_LAYOUT: Final = Broker.swap_layout
 INSTALLING_A_LAYOUT: Final = Queue.install
 READING_PROGRESS: Final = EpochChanges.progress
 
-CHOOSING_A_SHARD: Final = JobSender._first_shard
+CHOOSING_A_SHARD: Final = JobSender._batches
 SENDING_MANY: Final = JobSender.send
 VISITING_SHARDS: Final = Queue.visit
 FINDING_HOME: Final = Queue.home

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django_delayq.core import Broker
+from tests.support.core_calls import Call, SentCalls
 
 PATIENCE = 20.0  # seconds; an actor that does not come to its next call by then hangs
 
@@ -60,7 +61,7 @@ class Actor:
 
     def _watch(self) -> None:
         client, scripts = self._broker.client, self._broker.scripts
-        command, call, begin = client.execute_command, scripts.call, scripts.begin
+        command, call, send_many = client.execute_command, scripts.call, scripts.send_many
 
         def before(key: Any) -> None:
             if self._matters(key if isinstance(key, bytes) else str(key).encode()):
@@ -75,12 +76,12 @@ class Actor:
             before(keys[-1])
             return call(name, keys, *args)
 
-        def watched_begin(name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-            before(keys[-1])
-            return begin(name, keys, *args)
+        def watched_send_many(calls: Sequence[Call]) -> SentCalls:
+            before(calls[0].keys[-1])
+            return send_many(calls)
 
         client.execute_command = watched_command  # type: ignore[method-assign]
-        scripts.call, scripts.begin = watched_script, watched_begin  # type: ignore[method-assign]
+        scripts.call, scripts.send_many = watched_script, watched_send_many  # type: ignore[method-assign]
 
 
 def orders(mine: int, others: int) -> Iterator[tuple[bool, ...]]:

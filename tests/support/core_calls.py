@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest import mock
 
-from django_delayq.core import Broker, NewJob, Queue
+from django_delayq.core import Broker, Queue
 from django_delayq.core.redis.composition import compose, script_names
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.scripts import Reply, Scripts, pack_command
-from django_delayq.core.sending.chunks import IN_FLIGHT
-from django_delayq.core.sending.job_chunks import JobSender
+from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, pack_command
 from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [
-    "IN_FLIGHT",
+    "Call",
     "ChannelWaker",
     "Fault",
-    "OpenSender",
     "ScriptCall",
+    "SentCalls",
     "Waker",
     "before_layout_change",
     "begin_stats",
@@ -33,7 +31,6 @@ __all__ = [
     "classify",
     "keep_few_heads",
     "lock_of",
-    "lost_replies",
     "pack_command",
     "port_of",
     "replace_script",
@@ -64,20 +61,9 @@ def _nothing(_: object) -> None:
 
 
 @contextmanager
-def _begun_by(broker: Broker, begin: Callable[..., Reply]) -> Iterator[None]:
-    """Begin the broker's calls in the block with ``begin(original, name, keys, args)``.
-
-    Senders begin calls through scripts of their own, which share those of the broker.
-    """
-    scripts, original = broker.scripts, Scripts.begin
-
-    def replaced(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
-        of_call = partial(original, self)
-        if getattr(self, "_behind", self) not in (scripts, getattr(scripts, "_plain", None)):
-            return of_call(name, keys, *args)
-        return begin(of_call, name, keys, args)
-
-    with mock.patch.object(Scripts, "begin", replaced):
+def _sent_by(broker: Broker, send: Callable[[Callable[..., SentCalls], Sequence[Call]], SentCalls]) -> Iterator[None]:
+    """Send the calls that the broker makes together in the block with ``send(original, calls)``."""
+    with mock.patch.object(broker.scripts, "send_many", partial(send, broker.scripts.send_many)):
         yield
 
 
@@ -99,7 +85,7 @@ def watch_calls(
     """
     calls: list[ScriptCall] = []
     scripts = broker.scripts
-    send, confirm, send_on_loop = scripts.call, scripts.call_confirmed, scripts.call_on_loop
+    send, send_all, send_on_loop = scripts.call, scripts.call_many, scripts.call_on_loop
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -113,22 +99,28 @@ def watch_calls(
         after(call)
         return call.reply
 
-    def watched_begin(begin: Callable[..., Reply], name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
-        call = noted(name, keys, args)
-        read = begin(name, keys, *args)
+    def watched_all(together: Sequence[Call], **limits: Any) -> list[Any]:
+        watched = [noted(call.name, call.keys, call.args) for call in together]
+        replies = send_all(together, **limits)
+        note_replies(together, watched)
+        return replies
 
-        def reply(until: float | None = None) -> Any:
-            call.reply = read(until)
-            after(call)
-            return call.reply
+    def watched_send_many(send_many: Callable[..., SentCalls], together: Sequence[Call]) -> SentCalls:
+        watched = [noted(call.name, call.keys, call.args) for call in together]
+        sent = send_many(together)
+        read = sent.read
 
-        return reply
+        def watched_read() -> None:
+            read()
+            note_replies(together, watched)
 
-    def watched_confirm(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        call = noted(name, keys, args)
-        call.reply = confirm(name, keys, *args)
-        after(call)
-        return call.reply
+        sent.read = watched_read  # type: ignore[method-assign]
+        return sent
+
+    def note_replies(together: Sequence[Call], watched: Sequence[ScriptCall]) -> None:
+        for call, script_call in zip(together, watched, strict=True):
+            script_call.reply = call.reply
+            after(script_call)
 
     async def watched_on_loop(name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
         call = await asyncio.to_thread(noted, name, keys, args)
@@ -136,12 +128,8 @@ def watch_calls(
         await asyncio.to_thread(after, call)
         return call.reply
 
-    watched: dict[str, Any] = {
-        "call": watched_send,
-        "call_confirmed": watched_confirm,
-        "call_on_loop": watched_on_loop,
-    }
-    with mock.patch.multiple(scripts, **watched), _begun_by(broker, watched_begin):
+    watched: dict[str, Any] = {"call": watched_send, "call_many": watched_all, "call_on_loop": watched_on_loop}
+    with mock.patch.multiple(scripts, **watched), _sent_by(broker, watched_send_many):
         yield calls
 
 
@@ -165,10 +153,16 @@ def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> 
         yield replies
 
 
-def begin_stats(queue: Queue, number: int) -> Reply:
-    """Begin a call that reads the counts of a shard."""
-    shard = queue.shard(number)
-    return queue.broker.scripts.begin("stats", shard.keys, b"", shard.constants)
+def begin_stats(queue: Queue, number: int) -> Callable[[], Any]:
+    """Send a call that reads the counts of a shard; return a function that reads the reply."""
+    call = Call.on_shard("stats", queue.shard(number))
+    sent = queue.broker.scripts.send_many([call])
+
+    def reply() -> Any:
+        sent.read()
+        return call.reply
+
+    return reply
 
 
 def call_stats(queue: Queue, number: int) -> Any:
@@ -178,45 +172,26 @@ def call_stats(queue: Queue, number: int) -> Any:
 
 
 @contextmanager
-def lost_replies(broker: Broker, error: Exception) -> Iterator[list[float | None]]:
-    """Send none of the calls that are begun in the block, and raise an error in place of each reply.
-
-    Yields:
-        The moments (monotonic) until which replies were awaited, in their order; None = the time limit of the call.
-    """
-    awaited: list[float | None] = []
-
-    def begin(*_: object) -> Reply:
-        def reply(until: float | None = None) -> Any:
-            awaited.append(until)
-            raise error
-
-        return reply
-
-    with _begun_by(broker, begin):
-        yield awaited
-
-
-@contextmanager
 def watch_begun(
     broker: Broker, before: Callable[[int], object] = _nothing, after: Callable[[int], object] = _nothing
 ) -> Iterator[list[ScriptCall]]:
-    """Record the calls that are sent before the replies of earlier ones are read.
+    """Record the calls that are sent together with others, or before something else is done.
 
     Args:
-        before: gets the number of a call, from 0, before it is sent.
+        before: gets the number of the next call, from 0, before it is sent.
         after: the same when it was sent; its reply was not read yet.
     """
     calls: list[ScriptCall] = []
 
-    def watched(begin: Callable[..., Reply], name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Reply:
-        before(len(calls))
-        reply = begin(name, keys, *args)
-        after(len(calls))
-        calls.append(ScriptCall(name, keys, args))
-        return reply
+    def watched(send: Callable[..., SentCalls], together: Sequence[Call]) -> SentCalls:
+        number = len(calls)
+        before(number)
+        sent = send(together)
+        after(number)
+        calls.extend(ScriptCall(call.name, call.keys, call.args) for call in together)
+        return sent
 
-    with _begun_by(broker, watched):
+    with _sent_by(broker, watched):
         yield calls
 
 
@@ -306,31 +281,6 @@ def port_of(waker: ChannelWaker) -> int:
     """Return the port of the node at which a waker listens."""
     port: int = waker._pubsub.connection.port
     return port
-
-
-class OpenSender:
-    """Sender of a stream of jobs, and what it holds between two of them."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._sender = JobSender(queue)
-
-    def send(self, news: Iterable[NewJob]) -> Iterator[object]:
-        return self._sender.send(news)
-
-    @property
-    def in_flight(self) -> int:
-        """Number of calls whose replies were not read yet."""
-        return len(self._sender.chunks.in_flight)
-
-    @property
-    def answers(self) -> int:
-        """Number of outcomes that were read and not handed out."""
-        return len(self._sender._answers)
-
-    @property
-    def unsent(self) -> int:
-        """Number of chunks that were begun and not sent."""
-        return len(self._sender._unsent)
 
 
 @contextmanager

@@ -4,8 +4,7 @@
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
 --         without a quota the shard takes no new jobs. It is refused if the division before has begun less than
 --         ARGV[6] ms ago and has not ended; with 7 = '1' also if it has ended, because the sender has seen it unfinished;
---         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number;
---         'refuse' = store 6, letters, as the reply to this request, if the reply to request 7 is stored
+--         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number
 -- Returns the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
 -- Events  none
 -- include keys clock begin sweep window
@@ -32,12 +31,7 @@ end
 
 local seen = replay()
 if seen then
-  return tonumber(seen) or 1
-elseif act == 'refuse' then
-  if redis.call('HEXISTS', REPLY, ARGV[7]) == 1 then
-    remember(ARGV[6])
-  end
-  return 1
+  return tonumber(seen)
 end
 local reply = -1
 if act == 'take' and is_right and quota then

@@ -2,13 +2,13 @@
 -- Store jobs: one entry for each job, handled by its own policies.
 -- ARGV    3 entries (lib/entry); 4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
 --         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys; 8 '1' = store all
---         jobs or none (none of them is durable)
+--         jobs or none (none of them is durable); 9 '1' = store the reply although all jobs are refused
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
 --         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes
 --         no new ids), d (this tick or a later one was stored before), k(nown: this durable generation, or payload,
 --         was stored before), l(ate: the call came too late), x (not stored because another job was refused).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
---         Behind the reply of a chunk that was stored before: 1 byte.
+--         Before the reply of a chunk (4): 1 = it is the stored one of an earlier call, else 0.
 -- Events  bulk
 -- include keys clock begin sweep window marks body tasks due wake event entry
 local function make_policies()
@@ -19,9 +19,14 @@ local function make_rehearsal()
   -- include state bytes payload together
 end
 
+local is_chunk = ARGV[4] == '1'
+local function marked(reply, mark)
+  return is_chunk and mark .. reply or reply
+end
+
 local seen = replay()
 if seen then
-  return ARGV[4] == '1' and seen .. '\0' or seen
+  return marked(seen, '1')
 end
 
 -- The tick is recorded together with the job, so that only one of all processes that fire it stores a job.
@@ -52,7 +57,7 @@ local refused_letters = ARGV[8] == '1' and not is_late and make_rehearsal()(entr
 if refused_letters then
   count('refused', #refused_letters)
   keep_clock()
-  return table.concat(refused_letters)
+  return marked(table.concat(refused_letters), '0')
 end
 
 local before, keys = head(), {}
@@ -81,14 +86,17 @@ if idle + refused == n then
   -- called before each new id is stored elsewhere, returns v again; a known job stays known while its sender may repeat
   -- it; a late call stays late. A full or paused queue may accept the jobs when a caller repeats the request. But if
   -- some jobs of a call were stored, its whole reply is stored, including the refusals.
-  if refused > 0 then
+  local reply = table.concat(outcomes)
+  if ARGV[9] == '1' then
+    remember(reply)
+  elseif refused > 0 then
     keep_clock()
   end
-  return table.concat(outcomes)
+  return marked(reply, '0')
 end
 count('created', created)
 count('changed', n - created - refused - idle - fired)
-if ARGV[4] == '1' then
+if is_chunk then
   emit_other({ outcome = 'bulk', jobs = n, created = created })
   write_events('')
 end
@@ -96,4 +104,4 @@ wake_if_earlier(before)
 write_marks()
 local reply = table.concat(outcomes) .. table.concat(keys)
 remember(reply)
-return reply
+return marked(reply, '0')

@@ -11,7 +11,7 @@ from ..errors import QueueUnavailable
 from ..records.fields import pack_u8, pack_u16
 from ..records.keys import SHARD_KEYS, joint
 from ..records.morgue_records import record_name
-from ..redis.gather import gather
+from ..redis.scripts import Call
 from .paging import IndexEntry, Range
 from .views import JobView, unpack_graves, unpack_views
 
@@ -165,18 +165,21 @@ class JobReader:
         """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them.
 
         Args:
-            partial: see :func:`gather`.
+            partial: see :meth:`.Scripts.call_many`.
         """
         shards = [queue.shard(number) for queue, number in places]
         together = 1 if self._broker.connection.cluster else COUNTED_TOGETHER
-        calls = [(joint(shards[start : start + together]), offsets) for start in range(0, len(shards), together)]
-        answers = gather(self._broker, "stats", calls, shards=together, partial=partial)
+        calls = [
+            Call.on_shard("stats", joint(shards[start : start + together]), *offsets)
+            for start in range(0, len(shards), together)
+        ]
+        answers = self._broker.scripts.call_many(calls, partial=partial)
         return list(chain.from_iterable([one] if isinstance(one, QueueUnavailable) else one for one in answers))
 
     def call_all(self, script: str, calls: Sequence[QueueCall], *, partial: bool = False) -> list[Any]:
-        """Return the replies of many shards, in one round trip for each node; ``partial``: see :func:`gather`."""
-        shard_calls = [(queue.shard(number), args) for queue, number, args in calls]
-        return gather(self._broker, script, shard_calls, partial=partial)
+        """Return the replies of many shards; see :meth:`.Scripts.call_many`."""
+        shard_calls = [Call.on_shard(script, queue.shard(number), *args) for queue, number, args in calls]
+        return self._broker.scripts.call_many(shard_calls, partial=partial)
 
 
 def _most(most_bytes: int | None) -> bytes:

@@ -28,8 +28,7 @@ from .epoch_shards import EpochShards
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..queue import Queue
-    from ..sending.epoch_walk import LayoutWait
-    from ..sending.sender import Sender
+    from ..sending.epoch_walk import EpochWalk
 
 log = logging.getLogger("django_delayq.core.epochs")
 
@@ -114,7 +113,7 @@ class EpochChanges:
 
     # -- for callers -------------------------------------------------------------------------------------------------
 
-    def refresh(self, queue: Sender, epoch: int, wait: LayoutWait, *, create: bool) -> bool:
+    def refresh(self, queue: Queue, epoch: int, walk: EpochWalk, *, create: bool) -> bool:
         """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
 
         Args:
@@ -138,9 +137,9 @@ class EpochChanges:
                     epoch,
                 )
                 self._open_another(queue.name, epoch)
-            elif wait.is_takeover_due():
+            elif walk.is_takeover_due():
                 self.finish(queue.name)
-            wait.sleep(queue.name)
+            walk.sleep()
         return True
 
     def _open_another(self, name: str, epoch: int) -> None:

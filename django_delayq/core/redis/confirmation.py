@@ -8,9 +8,8 @@ it covers only what its connection wrote last. Both calls reach the same server,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis import exceptions as redis_errors
@@ -90,7 +89,7 @@ class Confirmation:
 
 
 class Confirmer:
-    """Caller of commands whose writes are confirmed, over one deployment's connections."""
+    """Commands that confirm the writes of calls sent before them, and what their replies lack."""
 
     def __init__(self, connection: Connection, rule: Confirmation) -> None:
         self._connection = connection
@@ -107,63 +106,30 @@ class Confirmer:
         info: dict[str, Any] = self._connection.client.info()
         return by_server(info)
 
-    def exchange(self, words: tuple[object, ...], key: bytes, until: float) -> Any:
-        """Send a command that changes a shard, and return its reply when what it wrote is confirmed.
-
-        See :meth:`exchange_all`.
+    def check(self) -> None:
+        """Check once that the servers can confirm writes.
 
         Raises:
-            NotConfirmed: the confirmation did not come in time.
-        """
-        (reply,), missing = self.exchange_all([words], key, until)
-        if isinstance(reply, Exception):
-            raise reply
-        if missing is not None:
-            missing.reply = reply
-            raise missing
-        return reply
-
-    def exchange_all(
-        self, calls: Sequence[tuple[object, ...]], key: bytes, until: float
-    ) -> tuple[list[Any], NotConfirmed | None]:
-        """Send commands that change shards of one node, and wait once for all that they write.
-
-        Args:
-            key: a key of one of the shards.
-            until: end (monotonic) of the call; the time of the wait is added.
-
-        Returns:
-            A reply, or the error of Redis, for each command; and the error if the confirmation did not come in time.
-
-        Raises:
-            Misconfigured: the server cannot confirm writes; nothing was sent.
+            Misconfigured: they cannot.
         """
         if not self._is_fit:
             for obstacle in self._rule.obstacles(self._servers()):
                 raise Misconfigured(obstacle)
             self._is_fit = True
-        pool = self._connection.pool(key)
-        link: Any = pool.take(until)  # a connection of redis-py, too
-        try:
-            small_write = ("SET", key.rpartition(b":")[0] + b":confirm", b"", "EX", _KEY_AGE)
-            commands = (*calls, small_write, self._rule.command)
-            packed = b"".join(part for command in commands for part in link.pack_command(*command))
-            *replies, written, confirmed = link.exchange(packed, partial(self._read, link, len(calls)))
-        finally:
-            pool.release(link)
-        if all(isinstance(reply, Exception) for reply in replies):
-            return replies, None  # nothing that could be confirmed
-        return replies, self._missing(written, confirmed)
 
-    def _read(self, link: Any, calls: int) -> list[Any]:
-        """Return the replies to the commands, to the small write and to the wait; raise errors that allow a retry."""
-        replies = [_read_one(link) for _ in range(calls + 1)]
+    def commands(self, key: bytes) -> tuple[tuple[object, ...], ...]:
+        """Return the small write and the wait that are sent behind calls to the node of this key of a shard."""
+        small_write = ("SET", key.rpartition(b":")[0] + b":confirm", b"", b"EX", _KEY_AGE)
+        return small_write, self._rule.command
+
+    def read(self, link: Any, replies: list[Any]) -> NotConfirmed | None:
+        """Read the replies behind those of the calls; return the error if the confirmation did not come in time."""
+        written = read_one(link)
         link.allow(self._rule.timeout + _GRACE)
-        replies.append(_read_one(link))
-        for reply in replies[:calls]:
-            if isinstance(reply, Exception) and link.retry.retries(reply):
-                raise reply
-        return replies
+        confirmed = read_one(link)
+        if all(isinstance(reply, Exception) for reply in replies):
+            return None  # nothing that could be confirmed
+        return self._missing(written, confirmed)
 
     def _missing(self, written: Any, confirmed: Any) -> NotConfirmed | None:
         """Return the error for what the replies to the small write and to the wait lack."""
@@ -178,7 +144,8 @@ class Confirmer:
         return NotConfirmed.because(f"within {self._rule.timeout:g} s {missing}")
 
 
-def _read_one(link: Any) -> Any:
+def read_one(link: Any) -> Any:
+    """Return the reply that is read next from a connection, or the error that Redis replied."""
     try:
         return link.read_response()
     except redis_errors.ResponseError as error:

@@ -239,29 +239,6 @@ class Link(_Base):
                     raise
             time.sleep(pause)
 
-    def send_before(self, packed: bytes, until: float) -> None:
-        """Send a packed command, once. It ends at ``until`` (monotonic)."""
-        try:
-            self.limit(until)
-            self.send_packed_command([packed])
-        except BaseException:
-            self.disconnect()
-            raise
-
-    def read_before(self, until: float) -> Any:
-        """Return the reply to the command sent before. The wait for it ends at ``until`` (monotonic)."""
-        try:
-            if self._sock is None:
-                raise redis_errors.ConnectionError("the connection was closed before its answer was read")
-            self.limit(until)
-            if self._limited:
-                self._limit_socket()
-            return self.read_response()
-        except BaseException as error:
-            if not isinstance(error, redis_errors.ResponseError):
-                self.disconnect()
-            raise
-
     # --- for the pool
 
     def limit(self, until: float) -> None:

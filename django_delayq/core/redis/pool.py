@@ -11,10 +11,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any, Final, cast
 from weakref import WeakSet
@@ -162,35 +161,10 @@ class BoundedPool(ConnectionPool):
         self._renew(link)
         return link
 
-    def take_spare(self, until: float) -> Link | None:
-        """Return a connection for a call that ends at ``until``; None = at most one is free.
-
-        For callers that may hold several while they wait for another one. The last one is reserved for callers that
-        hold none: otherwise callers could wait for each other in a circle.
-        """
-        if self.pid != os.getpid():
-            self._checkpid()
-        with self._lock:
-            free = len(self._available_connections) + self.max_connections - len(self._links)
-            if self._waiting or free < 2:
-                return None
-            link = self._find_free()
-        if link is not None:
-            link.limit(until)
-            self._renew(link)
-        return link
-
-    def begin(self, packed: bytes, until: float) -> Pending | None:
-        """Send a packed command, once, for a caller that reads the reply later; None = no spare connection."""
-        link = self.take_spare(until)
-        if link is None:
-            return None
-        try:
-            link.send_before(packed, until)
-        except BaseException:
-            self.release(link)
-            raise
-        return Pending(link.read_before, partial(self.release, link))
+    @property
+    def has_spare(self) -> bool:
+        """True if another connection is free. Callers that use their connection later do not take the last one."""
+        return not self._waiting and len(self._available_connections) + self.max_connections > len(self._links)
 
     # ---
 
@@ -252,28 +226,6 @@ class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
         if self.master_address != (connection.host, connection.port):
             connection.disconnect()
         super().release(connection)
-
-
-class Pending:
-    """Command that was sent, and whose reply has to be read once.
-
-    Args:
-        read: returns the reply or raises the error; gets the end (monotonic) of the wait for it.
-        release: returns the connection to the pool.
-    """
-
-    __slots__ = ("_read", "_release")
-
-    def __init__(self, read: Callable[[float], Any], release: Callable[[], None]) -> None:
-        self._read = read
-        self._release = release
-
-    def reply(self, until: float) -> Any:
-        """Return the reply or raise the error. The wait for it ends at ``until`` (monotonic)."""
-        try:
-            return self._read(until)
-        finally:
-            self._release()
 
 
 @cache

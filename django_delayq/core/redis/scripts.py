@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
+from redis import exceptions as redis_errors
 from redis.exceptions import NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
-from ..records.keys import SHARD_KEYS
+from ..records.keys import SHARD_KEYS, Shard
 from .composition import compose
-from .confirmation import Confirmer
-from .connection import ELSEWHERE, Connection
+from .confirmation import Confirmer, read_one
+from .connection import ELSEWHERE, PARTIAL_SECONDS, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
-from .link import deadline_of_thread
+from .link import deadline_of_thread, within
+from .pool import BoundedPool
 from .probe import server_version
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
@@ -35,6 +37,11 @@ _MOST_KEYS: Final = len(SHARD_KEYS) + 1
 #: scripts of callers that do nothing else meanwhile. Loops over shards go on with the next one
 _OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
+#: keys of calls that are sent in one piece: 32 MB
+_KEYS_TOGETHER: Final = 16_384 * len(SHARD_KEYS)
+#: shortest and longest time limit of a reply, seconds: one that has arrived is read although the time is over
+_REPLY_SECONDS: Final = (0.001, 3600.0)
+_UNSENT: Final = redis_errors.ConnectionError("the call was not sent")
 
 
 @contextmanager
@@ -76,10 +83,32 @@ def _pack_head(sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
     return b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
 
 
-class Reply(Protocol):
-    """Function that waits for the reply to a call, until a moment (monotonic) or the end of the call's time limit."""
+@dataclass(slots=True, eq=False)
+class Call:
+    """Call of a script among others. It carries a request id or changes nothing, so it may be sent again.
 
-    def __call__(self, until: float | None = None) -> Any: ...
+    Attributes:
+        confirm: wait until its writes are confirmed (:mod:`.confirmation`).
+        reply: what the script returned; an error if it has to be made again.
+        missing: the error if its writes were made and not confirmed in time.
+    """
+
+    name: str
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...]
+    confirm: bool = False
+    reply: Any = _UNSENT
+    missing: NotConfirmed | None = None
+
+    @classmethod
+    def on_shard(cls, name: str, shard: Shard, *args: Any) -> Call:
+        """Return a call on a shard that has no request id, because it may be repeated without one."""
+        return cls(name, shard.keys, (b"", shard.constants, *args))
+
+    @property
+    def failed(self) -> bool:
+        """True if there is no reply of the script."""
+        return isinstance(self.reply, Exception)
 
 
 class Scripts:
@@ -103,24 +132,30 @@ class Scripts:
         #: None = the settings demand no confirmation
         self.confirmer = Confirmer(connection, rule) if (rule := connection.confirmation) else None
 
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+    def call(
+        self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
+    ) -> Any:
         """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
 
         Args:
             until: end (monotonic) of the call; None = ``patience`` of the connection from now, or the deadline of this
                 thread (:func:`.link.within`).
+            confirm: wait until its writes are confirmed (:mod:`.confirmation`), beyond that time.
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
+            NotConfirmed: the writes were made, and were not confirmed in time.
         """
-        if self.observer is None:
+        if self.observer is None and not confirm:
             return self._call(name, keys, *args, until=until)
         with self._timed(name):
+            if confirm:
+                return self._call_confirmed(Call(name, keys, args, confirm=True))
             return self._call(name, keys, *args, until=until)
 
     def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         if until is None:
-            until = deadline_of_thread() or time.monotonic() + self._connection.patience
+            until = self._end()
         try:
             sha, source = self.loaded(name)
             try:
@@ -141,40 +176,91 @@ class Scripts:
         except REDIS_ERRORS as error:
             raise_clear(error)
 
-    def call_confirmed(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Run a script, see :meth:`call`, and return when its writes are confirmed (:mod:`.confirmation`).
+    def _call_confirmed(self, call: Call) -> Any:
+        self._send_many([call]).read()
+        if call.missing is not None:
+            call.missing.reply = call.reply
+            raise call.missing
+        return call.reply
+
+    def call_many(self, calls: Sequence[Call], *, partial: bool = False) -> list[Any]:
+        """Make calls in one round trip for each node; return their replies in order.
+
+        Args:
+            partial: on a cluster, return a :class:`QueueUnavailable` in place of each reply that a node did not give
+                within ``PARTIAL_SECONDS``. For what people look at; decisions need all replies.
 
         Raises:
-            NotConfirmed: they were made, and were not confirmed in time.
+            QueueUnavailable, QueueFull, Misconfigured: a part of the calls failed; see :meth:`call`.
         """
-        until = time.monotonic() + self._connection.patience
-        with self._timed(name), clear_errors():
-            (sha, source), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
-            script: tuple[str, str] = ("EVALSHA", sha)
-            while True:
+        if calls:
+            with self._timed(calls[0].name):
+                (self._call_partly if partial and self._connection.cluster else self._call_many)(calls)
+        return [call.reply for call in calls]
+
+    def send_many(self, calls: Sequence[Call]) -> SentCalls:
+        """Send calls to their nodes, those of one node in one piece over one connection; the replies are read later.
+
+        An observer gets the time until the replies are read, as of one call.
+
+        Raises:
+            Misconfigured: the server cannot confirm writes; nothing was sent.
+        """
+        began = time.perf_counter()
+        sent = self._send_many(calls)
+        if calls:
+            sent.timing = self._timed(calls[0].name, began)
+        return sent
+
+    def _call_many(self, calls: Sequence[Call]) -> None:
+        if len(calls) == 1 and not calls[0].confirm:
+            self._make(calls[0], self._end())
+            return
+        most = max(1, _KEYS_TOGETHER // max(len(call.keys) for call in calls))  # calls for several shards have many
+        for start in range(0, len(calls), most):
+            self._send_many(calls[start : start + most]).read()
+
+    def _call_partly(self, calls: Sequence[Call]) -> None:
+        """Make the calls of one node after the other, so that one that hangs costs the others nothing."""
+        for mine in self._by_node(calls).values():
+            with within(time.monotonic() + PARTIAL_SECONDS):
                 try:
-                    return confirmer.exchange((*script, len(keys), *keys, *args), keys[0], until)
-                except NoScriptError:
-                    script = ("EVAL", source)
-                except ELSEWHERE:
-                    if not self._connection.cluster:
-                        raise
-                    # It finds the node and remembers it. The request id makes the call above a repeated one.
-                    self._connection.run(source, keys, *args, until=until, outlasts=self._outlasts(name))
+                    self._call_many(mine)
+                except QueueUnavailable as error:
+                    for call in mine:
+                        call.reply = error if call.failed else call.reply
 
-    def call_all_confirmed(
-        self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
-    ) -> tuple[list[Any], NotConfirmed | None]:
-        """Run a script on several shards of one node, each with its keys and arguments, and wait once for all.
+    def _send_many(self, calls: Sequence[Call]) -> SentCalls:
+        with clear_errors():
+            if self.confirmer is not None and any(call.confirm for call in calls):
+                self.confirmer.check()
+            return SentCalls(self, calls, self._end())
 
-        Returns:
-            See :meth:`.confirmation.Confirmer.exchange_all`. Calls with an error must be made one by one.
-        """
-        until = time.monotonic() + self._connection.patience
-        with self._timed(name), clear_errors():
-            (sha, _), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
-            commands = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
-            return confirmer.exchange_all(commands, calls[0][0][0], until)
+    def _by_node(self, calls: Sequence[Call]) -> dict[BoundedPool | None, list[Call]]:
+        """Return the calls by the pool of their node; None = no node is known that has the slot."""
+        if self._connection.only_pool is not None:
+            return {self._connection.only_pool: list(calls)}
+        parts: dict[BoundedPool | None, list[Call]] = {}
+        for call in calls:
+            try:
+                pool = self._connection.pool(call.keys[0])
+            except REDIS_ERRORS as error:
+                call.reply, pool = error, None
+            parts.setdefault(pool, []).append(call)
+        return parts
+
+    def _make(self, call: Call, until: float) -> None:
+        """Make a call alone, on the path that follows slots, loads scripts and replaces lost connections."""
+        call.reply = self._call(call.name, call.keys, *call.args, until=until)
+        while call.confirm:  # its request id makes it a repeated one, which is confirmed like the first
+            SentCalls(self, [call], until).read_once()
+            if not call.failed:
+                return
+            call.reply = self._call(call.name, call.keys, *call.args, until=until)
+
+    def _end(self) -> float:
+        """Return the end (monotonic) of a call that begins now."""
+        return deadline_of_thread() or time.monotonic() + self._connection.patience
 
     def node(self, keys: tuple[bytes, ...]) -> int:
         """Return a number that calls with such keys share if they go to the same node."""
@@ -200,38 +286,6 @@ class Scripts:
     def _outlasts(self, name: str) -> bool:
         """Return True for a call that waits for the successor of a lost node, as long as it may take."""
         return self._connection.cluster and name in _OF_PRODUCERS
-
-    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
-        """Send a call and return a function that waits for its reply; the function must be called.
-
-        Calls to several nodes of a cluster run at the same time. If anything goes wrong, the call is repeated as a
-        whole. With a request id that is safe until the time limit of the call; after that, the shard may have forgotten
-        it. An observer gets the time until the reply is read.
-        """
-        began_at = time.perf_counter()
-        last = until = time.monotonic() + self._connection.patience
-        pending = None
-        with suppress(*REDIS_ERRORS):
-            sha, _ = self.loaded(name)
-            pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
-            if pending is None:
-                last = math.inf  # nothing was sent
-        remaining = until - time.monotonic()
-
-        def finish(until: float | None = None) -> Any:
-            if until is None:
-                until = time.monotonic() + remaining  # time that the caller spends before the read does not count
-            with self._timed(name, began_at):
-                if pending is not None:
-                    with suppress(*REDIS_ERRORS):
-                        return pending.reply(until)
-                return self._repeat(name, keys, args, min(until, last) if args[0] else until)
-
-        return finish
-
-    def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
-        """Make a call again that was begun and lost."""
-        return self._call(name, keys, *args, until=until)
 
     @contextmanager
     def _timed(self, name: str, began_at: float | None = None) -> Iterator[None]:
@@ -283,3 +337,104 @@ class Scripts:
         if self._flags is None:
             self._flags = server_version(self._connection.client.info) >= _SCRIPT_FLAGS_SINCE
         return self._flags
+
+
+class SentCalls:
+    """Calls that were sent together, and whose replies are read once, by :meth:`read`.
+
+    From the first round trip on, a call that failed (the slot has moved, the script is not loaded, the connection
+    broke) is made alone, and the others that failed follow it.
+    """
+
+    def __init__(self, scripts: Scripts, calls: Sequence[Call], until: float, *, again: bool = False) -> None:
+        self._scripts = scripts
+        self._calls = calls
+        #: end (monotonic) of all attempts: after it the shards may have forgotten the request ids
+        self._until = until
+        self._again = again
+        self._unread: list[tuple[BoundedPool, Any, list[Call]]] = []
+        #: entered while the replies are read, for observers
+        self.timing: AbstractContextManager[None] = nullcontext()
+        try:
+            # All callers take connections in one order of the nodes, so they never wait for each other in a circle.
+            for pool, mine in sorted(scripts._by_node(calls).items(), key=lambda part: id(part[0])):
+                if pool is not None:
+                    self._send(pool, mine)
+        except BaseException:
+            self._release_all()
+            raise
+        self._remaining = until - time.monotonic()
+        if not all(pool.has_spare for pool, _, _ in self._unread):
+            self.read_once()  # the last connection is not kept while its caller does something else
+
+    def read(self) -> None:
+        """Read the replies, each into its call; make the calls again that failed.
+
+        Raises:
+            QueueUnavailable, QueueFull, Misconfigured: see :meth:`Scripts.call`.
+        """
+        with self.timing:
+            self.read_once()
+            failed = [call for call in self._calls if call.failed]
+            if failed and not self._again:
+                self._scripts._make(failed[0], self._until)
+                if failed[1:]:
+                    SentCalls(self._scripts, failed[1:], self._until, again=True).read()
+            else:
+                for call in failed:
+                    self._scripts._make(call, self._until)
+
+    def read_once(self) -> None:
+        """Read the replies, each into its call, or the error in its place."""
+        until = time.monotonic() + self._remaining  # time that the caller spends before the read does not count
+        try:
+            while self._unread:
+                pool, link, calls = self._unread[0]
+                with suppress(*REDIS_ERRORS):
+                    self._read_node(link, calls, until)
+                del self._unread[0]
+                pool.release(link)
+        finally:
+            self._release_all()
+
+    def _send(self, pool: BoundedPool, calls: list[Call]) -> None:
+        scripts, link = self._scripts, None
+        try:
+            packed = [scripts._command(scripts.loaded(call.name)[0], call.keys, call.args) for call in calls]
+            if any(call.confirm for call in calls):
+                commands = cast(Confirmer, scripts.confirmer).commands(calls[0].keys[0])
+                packed += [pack_command(*words) for words in commands]
+            link = pool.take(self._until)
+            self._unread.append((pool, link, calls))
+            link.send_packed_command([b"".join(packed)])
+        except REDIS_ERRORS as error:
+            for call in calls:
+                call.reply = error
+            if link is not None:
+                link.disconnect()
+                pool.release(link)
+                self._unread.pop()
+
+    def _read_node(self, link: Any, calls: list[Call], until: float) -> None:
+        try:
+            shortest, longest = _REPLY_SECONDS
+            link.allow(max(shortest, min(until - time.monotonic(), link.socket_timeout or longest)))
+            replies = [read_one(link) for _ in calls]
+            confirmed = [call for call in calls if call.confirm]
+            missing = cast(Confirmer, self._scripts.confirmer).read(link, replies) if confirmed else None
+            for call, reply in zip(calls, replies, strict=True):
+                call.reply = reply
+                call.missing = missing if call.confirm else None
+            if any(link.retry.retries(reply) for reply in replies if isinstance(reply, Exception)):
+                link.disconnect()  # to a server that is no master any more, for instance
+        except BaseException as error:
+            link.disconnect()  # half a reply may be left on it
+            for call in calls:
+                call.reply = error if isinstance(error, Exception) else call.reply
+            raise
+
+    def _release_all(self) -> None:
+        for pool, link, _ in self._unread:
+            link.disconnect()
+            pool.release(link)
+        self._unread.clear()

@@ -1,24 +1,340 @@
-"""Writer of a bulk load: collects rows into chunks that are the same in every try, and sends them."""
+"""Writer of a bulk load: collects rows into chunks that are the same in every try, and sends each of them once.
+
+The ledger beside a shard recognises a chunk that was written before (:mod:`.bulk_loads`). Rows that the queue cannot
+take now are retried here, within the limits of the load, so every chunk that is settled has a final outcome for each of
+its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from ..errors import DelayQError
+from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
-from ..records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
-from .bulk_load_limits import BulkLoadLimits
-from .chunks import CHUNK_BYTES, ChunkSender
-from .ledger_calls import LedgerCalls, LoadChunk, Written
-from .ledgers import check_stored
+from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
+from ..records.bulk_load_frames import NO_CODE, Frame, LoadEntry, Rows, Shape, entry_of, with_keys
+from ..records.keys import MAX_SHARDS, number_of
+from ..redis.scripts import Call, SentCalls, clear_errors
+from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
+from .bulk_loads import CLOSED_FIELD, OPEN, BulkLoad, check_stored, epochs_of, groups_of, ledger_key, read_load
+from .epoch_walk import EpochWalk
+from .many import CHUNK_BYTES
+from .quotas import RoomSearch
 
 if TYPE_CHECKING:
     from ..broker import Broker
-    from .bulk_loads import BulkLoad
+    from ..records.layout import Epochs, Layout
+
+#: reply of a closed ledger
+_LEDGER_CLOSED_LETTER: Final = "X"
+#: maximum number of refused ids that are listed
+MAX_LISTED: Final = 100
+#: chunks that are sent together
+TOGETHER: Final = 4
+
+
+class BulkLoadClosed(DelayQError):
+    """Refusal because the bulk load was closed during this sender's work; nothing of this chunk was written."""
+
+    def __init__(self, load: BulkLoad) -> None:
+        super().__init__(
+            f"bulk load {load.id!r} was closed or forgotten, so nothing more is written for it; begin a new bulk load "
+            "for the missing rows"
+        )
+
+
+@dataclass(slots=True)
+class Written:
+    """Outcomes of the rows of one sender. Chunks that were written before count with their original outcomes."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    #: (id, outcome) of the first rows that were refused for good
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, ident: bytes, outcome: ScheduleOutcome) -> None:
+        """Add the outcome of a row."""
+        self.counts[outcome] += 1
+        if outcome.is_final_refusal and len(self.refused) < MAX_LISTED:
+            self.refused.append((ident.decode(errors="replace"), outcome))
+
+
+@dataclass(slots=True, eq=False)
+class LoadChunk:
+    """Rows of a bulk load that one script call writes to one shard."""
+
+    number: int
+    #: with the keys in the bodies
+    shape: Shape
+    group: int
+    rows: Rows
+    frame: Frame
+    digest: bytes
+    #: True if the chunk was not yet counted against the rate
+    unpaid: bool
+    #: None = its epoch is retired, so nothing is written there
+    call: Call | None = field(init=False)
+
+
+class LedgerCalls:
+    """Calls of one sender of a bulk load.
+
+    Chunks are collected and sent together; the next ones are collected while Redis works on those. An id comes once
+    among the chunks that are sent together, and its next row waits until they are done.
+
+    Args:
+        broker: the target.
+        load: an open bulk load.
+        limits: see there.
+        stop: called during waits; true = give up waiting.
+    """
+
+    def __init__(self, broker: Broker, load: BulkLoad, limits: BulkLoadLimits, stop: Callable[[], bool]) -> None:
+        if load.state != OPEN:
+            raise BulkLoadClosed(load)
+        self._broker = broker
+        self._load = load
+        self._limits = limits
+        self._throttle = Throttle(broker, load, limits, stop)
+        self._stop = stop
+        self.queue = broker.queue(load.queue)
+        self.queue.reload()  # this process may have an old layout
+        #: the layout that was read last, and the epochs that the load may reach by it
+        self._layout: Layout | None = None
+        self._epochs = load.epochs
+        self.groups = groups_of(load)
+        #: number of chunks made with this digest; half a byte for each job
+        self._times: dict[bytes, int] = {}
+        #: key of the ledger beside a shard
+        self._ledgers: dict[int, bytes] = {}
+        #: code of a task in a shard
+        self._codes: dict[tuple[int, bytes], bytes] = {}
+        #: digests of the chunks that are stored, by ledger
+        self.stored: dict[bytes, list[bytes]] = {}
+        self.written = Written()
+        #: chunks that are not sent yet
+        self._collected: list[LoadChunk] = []
+        #: those whose replies are not read yet
+        self._sent: tuple[list[LoadChunk], SentCalls] | None = None
+
+    def send(self, shape: Shape, group: int, rows: Rows, ids: Set[bytes]) -> None:
+        """Send rows with these ids, all of one group: ids of different groups differ."""
+        if any(chunk.group == group and not ids.isdisjoint(chunk.rows.ids) for chunk in self._collected):
+            self._send_collected()
+        self._collected += self._divide(shape, group, rows, self._load.epochs[0], None)
+        if len(self._collected) >= TOGETHER:
+            self._send_collected()
+
+    def finish(self) -> None:
+        """Send what is left, and wait for every reply."""
+        self._send_collected()
+        self._settle_sent()
+
+    def abandon(self) -> None:
+        """Read the outstanding replies, so that the connections are clean."""
+        if self._sent is not None:
+            self._sent[1].read_once()
+        self._collected, self._sent = [], None
+
+    def _send_collected(self) -> None:
+        self._settle_sent()
+        chunks, self._collected = self._collected, []
+        if chunks:
+            self._sent = chunks, self._send(chunks)
+
+    def _settle_sent(self) -> None:
+        if self._sent is not None:
+            chunks, sent = self._sent
+            self._settle(chunks, sent)
+            self._sent = None
+
+    # -- chunks --------------------------------------------------------------------------------------------------------
+
+    def _divide(
+        self, shape: Shape, group: int, rows: Rows, epoch: tuple[int, int], origin: LoadChunk | None
+    ) -> list[LoadChunk]:
+        """Divide rows by shard. The same rows make the same chunks in every try; most often one shard gets all."""
+        number, shards = epoch
+        if self.groups % shards == 0:
+            by_place = {crc32(rows.ids[0]) % shards: rows}
+        else:
+            places: dict[int, list[int]] = {}
+            for row, ident in enumerate(rows.ids):
+                places.setdefault(crc32(ident) % shards, []).append(row)
+            by_place = {place: rows.pick(mine) for place, mine in places.items()}
+        return [
+            self._chunk(number_of(number, place), shape, group, mine, origin)
+            for place, mine in sorted(by_place.items())
+        ]
+
+    def _chunk(self, number: int, shape: Shape, group: int, rows: Rows, origin: LoadChunk | None) -> LoadChunk:
+        frame = Frame.of(shape, rows)
+        digest = self._new_digest(frame, rows) if origin is None else frame.digest(rows.bodies, origin.digest)
+        if not shape.keyed:
+            shape, rows = replace(shape, keyed=True), rows.keyed(self._load.id, digest)
+        return LoadChunk(number, shape, group, rows, frame, digest, origin is None or origin.unpaid)
+
+    def _new_digest(self, frame: Frame, rows: Rows) -> bytes:
+        """Return a digest that is unique within this sender.
+
+        Input given twice is written twice, because other rows may lie between.
+        """
+        digest = frame.digest(rows.bodies)
+        times = self._times.get(digest, 0)
+        self._times[digest] = times + 1
+        return frame.digest(rows.bodies, b"%d" % times) if times else digest
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _send(self, chunks: Sequence[LoadChunk]) -> SentCalls:
+        for chunk in chunks:
+            chunk.call = self._call_of(chunk)
+        return self._broker.scripts.send_many([chunk.call for chunk in chunks if chunk.call is not None])
+
+    def _call_of(self, chunk: LoadChunk) -> Call | None:
+        number, ledger = chunk.number, self._ledger_of(chunk)
+        epoch, epochs = number // MAX_SHARDS, self.queue.epochs
+        if all(epoch != other for other, _ in epochs):
+            return None
+        if chunk.unpaid and epoch == epochs[-1][0]:
+            # An older epoch refuses nearly all rows. They count against the rate in the epoch that accepts them, unless
+            # they are written there already.
+            self._throttle.hold(len(chunk.rows), ledger, chunk.digest)
+            chunk.unpaid = False
+        shard = self.queue.shard(number)
+        frame = chunk.frame.packed(chunk.rows.bodies, self._code_of(number, chunk.shape.task))
+        return Call("bulk", (*shard.keys, ledger), (b"", shard.constants, frame, chunk.digest, self._load.id))
+
+    def _ledger_of(self, chunk: LoadChunk) -> bytes:
+        ledger = self._ledgers.get(chunk.number)
+        if ledger is None:
+            ledger = self._ledgers[chunk.number] = ledger_key(self._broker, self._load, chunk.number)
+        return ledger
+
+    def _code_of(self, number: int, task: bytes) -> bytes:
+        code = self._codes.get((number, task))
+        if code is None:
+            with clear_errors():
+                stored = self._broker.client.hget(self.queue.shard(number).names["task"], task)
+            if not stored:
+                return NO_CODE
+            code = self._codes[number, task] = int(stored).to_bytes(2, "little")
+        return code
+
+    def _read_ledger(self, ledger: bytes, digest: bytes) -> bytes:
+        """Return the outcomes of a chunk of a retired epoch: those in the ledger, or else "moved"."""
+        with clear_errors():
+            closed, letters = self._broker.client.hmget(ledger, [CLOSED_FIELD, digest])
+        return _LEDGER_CLOSED_LETTER.encode() if closed else letters or CLOSED_LETTER.encode()
+
+    # -- replies -------------------------------------------------------------------------------------------------------
+
+    def _settle(self, chunks: Sequence[LoadChunk], sent: SentCalls, walk: EpochWalk | None = None) -> None:
+        """Read the replies of chunks; retry rows that the queue cannot take now, and forward those of closed shards."""
+        walk = walk or EpochWalk(self.queue, self.epochs, create=True)
+        error = self._read(sent)
+        for chunk in chunks:
+            for part, moved in self._settle_chunk(chunk, error):
+                epoch = walk.after(chunk.number // MAX_SHARDS)
+                if epoch is not None:  # always: a deleted queue is re-created
+                    later = self._divide(part.shape, part.group, part.rows.pick(moved), epoch, part)
+                    self._settle(later, self._send(later), walk)
+
+    def _settle_chunk(self, chunk: LoadChunk, error: QueueFull | None) -> Iterator[tuple[LoadChunk, list[int]]]:
+        wait: BulkLoadWait | None = None
+        search = RoomSearch(self.queue)
+        while True:
+            letters = self._letters_of(chunk)
+            refused, moved = self._sort_out(chunk, letters)
+            if len(chunk.rows) not in (len(refused), len(moved)):
+                self.stored.setdefault(self._ledgers[chunk.number], []).append(chunk.digest)
+            if moved:
+                yield chunk, moved
+            if not refused:
+                return
+            if len(refused) < len(chunk.rows):
+                search, wait = RoomSearch(self.queue), None  # there is progress, or a result of an earlier try
+                chunk = self._chunk(chunk.number, chunk.shape, chunk.group, chunk.rows.pick(refused), chunk)
+            elif error or FULL_LETTER not in letters or not search.find(chunk.number, len(refused)):
+                search, wait = RoomSearch(self.queue), wait or BulkLoadWait(self._limits.patience, self._stop)
+                wait.rest(error or self._refusal(OF_LETTER[letters[0]]))
+            error = self._read(self._send([chunk]))
+
+    def _read(self, sent: SentCalls) -> QueueFull | None:
+        """Read the replies; return the error if Redis had no memory left."""
+        try:
+            sent.read()
+        except QueueFull as error:
+            return error
+        return None
+
+    def _letters_of(self, chunk: LoadChunk) -> str:
+        """Return the outcome letters of a chunk, a single one for all rows alike."""
+        if chunk.call is None:
+            letters = self._read_ledger(self._ledgers[chunk.number], chunk.digest).decode()
+        else:
+            letters = FULL_LETTER if chunk.call.failed else chunk.call.reply.decode()
+        if letters == _LEDGER_CLOSED_LETTER:
+            raise BulkLoadClosed(self._load)
+        return letters
+
+    def _sort_out(self, chunk: LoadChunk, letters: str) -> tuple[Sequence[int], list[int]]:
+        """Count final outcomes. Return the places of rows to retry, and of rows that a closed shard refused."""
+        rows = chunk.rows
+        if len(letters) == 1:
+            of_all = OF_LETTER[letters]
+            if of_all.is_refusal_for_now:
+                return range(len(rows)), []
+            if of_all.is_final and not of_all.is_final_refusal:
+                self.written.counts[of_all] += len(rows)
+                return (), []
+            letters *= len(rows)
+        refused, moved = [], []
+        for place, letter in zip(range(len(rows)), letters, strict=True):
+            outcome = OF_LETTER[letter]
+            if outcome.is_refusal_for_now:
+                refused.append(place)
+            elif outcome is ScheduleOutcome.CLOSED:
+                moved.append(place)
+            else:
+                self.written.add(rows.ids[place], outcome)
+        return refused, moved
+
+    def _refusal(self, outcome: ScheduleOutcome) -> DelayQError:
+        load, queue = self._load.id, self._load.queue
+        waited = f"bulk load {load!r} waited {self._limits.patience:g} s"
+        if outcome is ScheduleOutcome.PAUSED:
+            return QueuePaused(
+                f"queue {queue!r} (or all producers) is paused for new jobs, and {waited} for it; resume the queue and "
+                "then the bulk load"
+            )
+        return QueueFull(
+            f"queue {queue!r} has reached its max_length, or a merged job its max_payloads, and {waited} for room; let "
+            "the workers catch up, or raise the limit, and resume the bulk load"
+        )
+
+    def epochs(self) -> Epochs:
+        """Return the epochs that a chunk may have to visit, the oldest first, retired ones included.
+
+        The caller that closes a load reads the layout after it wrote the record: it sees a new epoch, or this sender
+        sees its record.
+
+        Raises:
+            BulkLoadClosed: there is a new epoch, and the load is not open any more.
+        """
+        layout = self.queue.layout
+        if layout is not self._layout:
+            epochs = epochs_of(self._load, layout)
+            if epochs != self._epochs:
+                record = read_load(self._broker, self._load.id)
+                if record is None or record.state != OPEN or record.opened_ms != self._load.opened_ms:
+                    raise BulkLoadClosed(self._load)
+            self._layout, self._epochs = layout, epochs
+        return self._epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +419,6 @@ class BulkLoadWriter:
         self._room = room
         self._broker = broker
         self._calls = LedgerCalls(broker, load, limits or BulkLoadLimits(), stop)
-        self._sender: ChunkSender[LoadChunk] = ChunkSender(self._calls.queue, self._calls)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
         self._shape: Shape | None = None
         self._table: dict[int, _Chunk] = {}
@@ -202,7 +517,7 @@ class BulkLoadWriter:
         """
         with self._whole():
             self._dispatch_all()
-            self._sender.finish()
+            self._calls.finish()
             check_stored(self._broker, self.load, self._calls.stored)
         return self.written
 
@@ -211,7 +526,7 @@ class BulkLoadWriter:
 
         Their jobs are written, or will be when the bulk load is resumed.
         """
-        self._sender.drain()
+        self._calls.abandon()
 
     def _dispatch_all(self) -> None:
         for shape, table in self._tables.items():
@@ -222,7 +537,7 @@ class BulkLoadWriter:
         with self._whole():
             chunk = self._tables[shape].pop(group)
             self._waiting_bytes -= chunk.size
-            self._sender.send(self._calls.chunks(shape, group, chunk.rows), chunk.ids, group)
+            self._calls.send(shape, group, chunk.rows, chunk.ids)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

@@ -27,21 +27,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidJob
+from ..errors import DelayQError, InvalidJob
 from ..inputs import check_int, short
+from ..outcomes import OF_LETTER
 from ..records import layout as layouts
-from ..records.keys import bulk_loads_key
+from ..records.keys import bulk_loads_key, number_of
 from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from . import ledgers
 
 if TYPE_CHECKING:
     from ..broker import Broker
+    from ..records.layout import Epochs, Layout
 
 OPEN: Final = "open"
 CLOSING: Final = "closing"
@@ -115,7 +116,7 @@ def open_load(
         stored = requested if fresh else read_load(broker, load_id)
         if stored is None:
             continue  # it was forgotten at this moment
-        if stored.state == FORGETTING or (fresh and ledgers.is_closed(broker, stored)):
+        if stored.state == FORGETTING or (fresh and _has_closed_ledgers(broker, stored)):
             # The caller that is forgetting it may never finish; or a load opened in the same ms was forgotten
             # meanwhile.
             _forget(broker, stored)
@@ -163,7 +164,7 @@ def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
     latest = next((record for _, record in _stages(broker, load)), load)
     if latest.closed:
         return Counter(dict(latest.counts))
-    return ledgers.counts_of(broker, latest)
+    return _counts_of(broker, latest)
 
 
 def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
@@ -182,7 +183,7 @@ def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
             _swap(broker, load.id, stored, replace(record, state=CLOSING))
             continue
         # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
-        counts = ledgers.close(broker, record)
+        counts = _close_ledgers(broker, record)
         _swap(
             broker,
             load.id,
@@ -207,7 +208,7 @@ def forget_load(broker: Broker, load_id: str) -> bool:
 def _forget(broker: Broker, load: BulkLoad) -> None:
     for stored, record in _stages(broker, load):
         if record.state == FORGETTING:
-            ledgers.close(broker, record)
+            _close_ledgers(broker, record)
             _swap(broker, load.id, stored, None)
         else:
             _swap(broker, load.id, stored, replace(record, state=FORGETTING))
@@ -296,3 +297,100 @@ def _decode(load_id: str, stored: bytes) -> BulkLoad:
     for name in ("epochs", "source", "counts"):
         values[name] = tuple(tuple(pair) for pair in values.get(name, ()))
     return BulkLoad(load_id, **values)
+
+
+# -- ledgers -----------------------------------------------------------------------------------------------------------
+
+#: field of a closed ledger
+CLOSED_FIELD: Final = "\0closed"
+#: how long a closed ledger rejects senders that were left behind
+CLOSED_MS: Final = 86_400_000
+#: chunks that are looked up in one command
+_LOOKED_UP: Final = 1000
+#: letters of final outcomes: each row of a load gets one of them, once
+_COUNTED: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
+
+
+class ChunksLost(DelayQError):
+    """Loss of chunks that Redis had stored for an open bulk load."""
+
+    def __init__(self, load: BulkLoad, chunks: int) -> None:
+        super().__init__(
+            f"Redis has lost {chunks} chunks of bulk load {load.id!r} that it had stored; repeat the bulk load under "
+            "its id with the same input, which stores what is missing"
+        )
+
+
+def ledger_key(broker: Broker, load: BulkLoad, number: int) -> bytes:
+    """Return the key of the ledger of a load beside one shard, in the shard's slot.
+
+    A later load under the id of a forgotten one has other ledgers, so senders of the first do not interfere.
+    """
+    stem = broker.shard(load.queue, number).names["body"].removesuffix(b"body")
+    return stem + b"load:%b:%d" % (load.id.encode(), load.opened_ms)
+
+
+def epochs_of(load: BulkLoad, layout: Layout | None) -> Epochs:
+    """Return ``(epoch, shards)`` of every epoch that the load may have reached, oldest first, retired ones included."""
+    epochs = dict(load.epochs)
+    if layout is not None:
+        reached = [*layout.get("past", ()), *layout.get("old", ()), *layouts.epochs_of(layout)]
+        epochs |= {epoch: shards for epoch, shards in reached if epoch >= load.epochs[0][0]}
+    return tuple(sorted(epochs.items()))
+
+
+def _counts_of(broker: Broker, load: BulkLoad) -> Counter[str]:
+    """Return the number of written rows by outcome."""
+    counts: Counter[str] = Counter()
+    with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+        for key in _keys(broker, load):
+            pipe.hmget(key, [f"\0{letter}" for letter in _COUNTED])
+        for fields in pipe.execute():
+            _add(counts, zip(_COUNTED, fields, strict=True))
+    return counts
+
+
+def _close_ledgers(broker: Broker, load: BulkLoad) -> Counter[str]:
+    """Close the ledgers and return their counts, whichever caller closed them first."""
+    counts: Counter[str] = Counter()
+    for key in _keys(broker, load):
+        fields = broker.scripts.call("close_ledger", (key,), CLOSED_MS)
+        _add(counts, zip((letter.decode() for letter in fields[::2]), fields[1::2], strict=True))
+    return counts
+
+
+def _has_closed_ledgers(broker: Broker, load: BulkLoad) -> bool:
+    """Return True if the ledgers of a load are those of another, forgotten one."""
+    with clear_errors():
+        return bool(broker.client.hexists(ledger_key(broker, load, number_of(load.epochs[0][0], 0)), CLOSED_FIELD))
+
+
+def check_stored(broker: Broker, load: BulkLoad, stored: Mapping[bytes, Sequence[bytes]]) -> None:
+    """Check that Redis still has the chunks that a sender stored: it may have gone back to an older copy since.
+
+    A closed ledger has forgotten its chunks, so none of them counts.
+
+    Args:
+        stored: digests of the chunks, by ledger.
+
+    Raises:
+        ChunksLost: some are missing.
+    """
+    with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+        for ledger, digests in stored.items():
+            for start in range(0, len(digests), _LOOKED_UP):
+                pipe.hmget(ledger, [CLOSED_FIELD, *digests[start : start + _LOOKED_UP]])
+        lost = sum(found.count(None) for closed, *found in pipe.execute() if not closed)
+    if lost:
+        raise ChunksLost(load, lost)
+
+
+def _keys(broker: Broker, load: BulkLoad) -> list[bytes]:
+    """Return the keys of every shard that may have a ledger of the load."""
+    _, layout = broker.read_layout(load.queue)
+    numbers = [number_of(epoch, place) for epoch, shards in epochs_of(load, layout) for place in range(shards)]
+    return [ledger_key(broker, load, number) for number in numbers]
+
+
+def _add(counts: Counter[str], fields: Iterable[tuple[str, bytes | None]]) -> None:
+    counts.update({OF_LETTER[letter]: int(times) for letter, times in fields if times})

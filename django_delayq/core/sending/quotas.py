@@ -24,9 +24,8 @@ from .. import rules
 from ..errors import QueueUnavailable
 from ..job import new_request
 from ..records.frames import unpack_fields
-from ..redis.gather import gather
 from ..redis.link import within
-from ..redis.scripts import clear_errors
+from ..redis.scripts import Call, clear_errors
 
 if TYPE_CHECKING:
     from ..shard_set import ShardSet
@@ -205,8 +204,8 @@ def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = No
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
     def call(act: bytes, numbers: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-        calls = [(queue.shard(number), (limit, division, act, *n)) for number, n in numbers.items()]
-        return dict(zip(numbers, gather(queue.broker, "quota", calls), strict=True))
+        calls = [Call.on_shard("quota", queue.shard(number), limit, division, act, *n) for number, n in numbers.items()]
+        return dict(zip(numbers, queue.broker.scripts.call_many(calls), strict=True))
 
     # Of several processes, the one that clears the first shard divides: until it has set that shard's quota, which it
     # does last, or is late, the shard refuses others.

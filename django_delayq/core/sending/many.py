@@ -1,0 +1,358 @@
+"""Sender of many jobs: they are packed into chunks of one shard, sent together, and sent again where a shard refused.
+
+The next chunks are packed while Redis works on those that were sent. An id comes once among the chunks that are sent
+together, and its next job waits until they are done, so the jobs of an id keep their order.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
+from zlib import crc32
+
+from ..errors import InvalidJob, NotConfirmed
+from ..job import NewJob, request_for
+from ..outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
+from ..records.keys import MAX_SHARDS, number_of
+from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
+from ..redis.scripts import Call, SentCalls
+from .epoch_walk import EpochWalk
+from .quotas import RoomSearch
+
+if TYPE_CHECKING:
+    from ..queue import Queue
+
+#: bytes of jobs that fill a chunk
+CHUNK_BYTES: Final = 1 << 20
+#: full chunks that are sent together, and those with one wait for a confirmation
+TOGETHER: Final = 1
+TOGETHER_CONFIRMED: Final = 64
+#: jobs, and their bytes, that are sent together although no chunk is full
+MOST_JOBS: Final = 20_000
+MOST_BYTES: Final = 4 << 20
+#: first and longest pause between two attempts to find room, seconds
+SHORTEST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 1.0
+#: outcomes whose reply carries the key of a generation, if requested
+_WITH_KEY: Final = frozenset("mig")
+_AGAIN: Final = (
+    "repeat the call only if its jobs have ids of your own (others would be stored twice), and look at the replicas "
+    "and the disk of Redis"
+)
+
+#: place among the given jobs, the job, its packed form
+_Entry: TypeAlias = tuple[int, NewJob, bytes]
+#: places, and a letter of ``schedule.lua`` for each
+Answer: TypeAlias = tuple[list[int], str]
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """Jobs of one shard, stored by one call."""
+
+    number: int
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+    call: Call = field(init=False)
+    #: True if the reply is that of an earlier call
+    is_repeated: bool = False
+
+    def add(self, entry: _Entry) -> bool:
+        """Add an entry; return True if the chunk is full."""
+        self.entries.append(entry)
+        self.size += len(entry[2])
+        return len(self.entries) == CHUNK or self.size >= CHUNK_BYTES
+
+    @property
+    def news(self) -> list[NewJob]:
+        """The jobs."""
+        return [new for _, new, _ in self.entries]
+
+    @property
+    def ids(self) -> set[str]:
+        """Ids given by callers."""
+        return {new.id for _, new, _ in self.entries if not new.fresh}
+
+
+class JobSender:
+    """Sender of any number of jobs in one call.
+
+    Args:
+        keys: fill in ``NewJob.joined``, and remember which jobs are not confirmed, not only their number.
+        together: store the jobs of a shard, all of them in one call, all or none (see :func:`check_together`).
+    """
+
+    def __init__(
+        self, queue: Queue, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
+    ) -> None:
+        self._queue = queue
+        self._scripts = queue.broker.scripts
+        self._together = together
+        self._options = (pack_deadline(not_after_ms), b"1" if keys else b"", b"1" if together else b"")
+        #: entries that were refused because the queue was full, while their caller waits for room
+        self._full: list[_Entry] = []
+        self._room = RoomWait()
+        self.unconfirmed = _Unconfirmed(set() if keys else None)
+        self._most = TOGETHER if queue.broker.connection.confirmation is None else TOGETHER_CONFIRMED
+
+    def send(self, news: Iterable[NewJob]) -> Iterator[Answer]:
+        """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another.
+
+        A missing confirmation stops nothing; ask ``unconfirmed`` for it when all jobs were sent.
+        """
+        batches = self._batches((place, new, pack_new(new)) for place, new in enumerate(news))
+        chunks = next(batches, None)
+        while chunks:
+            sent = self._send(chunks)
+            try:
+                later = next(batches, None)
+            finally:
+                sent.read_once()
+            sent.read()
+            yield from self._settle(chunks)
+            yield from self._wait_for_room()
+            chunks = later
+
+    # -- pack --------------------------------------------------------------------------------------------------------
+
+    def _batches(self, entries: Iterable[_Entry], epoch: tuple[int, int] | None = None) -> Iterator[list[_Chunk]]:
+        """Yield chunks that are to be sent together.
+
+        Args:
+            epoch: number and shards; None = the oldest epoch in which the id may live.
+        """
+        full: list[_Chunk] = []
+        chunks: dict[int, _Chunk] = {}
+        ids, jobs, size, epochs = set[str](), 0, 0, self._queue.epochs
+        for entry in entries:
+            new = entry[1]
+            if ids and new.id in ids:
+                yield [*full, *chunks.values()]
+                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
+            if epoch or epochs:
+                number, shards = epoch or epochs[-1 if new.fresh and not new.durable else 0]
+                number = number_of(number, crc32(new.id.encode()) % shards)
+            else:  # the queue is deleted: this shard refuses the job, and the queue is created again
+                number = self._queue.shard_of(new.id)
+            chunk = chunks.get(number)
+            if chunk is None:
+                chunk = chunks[number] = _Chunk(number)
+            jobs, size = jobs + 1, size + len(entry[2])
+            if chunk.add(entry) and not self._together:
+                full.append(chunks.pop(number))
+                ids |= chunk.ids
+            if (len(full) == self._most or jobs == MOST_JOBS or size >= MOST_BYTES) and not self._together:
+                yield [*full, *chunks.values()]
+                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
+        if full or chunks:
+            yield [*full, *chunks.values()]
+
+    # -- send --------------------------------------------------------------------------------------------------------
+
+    def _send(self, chunks: Sequence[_Chunk], *, last: bool = False) -> SentCalls:
+        """Send chunks; ``last``: a refusal is final, so a repetition of the call is to get the same."""
+        for chunk in chunks:
+            shard, news = self._queue.shard(chunk.number), chunk.news
+            frame = b"".join([packed for _, _, packed in chunk.entries])
+            args = (request_for(news), shard.constants, frame, b"1", b"", *self._options, b"1" if last else b"")
+            chunk.call = Call("schedule", shard.keys, args, confirm=self._is_confirmed(chunk))
+        return self._scripts.send_many([chunk.call for chunk in chunks])
+
+    def _is_confirmed(self, chunk: _Chunk) -> bool:
+        """Return True if a job of the chunk has to be confirmed, and its node has confirmed in time so far."""
+        queue = self._queue
+        if queue.broker.connection.confirmation is None or not any(map(queue.is_confirmed, chunk.news)):
+            return False
+        return self._scripts.node(queue.shard(chunk.number).keys) not in self.unconfirmed.nodes
+
+    # -- sort the outcomes -------------------------------------------------------------------------------------------
+
+    def _settle(self, chunks: Sequence[_Chunk], walk: EpochWalk | None = None) -> Iterator[Answer]:
+        """Yield the outcomes of chunks that were sent; send jobs again that a closed shard, or a full one, refused."""
+        walk = walk or EpochWalk(self._queue, lambda: self._queue.epochs, create=True)
+        moved: dict[int, list[_Entry]] = {}
+        for chunk in chunks:
+            letters = self._read(chunk)
+            if FULL_LETTER in letters:
+                letters = self._find_room(chunk, letters)
+            waits = not self._room.over and (FULL_LETTER in letters or ID_FULL_LETTER in letters)
+            if not waits and CLOSED_LETTER not in letters:
+                yield [place for place, _, _ in chunk.entries], letters
+                continue
+            final: dict[int, str] = {}
+            all_wait = waits and self._together and any(new.room_ms for new in chunk.news)
+            for entry, letter in zip(chunk.entries, letters, strict=True):
+                if letter == CLOSED_LETTER:
+                    moved.setdefault(chunk.number // MAX_SHARDS, []).append(entry)
+                elif all_wait or (waits and letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms):
+                    self._full.append(entry)
+                else:
+                    final[entry[0]] = letter
+            yield list(final), "".join(final.values())
+        for epoch, entries in moved.items():
+            for later in self._batches(entries, walk.after(epoch)):
+                self._send(later).read()
+                yield from self._settle(later, walk)
+
+    def _read(self, chunk: _Chunk) -> str:
+        """Return the outcome letters of a chunk; note what its reply says besides."""
+        reply, end = chunk.call.reply, 1 + len(chunk.entries)
+        chunk.is_repeated = reply[:1] == b"1"
+        letters, keys = str(reply[1:end], "ascii"), reply[end:]
+        if keys:
+            joined = [new for new, letter in zip(chunk.news, letters, strict=True) if letter in _WITH_KEY]
+            for place, new in enumerate(joined):
+                new.joined = keys[16 * place : 16 * place + 16]
+        if self._queue.broker.connection.confirmation is not None:
+            self._note_unconfirmed(chunk, letters)
+        return letters
+
+    def _note_unconfirmed(self, chunk: _Chunk, letters: str) -> None:
+        call = chunk.call
+        if call.missing is not None:
+            self.unconfirmed.missed(self._scripts.node(call.keys), call.missing)
+        elif call.confirm:
+            return
+        for (place, new, _), letter in zip(chunk.entries, letters, strict=True):
+            if letter not in UNCHANGED_LETTERS and self._queue.is_confirmed(new):
+                self.unconfirmed.add(place)
+
+    def _find_room(self, chunk: _Chunk, letters: str) -> str:
+        """Send jobs that found their shard full again while the queue has room elsewhere; return all letters.
+
+        A call that was made before gets the reply that was stored then, so a remainder gets its own without a search.
+        """
+        search, found, again = RoomSearch(self._queue), list(letters), chunk
+        while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
+            least = len(full) if self._together else 1
+            is_last = not again.is_repeated and not search.find(chunk.number, len(full), least=least)
+            if is_last and not self._is_kept(chunk, full):
+                break
+            again = chunk if self._together else _Chunk(chunk.number, [chunk.entries[place] for place in full])
+            self._send([again], last=is_last).read()
+            refused, letters = FULL_LETTER * len(full), self._read(again)
+            for place, letter in zip(range(len(found)) if self._together else full, letters, strict=True):
+                found[place] = letter
+            if is_last or (again.is_repeated and letters == refused):
+                break
+        return "".join(found)
+
+    def _is_kept(self, chunk: _Chunk, full: Sequence[int]) -> bool:
+        """Return True if a repetition of the call is to find the refusals of a chunk whose other jobs were stored."""
+        waits = not self._room.over and any(chunk.entries[place][1].room_ms for place in full)
+        return len(full) < len(chunk.entries) and not waits and all(new.repeatable for new in chunk.news)
+
+    def _wait_for_room(self) -> Iterator[Answer]:
+        """Send the jobs that found the queue full again, until they are accepted or the wait is over."""
+        while self._full:
+            entries, self._full = self._full, []
+            # When the wait is over, this attempt is the last: its refusals are final.
+            self._room.rest(max(new.room_ms for _, new, _ in entries))
+            for chunks in self._batches(entries):
+                self._send(chunks).read()
+                yield from self._settle(chunks)
+            if len(self._full) < len(entries):
+                self._room.progress()
+
+
+class _Unconfirmed:
+    """Jobs of one call whose confirmation is missing.
+
+    A missing confirmation must not keep back the jobs behind it: nobody would send them. So it is kept until all jobs
+    were sent, and a node that has not confirmed in time is not waited for again.
+
+    Args:
+        places: for their places; None = they are only counted.
+    """
+
+    def __init__(self, places: set[int] | None) -> None:
+        #: nodes that have not confirmed in time
+        self.nodes: set[int] = set()
+        self._places = places
+        self._number = 0
+        self._first: NotConfirmed | None = None
+
+    def missed(self, node: int, error: NotConfirmed) -> None:
+        """Note that a node has not confirmed in time."""
+        self._first = self._first or error
+        self.nodes.add(node)
+
+    def add(self, place: int) -> None:
+        """Note a job that is stored and not confirmed."""
+        self._number += 1
+        if self._places is not None:
+            self._places.add(place)
+
+    def check(self, counts: Mapping[str, int], outcomes: Sequence[ScheduleOutcome] = ()) -> None:
+        """Raise the error if a job is not confirmed.
+
+        Raises:
+            NotConfirmed: see there.
+        """
+        if not (self._first and self._number):
+            return
+        listed = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+        error = NotConfirmed(
+            f"all jobs of the call were sent ({listed}), but {self._first.reason}: {self._number} of them are in Redis "
+            f"and may be lost with it; {_AGAIN}",
+            reason=self._first.reason,
+        )
+        error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
+        raise error from self._first
+
+
+class RoomWait:
+    """Wait of a producer for room in a full queue, with growing pauses, at most for ``room_ms`` without progress."""
+
+    def __init__(self) -> None:
+        #: a wait was in vain, so no further one is begun
+        self.over = False
+        self._until: float | None = None
+        self._pause = SHORTEST_PAUSE
+
+    def rest(self, room_ms: int) -> bool:
+        """Pause before the next attempt; return False, without a pause, when the time is over."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + room_ms / 1000
+        self.over = now >= self._until
+        if not self.over:
+            time.sleep(min(self._pause * random.uniform(0.5, 1.0), self._until - now))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return not self.over
+
+    def progress(self) -> None:
+        """Begin anew, because some job was accepted."""
+        self._until, self._pause = None, SHORTEST_PAUSE
+
+
+def until_room(room_ms: int, attempt: Callable[[], ScheduleOutcome]) -> ScheduleOutcome:
+    """Repeat an attempt to schedule a job while the queue is full; return the last outcome."""
+    wait, outcome = RoomWait(), ScheduleOutcome.FULL
+    while outcome is ScheduleOutcome.FULL and wait.rest(room_ms):
+        outcome = attempt()
+    return outcome
+
+
+def check_together(news: Iterable[NewJob], *, durable: bool = False) -> list[NewJob]:
+    """Return the jobs of a call that stores, of each shard, all of its jobs or none.
+
+    Args:
+        news: the jobs.
+        durable: a row is to be written for one of them.
+
+    Raises:
+        InvalidJob: they are too many for one script call, or one of them is durable.
+    """
+    jobs = list(islice(news, CHUNK + 1))
+    if len(jobs) > CHUNK:
+        raise InvalidJob(f"all_or_none is for up to {CHUNK} jobs; send several calls")
+    if durable or any(job.durable for job in jobs):
+        raise InvalidJob(
+            "all_or_none is not for durable jobs, which the relay stores one by one; leave one of both out"
+        )
+    return jobs
