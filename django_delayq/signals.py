@@ -23,8 +23,7 @@ from .core.job import Undecodable
 from .worker.limited_calls import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
-    from .core.job import Job
-    from .core.records.reserve_frames import BrokenJob
+    from .core.job import BrokenJob, Job
     from .core.task import Task
 
 #: sent after Redis stored a job. Arguments: ``id``, ``queue``, ``outcome`` (created, merged, replaced, ignored, gated),

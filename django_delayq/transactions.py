@@ -36,7 +36,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from .connections import refuse_unwanted
 from .core.errors import InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
 from .core.inputs import short, suggest
-from .core.schedule_outcome import REFUSALS
+from .core.outcomes import REFUSALS
 from .core.task import Task
 from .core.thread_lock import ThreadLock
 from .signals import emit, job_not_sent

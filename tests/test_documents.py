@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.core.attempt_outcome import AttemptOutcome
+from django_delayq.core.outcomes import AttemptOutcome
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_delayq"

@@ -16,8 +16,8 @@ from django.dispatch import Signal
 
 import django_delayq
 from django_delayq import signals
-from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.events import COLUMNS
+from django_delayq.core.outcomes import AttemptOutcome
 from django_delayq.core.redis.config import CHECKS, RedisConfig
 from django_delayq.settings import conf, sections
 

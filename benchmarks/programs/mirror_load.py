@@ -97,7 +97,7 @@ def fail_steadily(queue: Any, changes: Any, rate: int, seconds: int, error: byte
     """Let jobs fail in each tick: new ones, and those of the tick before a second time, so that rows are changed."""
     from django_delayq.core.codec import encode_args
     from django_delayq.core.job import NewJob, new_key
-    from django_delayq.core.settlement import fail
+    from django_delayq.core.outcomes import fail
 
     args = encode_args((), ARGS)
     each, number, again = round(rate / 60 * TICK / 2), 0, []

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from .. import connections
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.events import Event, EventFilter, newest, parts
+from ..core.outcomes import AttemptOutcome
 from ..settings.conf import conf
 from .formatting import NOTHING, When, millis, moment
 from .redis_pages import RedisPages

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .. import connections
 from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
-from ..core.schedule_outcome import ScheduleOutcome
+from ..core.outcomes import ScheduleOutcome
 from ..core.sending.many import check_together
 from ..core.task import registry
 from ..core.times import iso_of

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.operations.views import unpack_views
+from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
 from ..core.records.schedule_frames import pack_id
 from ..core.redis.scripts import Call
-from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits

@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
+from ..core.outcomes import ScheduleOutcome
 from ..core.results import READY, ResultRecord, Results
-from ..core.schedule_outcome import ScheduleOutcome
 from ..outbox import durability, producer
 from ..scheduling.verbs import schedule_call
 from ..signals import emit

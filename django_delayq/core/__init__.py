@@ -32,10 +32,9 @@ from .errors import (
 )
 from .job import Job, NewJob, Payload, new_id
 from .operations.inspector import Counts, Inspector, JobView, Page
+from .outcomes import Batch, Settlement, Tick, ack, bury, fail, release
 from .queue import Queue
 from .redis.connection import Connection, RedisConfig, connect
-from .replies import Batch, Tick
-from .settlement import Settlement, ack, bury, fail, release
 from .task import Registry, Task, TaskOptions, registry
 
 __all__ = [

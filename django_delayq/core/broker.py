@@ -9,13 +9,12 @@ from typing import Any, Final, Unpack
 from . import depths, figures, rules
 from .errors import Misconfigured
 from .figures import Figures, Tally
-from .job import pack_repeats
+from .job import BrokenJob, pack_repeats
 from .operations.inspector import Inspector
 from .operations.resharding import EpochChanges
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
-from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
 from .redis.probe import OLDEST_SERVER, by_server, server_version
 from .redis.scripts import Observer, Scripts, clear_errors

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .schedule_outcome import ScheduleOutcome
+    from .outcomes import ScheduleOutcome
 
 
 class DelayQError(Exception):

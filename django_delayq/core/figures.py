@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from .errors import DelayQError
+from .outcomes import Settlement
 from .records.keys import figures_keys
 from .redis.faults import Backoff, Fault, classify
 from .redis.scripts import clear_errors
-from .settlement import Settlement
 
 if TYPE_CHECKING:
     from .broker import Broker

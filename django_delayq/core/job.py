@@ -40,7 +40,7 @@ _WITH_TIME: Final = 0x70
 #: member ``ttr_ms`` at the end of a job's encoded options, as lua/lib/reserve.lua finds it
 _TTR: Final = re.compile(rb'[{,]"ttr_ms":([1-9][0-9]{0,11})}\Z')
 
-# flags of a state record, shared with lua/lib/state.lua
+# flags of a job; the scripts have them by their names (lua/lib/state.lua)
 STARTED: Final = 1
 #: its holder has no heartbeat (HTTP, ``Queue.reserve``): the job counted as started at the reserve
 UNRENEWED: Final = 2
@@ -48,8 +48,6 @@ STOPPING: Final = 4
 #: it was lost with its worker, perhaps before its start was recorded: the next start is recorded first
 UNCLEAR: Final = 8
 POSTPONED: Final = 16
-#: the record has counts (:class:`JobCounts`); not among the flags of a :class:`Job`
-COUNTED: Final = 32
 
 
 def new_id() -> str:
@@ -280,6 +278,15 @@ class Job:
             return bool(now_ms > moment)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return False
+
+
+@dataclass(slots=True)
+class BrokenJob:
+    """Reserved job whose body cannot be read."""
+
+    job: Job
+    error: str
+    body: bytes
 
 
 class Undecodable(ValueError):

@@ -14,9 +14,9 @@ from . import codec
 from .errors import InvalidJob
 from .inputs import short
 from .operations.job_filter import JobFilter
+from .outcomes import Batch
 from .records.reserve_frames import start_flag
 from .redis.pool import last_sent
-from .replies import Batch
 
 if TYPE_CHECKING:
     from .queue import Queue

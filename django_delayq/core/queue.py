@@ -21,22 +21,22 @@ from .job import Generation, NewJob, new_key, request_for
 from .operations import actions
 from .operations.actions import live_ids
 from .operations.morgue import Discard, Kick, KickPace
+from .outcomes import (
+    CLOSED_LETTER,
+    CLOSED_REPLY,
+    FULL_LETTER,
+    OF_LETTER,
+    UNCHANGED_LETTERS,
+    Batch,
+    ScheduleOutcome,
+    count_outcomes,
+)
 from .records.keys import Shard, number_of
 from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_deadline, pack_known, pack_new
 from .redis.faults import Fault, classify
 from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
-from .replies import Batch
-from .schedule_outcome import (
-    CLOSED_LETTER,
-    CLOSED_REPLY,
-    FULL_LETTER,
-    OF_LETTER,
-    UNCHANGED_LETTERS,
-    ScheduleOutcome,
-    count_outcomes,
-)
 from .sending.epoch_walk import EpochWalk
 from .sending.many import JobSender, check_together, until_room
 from .sending.quotas import RoomSearch

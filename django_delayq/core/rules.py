@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack, cas
 from .errors import InvalidJob
 from .inputs import check_known
 from .records import layout as layouts
-from .records.frames import unpack_fields
 from .records.keys import number_of
 from .records.layout import PAUSED_IN, PAUSED_OUT, Layout
 from .times import span_ms_of
@@ -193,14 +192,14 @@ def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) 
     return queue, is_new
 
 
-def are_kept(queue: ShardSet, number: int, stored: bytes) -> bool:
-    """Return True if a shard's rules (as stored, empty = none) match the layout that this process has."""
-    found = unpack_fields(stored)
+def are_kept(queue: ShardSet, number: int, found: dict[str, Any]) -> bool:
+    """Return True if a shard's rules match the layout that this process has."""
     if "ended" in found:
         return True  # a tombstone
-    if not found.pop("closing", False) and is_old(queue.layout, number):
+    if "closing" not in found and is_old(queue.layout, number):
         return False
-    return found == _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
+    demanded = _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
+    return {name: rule for name, rule in found.items() if name != "closing"} == demanded
 
 
 def is_old(layout: Layout, number: int) -> bool:

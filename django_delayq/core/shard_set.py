@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import rules
 from .job import new_request
-from .marks import MOST_MARKS, CompletionMark, pack_marks, unpack_marks
+from .outcomes import MOST_MARKS, CompletionMark, Tick, pack_marks, unpack_marks, unpack_tick
 from .records import layout as layouts
 from .records.frames import pack
 from .records.keys import Shard
 from .records.layout import Epochs, Layout
-from .replies import Tick, unpack_tick
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -114,7 +113,7 @@ class ShardSet:
     def marks(
         self, number: int, forget: Sequence[CompletionMark] = (), limit: int = MOST_MARKS
     ) -> list[CompletionMark]:
-        """Return completion marks of a shard (:mod:`.marks`), and forget processed ones.
+        """Return completion marks of a shard, and forget processed ones.
 
         Args:
             forget: marks that were processed; one that has changed since stays.

@@ -9,15 +9,14 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from .attempt_outcome import AttemptOutcome
 from .job import Job, digest_of
-from .records.limit_frames import Allowance, pack_allowances, unpack_parked
-from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
+from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
+from .records.frames import pack
+from .records.limit_frames import Allowance, pack_allowances
+from .records.reserve_frames import start_flag, unpack_batch, unpack_held
 from .records.schedule_frames import CHUNK
-from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
+from .records.settle_frames import pack_settlements, pack_take_over
 from .redis.pool import last_sent
-from .replies import Batch, Which
-from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
@@ -88,7 +87,7 @@ class Shards(ShardSet):
         acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
-        frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
+        frame, began = pack_settlements(acks), time.monotonic()
         answers, batch = self.call(
             "ack_reserve",
             number,
@@ -121,7 +120,7 @@ class Shards(ShardSet):
         for (number, verb), places in groups.items():
             for start in range(0, len(places), CHUNK):
                 chunk = places[start : start + CHUNK]
-                frame = b"".join(pack_settlement(settlements[place]) for place in chunk)
+                frame = pack_settlements([settlements[place] for place in chunk])
                 worker = settlements[chunk[0]].job.worker
                 request = None if seed is None else _request_of(seed, [settlements[place].job for place in chunk])
                 answers = self.call(verb, number, worker.encode(), frame, request=request)
@@ -149,9 +148,8 @@ class Shards(ShardSet):
         for number, mine in places.items():
             for start in range(0, len(mine), CHUNK):
                 chunk = mine[start : start + CHUNK]
-                frame = b"".join(
-                    pack_touch(jobs[place], started=(jobs[place].id, jobs[place].token) in started) for place in chunk
-                )
+                held = [jobs[place] for place in chunk]
+                frame = pack([(job.id, job.token, (job.id, job.token) in started) for job in held])
                 for place, letter in zip(chunk, self.call("touch", number, frame, ttr).decode(), strict=True):
                     answers[place] = _TOUCHED[letter]
         return answers
@@ -180,9 +178,10 @@ class Shards(ShardSet):
             self.settle([expire(job) for job in late])
             gone = {job.id for job in late}
             jobs = [job for job in jobs if job.id not in gone]
-        wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
-        until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
-        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at, *unpack_parked(parked))
+        wait = None if next_due is None else max(0.0, next_due // 1000 - now_us / 1000)
+        until = None if quarantined is None else quarantined // 1000 - now_us / 1000
+        moved = parked[0] if parked else 0
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at, moved, tuple(parked[1:]))
 
     # -- leases -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +231,7 @@ class Shards(ShardSet):
         """
         before = b"" if before_ms is None else b"%d" % before_ms
         left_out = [name.encode() for name in except_workers]
-        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
+        return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def held_by(self, worker: str, *numbers: int) -> Iterator[Job]:
         """Yield all jobs that a worker holds, in these shards or in all. Meant for a dead worker."""
@@ -252,7 +251,7 @@ class Shards(ShardSet):
 
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
         frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
-        return unpack_leases(frame, self.name, number)
+        return unpack_held(frame, self.name, number)
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
-from ..core.attempt_outcome import COUNTED, AttemptOutcome
+from ..core.outcomes import COUNTED, AttemptOutcome
 from ..models.history import HourlyStat
 from ..outbox.rows import chunks
 from . import histograms

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import Generation
+from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
-from ..core.schedule_outcome import ScheduleOutcome
 from ..models import InboxEntry
 from ..signals import emit, job_cancelled
 from . import durability, row_verbs, rows

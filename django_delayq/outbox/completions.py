@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from django.db.models.functions import Now
 from django.db.utils import Error as DatabaseError
 
-from ..core.marks import MOST_MARKS, CompletionMark
+from ..core.outcomes import MOST_MARKS, CompletionMark
 from ..models import OutboxJob
 from ..worker.parts import Parts
 from .claims import Outbox

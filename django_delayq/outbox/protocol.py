@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from ..core.errors import IdTaken
 from ..core.job import Generation
-from ..core.schedule_outcome import ScheduleOutcome
+from ..core.outcomes import ScheduleOutcome
 from .due import DueTime
 from .rows import ahead, free, table
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, IdTaken
-from ..core.schedule_outcome import ScheduleOutcome
+from ..core.outcomes import ScheduleOutcome
 from ..core.task import registry
 from ..models import OutboxJob
 from ..settings.conf import Conf

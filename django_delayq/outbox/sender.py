@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob, NotConfirmed, QueueFull
 from ..core.job import is_durable
+from ..core.outcomes import ScheduleOutcome
 from ..core.redis.faults import Fault, classify
-from ..core.schedule_outcome import ScheduleOutcome
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .due import DueTime

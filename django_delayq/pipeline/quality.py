@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from ..core.attempt_outcome import COUNTED, IN_MORGUE
 from ..core.inputs import short
+from ..core.outcomes import COUNTED, IN_MORGUE
 from .errors import PipelineError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
-from ..core.attempt_outcome import COUNTED, IN_MORGUE, AttemptOutcome
+from ..core.outcomes import COUNTED, IN_MORGUE, AttemptOutcome
 from .schemas import EVENTS
 
 if TYPE_CHECKING:

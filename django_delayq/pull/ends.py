@@ -9,8 +9,8 @@ import os
 from functools import lru_cache
 
 from .. import signals
+from ..core.outcomes import Settlement
 from ..core.queue import Queue
-from ..core.settlement import Settlement
 from ..core.task import registry
 from ..settings.conf import SETTING, conf
 from ..settings.loading import load_function

@@ -16,9 +16,8 @@ from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.matching import USUAL_TTR_MS
+from ..core.outcomes import Batch, Settlement, ack
 from ..core.queue import Queue
-from ..core.replies import Batch
-from ..core.settlement import Settlement, ack
 from ..core.task import registry
 from ..core.times import datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf

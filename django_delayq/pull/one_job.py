@@ -8,8 +8,8 @@ import time
 from ..core.matching import USUAL_TTR_MS, Holder, Position
 from ..core.matching import reserve_match as calls_of
 from ..core.operations.job_filter import JobFilter
+from ..core.outcomes import Batch
 from ..core.queue import Queue
-from ..core.replies import Batch
 from . import permits
 from .held import HeldJob, give_back
 

@@ -16,11 +16,10 @@ from ..core.errors import DelayQError
 from ..core.job import Job
 from ..core.matching import USUAL_TTR_MS
 from ..core.options import Concurrency
+from ..core.outcomes import Batch, Settlement
 from ..core.permits import Holding, change
 from ..core.queue import Queue
 from ..core.records.limit_frames import Allowance
-from ..core.replies import Batch
-from ..core.settlement import Settlement
 from ..core.task import registry
 from ..settings.conf import conf
 

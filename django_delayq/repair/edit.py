@@ -24,9 +24,9 @@ from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, is_durable, new_key
 from ..core.operations.views import JobView
 from ..core.options import TaskOptions
+from ..core.outcomes import ack, release
 from ..core.queue import Queue
 from ..core.records import layout as layouts
-from ..core.settlement import ack, release
 from ..core.task import Task, registry
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Entry, Row, member_of

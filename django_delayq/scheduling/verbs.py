@@ -15,7 +15,7 @@ from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.options import CALL_OPTIONS, check_option_names
-from ..core.schedule_outcome import ScheduleOutcome
+from ..core.outcomes import ScheduleOutcome
 from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, row_verbs

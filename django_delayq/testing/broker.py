@@ -9,8 +9,8 @@ from typing import Final
 from ..connections import DjangoBroker
 from ..core import rules
 from ..core.job import NewJob
+from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
-from ..core.schedule_outcome import ScheduleOutcome
 from ..settings.conf import Conf, conf
 from .faults import reachable
 from .server import MemoryServer

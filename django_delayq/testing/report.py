@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ..core.attempt_outcome import IN_MORGUE, AttemptOutcome
+from ..core.outcomes import IN_MORGUE, AttemptOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """One attempt at a job.
 
-    ``outcome`` is the text of an :class:`~django_delayq.core.attempt_outcome.AttemptOutcome`; lost also if the attempt
+    ``outcome`` is the text of an :class:`~django_delayq.core.outcomes.AttemptOutcome`; lost also if the attempt
     ended after its lease had run out, so that its end changed nothing.
     """
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
+from ..core.outcomes import AttemptOutcome
 from ..core.queue import Queue
 from ..core.rules import queue_policy
 from ..core.task import registry

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..core.job import Job
+    from ..core.outcomes import Settlement
     from ..core.queue import Queue
-    from ..core.settlement import Settlement
     from ..core.task import Task
     from .policy import Policy
     from .shard_selector import Source

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Verdict
 from ..core.inputs import one_line
+from ..core.outcomes import AttemptOutcome
 from .record import cause_of, printed_traceback
 
 if TYPE_CHECKING:
     from ..core.job import Job
-    from ..core.settlement import Settlement
+    from ..core.outcomes import Settlement
     from .attempt import Attempt
 
 logger: Final = logging.getLogger("django_delayq.worker.notifier")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
-    from ..core.replies import Which
+    from ..core.outcomes import Which
 
 VARIABLE: Final = "DELAYQ_CHILD"
 

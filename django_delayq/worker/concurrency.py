@@ -26,7 +26,7 @@ from .unreachable import CALL_SECONDS
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.job import Job
-    from ..core.replies import Batch
+    from ..core.outcomes import Batch
 
 logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30

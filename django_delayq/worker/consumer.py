@@ -27,7 +27,7 @@ from .wake_listener import WakeListener
 from .workload import Workload
 
 if TYPE_CHECKING:
-    from ..core.replies import Batch
+    from ..core.outcomes import Batch
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import JobTimeout
 from ..core.job import STARTED, UNRENEWED, Job
+from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
 from ..core.retry import ms_of
-from ..core.settlement import Settlement, bury, fail, release
 from .decision import failed, rule_of
 from .policy import Policy, with_merge_rules
 from .record import record_of

@@ -27,8 +27,8 @@ from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.outcomes import Tick
     from ..core.queue import Queue
-    from ..core.replies import Tick
     from .loop import Duty
     from .process import Process
     from .scope import Scope

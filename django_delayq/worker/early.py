@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from ..core.settlement import Settlement
+from ..core.outcomes import Settlement
 from . import unbegun
 from .attempt import Attempt
 from .orphans import crashed_early

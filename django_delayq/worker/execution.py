@@ -18,7 +18,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
-from ..core.settlement import Settlement
+from ..core.outcomes import Settlement
 from ..core.task import Registry, Task
 from . import decision, unbegun
 from .attempt import Attempt

@@ -16,11 +16,10 @@ from contextvars import copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, JobTimeout
 from ..core.job import Job
-from ..core.settlement import Settlement
+from ..core.outcomes import AttemptOutcome, Settlement
 from .attempt import Attempt, trusted
 from .current import running, view_of
 from .eventloop import EventLoop

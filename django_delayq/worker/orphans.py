@@ -16,9 +16,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.job import new_request
-from ..core.settlement import Settlement
+from ..core.outcomes import AttemptOutcome, Settlement
 from .attempt import NEVER, trusted
 from .hooks import Hooks
 from .limited_calls import HangingCall, LimitedCalls

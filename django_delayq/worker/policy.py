@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from ..core.errors import Misconfigured
 from ..core.job import Job
+from ..core.outcomes import Settlement
 from ..core.retry import Policy as Backoff
 from ..core.retry import default_backoff
 from ..core.retry import policy_of as backoff_of
-from ..core.settlement import Settlement
 from ..core.task import Task, TaskOptions
 
 logger: Final = logging.getLogger("django_delayq.worker.decision")

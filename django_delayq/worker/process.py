@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.replies import Which
+    from ..core.outcomes import Which
     from ..core.task import Registry
     from .changes import Changes
     from .config import WorkerConfig

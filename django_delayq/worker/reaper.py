@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import STARTED
-from ..core.settlement import Settlement, release
+from ..core.outcomes import Settlement, release
 from ..core.workers import is_alive
 from . import crash
 from .attempt import NEVER

@@ -27,8 +27,8 @@ from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.outcomes import ScheduleOutcome
     from ..core.queue import Queue
-    from ..core.schedule_outcome import ScheduleOutcome
 
 logger = logging.getLogger(__name__)
 

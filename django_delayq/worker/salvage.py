@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
 from ..core.job import Job, new_request
+from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.redis.pool import within
-from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, unbegun
 from .orphans import End, Orphans

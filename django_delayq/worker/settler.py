@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from ..core.job import DURABLE
+from ..core.outcomes import Settlement
 from ..core.records.settle_frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
-from ..core.settlement import Settlement
 from .attempt import NEVER, Attempt
 from .changes import Changes
 from .redis_health import RedisHealth

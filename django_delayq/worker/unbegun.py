@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.attempt_outcome import AttemptOutcome
 from ..core.job import Job
+from ..core.outcomes import AttemptOutcome, Settlement, bury, release
 from ..core.retry import ms_of
-from ..core.settlement import Settlement, bury, release
 from .policy import Policy, with_merge_rules
 from .record import class_of, error_record, record_of
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..core.settlement import Settlement
+from ..core.outcomes import Settlement
 from . import unbegun
 from .attempt import Attempt
 from .policy import Policy

@@ -19,7 +19,7 @@ from .shard_selector import Source
 from .slots import Slots
 
 if TYPE_CHECKING:
-    from ..core.replies import Batch
+    from ..core.outcomes import Batch
 
 #: maximum number of jobs of one reserve; a quarantine process takes one
 BATCH: Final = 250

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import bury, fail
 
 from .conftest import MakeMill
 from .world import Mill, until

@@ -14,8 +14,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.outcomes import bury
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import bury
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill

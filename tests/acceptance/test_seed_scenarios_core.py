@@ -16,7 +16,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.operations import fsck
-from django_delayq.core.settlement import ack, fail, release
+from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.times import due_of
 from django_delayq.worker.decision import raised
 from django_delayq.worker.policy import Policy

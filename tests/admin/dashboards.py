@@ -7,7 +7,7 @@ from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from tests.admin.support import Yard
 
 TASKS = ("shop.cancel_order", "shop.remind", "shop.send_newsletter", "shop.check_payment")

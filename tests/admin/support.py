@@ -12,8 +12,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.operations.views import JobView
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import bury, fail
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/srv/crm.py", line 12, in sync\n    raise it\nLookupError: no'
 

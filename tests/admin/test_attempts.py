@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from tests.admin.support import Yard, cells, tags_of
 
 pytestmark = pytest.mark.django_db

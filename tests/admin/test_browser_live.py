@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from tests.admin.support import TRACEBACK, Yard, every_place
 from tests.support.browser import Browser
 

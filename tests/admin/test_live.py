@@ -14,7 +14,7 @@ from django.test import Client
 from django_delayq.admin import browse, live_list
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
-from django_delayq.core.settlement import fail
+from django_delayq.core.outcomes import fail
 from tests.admin.support import Yard, cells, every_place, tags_of
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,7 @@ from django.test import Client
 
 from django_delayq.admin import live
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import fail, release
+from django_delayq.core.outcomes import fail, release
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.processes import wait_until
 

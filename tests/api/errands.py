@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq import task
-from django_delayq.core import settlement as settlements
+from django_delayq.core import outcomes as settlements
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.core.operations.inspector import JobView

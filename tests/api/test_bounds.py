@@ -24,7 +24,7 @@ from django_delayq.api.parsing import check_head
 from django_delayq.api.views import job_verbs
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from django_delayq.pull import search
 from tests.support.api_caller import ROOT, Caller
 

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.api import idempotency
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from django_delayq.models import OutboxJob
 from django_delayq.scheduling.middleware import Scheduling
 from tests.support.api_caller import Caller

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import settlement
+from django_delayq.core import outcomes as settlement
 from django_delayq.core.broker import Broker
 from django_delayq.core.times import iso_of
 from django_delayq.masking import HIDDEN

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.api.views import job_verbs
-from django_delayq.core import settlement
+from django_delayq.core import outcomes as settlement
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from tests.support.api_caller import Caller

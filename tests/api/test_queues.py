@@ -12,8 +12,8 @@ from django.db import connections as databases
 
 from django_delayq import connections
 from django_delayq.core.job import NewJob
+from django_delayq.core.outcomes import bury
 from django_delayq.core.redis.scripts import SentCalls
-from django_delayq.core.settlement import bury
 from django_delayq.models import OutboxJob
 from tests.support.api_caller import Caller
 

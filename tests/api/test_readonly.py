@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.settlement import bury, fail
+from django_delayq.core.outcomes import bury, fail
 from tests.support.api_caller import Caller
 
 from .routes import Route, all_routes, ask, picture

@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.row_verbs import Target
 from tests.support.api_caller import Caller

@@ -6,7 +6,7 @@ from typing import Any
 
 from django_delayq import status
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import bury
+from django_delayq.core.outcomes import bury
 from tests.support.api_caller import Caller
 
 

@@ -16,8 +16,8 @@ from django_delayq import connections, task
 from django_delayq.api import policy
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import RAW, Job, NewJob, Payload, new_key
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import bury, fail
 from django_delayq.core.task import registry
 
 WORKER = "w1"

@@ -9,8 +9,8 @@ from typing import Any
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import Job, NewJob, new_key
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import bury, fail
 from django_delayq.mirror import Mirror
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.settings.conf import conf

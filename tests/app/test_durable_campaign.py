@@ -22,8 +22,8 @@ from django.db import connections as databases
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.outcomes import ack
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.settlement import ack
 from django_delayq.outbox.claims import CLAIM
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

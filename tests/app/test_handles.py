@@ -11,7 +11,7 @@ from django.db import transaction
 from django_delayq import Queue, cancel, get_job, reschedule, run_now, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
-from django_delayq.core.settlement import ack, bury, fail
+from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.models import OutboxJob
 from django_delayq.scheduling.handle import JobHandle
 

@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django.db.utils import OperationalError
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.settlement import fail
+from django_delayq.core.outcomes import fail
 from django_delayq.outbox import completions as module
 from django_delayq.outbox.claims import Outbox
 from django_delayq.outbox.completions import AGAIN, GATHER, Marks

@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 from django_delayq import IdTaken, cancel, connections, reschedule, run_now, schedule, signals, task
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
+from django_delayq.core.outcomes import fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import fail
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import durability, rows

@@ -82,7 +82,7 @@ def test_who_lost_the_lease_calls_nobody(ears: Ears, parcel: Any) -> None:
 
 
 def _given_back(job: HeldJob) -> Any:
-    from django_delayq.core.settlement import release
+    from django_delayq.core.outcomes import release
 
     return release(job.record)
 

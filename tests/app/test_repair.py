@@ -11,7 +11,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.repair import bury, discard, matching, retry
 

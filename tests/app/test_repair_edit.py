@@ -14,9 +14,9 @@ from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.job import NewJob, Payload, is_durable, new_key
 from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.outcomes import ack
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import SentCalls
-from django_delayq.core.settlement import ack
 from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob
 from django_delayq.repair import retry_edited
@@ -302,7 +302,7 @@ def test_a_death_after_any_step_loses_neither_the_old_nor_the_new(
 
 def _end_all_leases(trouble: Trouble) -> None:
     """Release the jobs of a dead process that it never began, as a dispatcher does."""
-    from django_delayq.core.settlement import release
+    from django_delayq.core.outcomes import release
 
     for number in trouble.queue.numbers:
         trouble.queue.settle([release(job) for job in trouble.queue.leases(number)])

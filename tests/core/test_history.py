@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from django_delayq.core import JobView, bury, fail
-from django_delayq.core.attempt_outcome import AttemptOutcome
+from django_delayq.core.outcomes import AttemptOutcome
 from tests.support.core_values import JobCounts, created_ms, derived_key, is_durable, new_key
 
 from .stage import Stage

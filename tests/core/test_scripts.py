@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from django_delayq.core import Broker, NewJob, ack, new_id
 from django_delayq.core.redis.composition import compose, script_names
 from tests.support.core_calls import keep_few_heads, source_of
-from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, SettlementMark, check_stored, make_shard, shard_key
+from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, make_shard, shard_key
 
 from .stage import Stage
 
@@ -33,14 +33,6 @@ def test_every_piece_is_included_by_a_script() -> None:
         for piece in line.split()
     }
     assert used | {"test_clock"} == pieces
-
-
-def test_the_marks_of_settlements_are_the_same_in_scripts_and_frames() -> None:
-    table = re.search(r"local MARK = \{(.*?)\}", (LUA / "lib" / "run.lua").read_text(), re.DOTALL)
-    assert table is not None
-    assert {name: int(bit) for name, bit in re.findall(r"(\w+) = (\d+)", table[1])} == {
-        name: bit for name, bit in vars(SettlementMark).items() if name.isupper()
-    }
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -11,7 +11,7 @@ from django.core.checks import Error
 from django_delayq import task
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import bury
+from django_delayq.core.outcomes import bury
 from django_delayq.core.task import Registry, registry
 from django_delayq.management import diagnosis
 

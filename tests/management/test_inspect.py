@@ -14,7 +14,7 @@ from django_delayq import schedule
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import bury, fail
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.status.formatting import duration, printable, table
 from tests.app.deeds import note, rest, send, sync
 from tests.support.redis_box import RedisBox

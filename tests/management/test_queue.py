@@ -15,7 +15,7 @@ from django_delayq.core import rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull, QueuePaused
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import bury, fail
+from django_delayq.core.outcomes import bury, fail
 from tests.app.deeds import note
 
 pytestmark = pytest.mark.django_db(transaction=True)

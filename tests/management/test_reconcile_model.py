@@ -16,8 +16,8 @@ from django.core.management import CommandError, call_command
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
+from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import ack, bury
 from django_delayq.models import BulkAction, OutboxJob
 from django_delayq.repair import row_comparison
 from django_delayq.repair.row_comparison import RowComparison

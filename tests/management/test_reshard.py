@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import connections, schedule
 from django_delayq.core.broker import Broker
-from django_delayq.core.settlement import ack
+from django_delayq.core.outcomes import ack
 from tests.app.deeds import note
 
 

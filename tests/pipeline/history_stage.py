@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from django_delayq.core.attempt_outcome import COUNTED, IN_MORGUE
+from django_delayq.core.outcomes import COUNTED, IN_MORGUE
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.schemas import EVENTS
 from django_delayq.pipeline.store import Store

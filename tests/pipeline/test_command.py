@@ -21,7 +21,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, fail
+from django_delayq.core.outcomes import ack, fail
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.status import lag_of
 from django_delayq.pipeline.store import Store

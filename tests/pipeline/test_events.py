@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import ack, bury, fail
+from django_delayq.core.outcomes import ack, bury, fail
 from tests.support.cluster_box import ClusterBox
 
 from .test_events_plan import emit

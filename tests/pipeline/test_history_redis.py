@@ -13,7 +13,7 @@ import pytest
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
-from django_delayq.core.settlement import Settlement, ack, bury, fail, release
+from django_delayq.core.outcomes import Settlement, ack, bury, fail, release
 from django_delayq.pipeline.errors import EventsLost, PipelineError
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.redis_options import open_broker

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import Job, NewJob, Payload, new_key
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.settlement import bury, fail
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.maintain import MaintainOptions, carry_out, choose
 from django_delayq.pipeline.selection import Group, Selection

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.settlement import fail
+from django_delayq.core.outcomes import fail
 from django_delayq.management.base import DelayQCommand
 from django_delayq.models import OutboxJob, PipelineRun
 from shop.models import Customer, Order

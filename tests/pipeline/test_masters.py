@@ -20,8 +20,8 @@ import pyspark
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.outcomes import ack
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.settlement import ack
 from django_delayq.pipeline.history import History, HistoryOptions
 from tests.support.moments import in_days
 from tests.support.processes import wait_until

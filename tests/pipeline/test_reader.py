@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import bury, fail
+from django_delayq.core.outcomes import bury, fail
 from django_delayq.pipeline.job_schema import JOBS
 from django_delayq.pipeline.reader import JobsReader
 from django_delayq.pipeline.selection import snapshot

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.settlement import bury
+from django_delayq.core.outcomes import bury
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
 

@@ -23,10 +23,10 @@ from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.operations import fsck
 from django_delayq.core.operations.columns import Part, read_columns
+from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, Throttle, memory_of
-from django_delayq.core.settlement import ack, bury, fail
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError

@@ -19,8 +19,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from django_delayq import schedule_many
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
+from django_delayq.core.outcomes import ack
 from django_delayq.core.sending import bulk_loads
-from django_delayq.core.settlement import ack
 from django_delayq.pipeline.redis_options import open_broker
 from django_delayq.pipeline.writer import batch_writer, stream_writer
 from tests.core.world import read_world

@@ -10,8 +10,7 @@ from typing import Any
 
 from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOptions
 from django_delayq.core.codec import decode_args, encode, encode_args
-from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
-from django_delayq.core.records.reserve_frames import BrokenJob
+from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, BrokenJob, new_key
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.attempt_log import AttemptLog

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.codec import encode, encode_args, types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
 from django_delayq.core.job import (
@@ -19,10 +18,9 @@ from django_delayq.core.job import (
     is_durable,
     new_key,
 )
-from django_delayq.core.marks import CompletionMark
 from django_delayq.core.operations.inspector import Lease
 from django_delayq.core.options import OPTIONS, Check
-from django_delayq.core.schedule_outcome import ScheduleOutcome
+from django_delayq.core.outcomes import AttemptOutcome, CompletionMark, ScheduleOutcome
 
 __all__ = [
     "CONFLICTS",

@@ -10,7 +10,7 @@ import pytest
 from django_delayq import InvalidJob, QueueUnavailable, get_job, schedule, schedule_many, signals
 from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
 from django_delayq.core.job import NewJob
-from django_delayq.core.settlement import release
+from django_delayq.core.outcomes import release
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
 
 from ..support.moments import in_days

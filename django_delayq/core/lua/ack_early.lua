@@ -10,11 +10,10 @@ if seen then
   return seen
 end
 local before = head()
-local reply = ack(ARGV[4], function(id, packed)
-  local s, body = read_state(packed), redis.call('HGET', BODY, id) or ''
-  local payloads = is_merged(body) and taken_payloads(id, s.taken, 'I2') or ''
+local reply = ack(ARGV[4], function(id, s)
+  local body = redis.call('HGET', BODY, id) or ''
   redis.call('HSET', BEGUN, struct.pack('<d', s.token) .. id,
-    struct.pack('<dI4c0I4c0I4c0', now_ms, #packed, packed, #body, body, #payloads, payloads))
+    cmsgpack.pack({ id, now_ms, body, s, taken_payloads(id, s.taken) }))
 end)
 wake_if_earlier(before)
 remember(reply)

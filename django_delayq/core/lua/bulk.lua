@@ -6,9 +6,10 @@
 -- KEYS    behind those of the shard: the ledger of the load in this shard
 -- ARGV    3 '<c2 code of the task><B conflict><B due policy><B score policy><B marks><B first byte of the bodies>
 --         <Bc0 task><I2 n>' and n times each '<Bc0 due, ms, as text>', '<Bc0 id>', '<I4c0 body, with that code>' and,
---         of merged jobs, '<I4c0 what schedule.lua has behind the body>'; all as in schedule.lua. When the code is
---         right (the sender reads it in the shard), bodies are stored unchanged; 4 the digest that the ledger has for
---         them; 5 the load's id
+--         of merged jobs, '<I4c0 {digest, payload policy, max payloads, record} packed by cmsgpack>'; conflict and policies
+--         as in lib/entry (1 = replace); marks 2 = keep the retry state, 4 = merged, 8 = the score is the time now. When
+--         the code is right (the sender reads it in the shard), bodies are stored unchanged; 4 the digest that the ledger
+--         has for them; 5 the load's id
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
 --         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
@@ -41,17 +42,17 @@ local dues = column('Bc0')
 -- The place of arrival cannot simply be appended to a negative moment. (No length is 45, the byte of a minus.)
 local is_negative = string.find(string.sub(frame, first_due, at - 1), '-', 1, true)
 local ids, bodies = column('Bc0'), column('I4c0')
-local extras = marks >= MARK_MERGED and column('I4c0')
+local extras = marks >= 4 and column('I4c0')
 local flag = string.char(flags)
 
 local function entry(i)
-  local e = { conflict = conflict, due_policy = due_policy, score_policy = score_policy, marks = marks,
+  local e = { conflict = conflict, due_policy = due_policy, score_policy = score_policy,
+    keeps_retries = marks % 4 >= 2, score_is_now = marks >= 8,
     ms = tonumber(dues[i]), id = ids[i], task = task, body = flag .. string.sub(bodies[i], 4) }
   if extras then
-    e.digest, e.payload_policy, e.max_payloads, e.record = struct.unpack('<c16BI4I4c0', extras[i])
+    e.digest, e.payload_policy, e.max_payloads, e.record = unpack(cmsgpack.unpack(extras[i]))
   end
-  e.key = e.record and string.sub(e.record, 9, 24) or string.sub(e.body, 2, 17)
-  return e
+  return with_own_key(e)
 end
 
 -- Store the jobs for which only the id has to be checked, because neither a rule of the shard nor a policy of their own

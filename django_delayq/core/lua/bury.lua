@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Move jobs that are no longer retried into the morgue, and make the content that is gated behind them live. Of a
 -- merged job it may be the first payload only: then the rest of its attempt is retried as a fresh job.
--- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
+-- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle grave
@@ -12,7 +12,7 @@ end
 
 -- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 local function bury_run(e, s, body)
-  bury(e.id, body, s, e, is_merged(body) and taken_payloads(e.id, s.taken, 'I4') or '')
+  bury(e.id, body, s, e, is_merged(body) and frame_payloads(taken_payloads(e.id, s.taken)) or '')
   finish_run(e.id, s.taken, e.gated)
 end
 
@@ -24,20 +24,20 @@ local function bury_first_payload(e, s, body)
   if value then
     body = with_key(body, string.sub(value, 17, 32))
   end
-  bury(e.id, body, s, e, taken_payloads(e.id, first, 'I4'))
+  bury(e.id, body, s, e, frame_payloads(taken_payloads(e.id, first)))
   finish_payloads(e.id, first, e.gated)
   return_payloads(e.id, rest, tostring(e.score_policy), e.gated)
 end
 
 return settle_all(ARGV[4], function(e, s)
-  if has_mark(e, MARK.CRASH) then
+  if e.crash then
     s.crashes = math.min(s.crashes + 1, 65535)
   end
   if e.outcome ~= 'undecodable' then
     s.failures = math.min(s.failures + 1, 65535)
   end
   local body = redis.call('HGET', BODY, e.id) or ''
-  if has_mark(e, MARK.OLDEST) and #s.taken >= TAKEN then
+  if e.oldest and #s.taken >= TAKEN then
     bury_first_payload(e, s, body)
     if #s.taken > TAKEN and has_payloads(e.id) then
       put_rest(e.id, body, e.gated)

@@ -54,8 +54,8 @@ local function stop_run(id, body, keys)
   if is_selection or keys == '' then
     payloads = drop_gated(id, body, s.taken)
   end
-  set_flag(s, STOPPING)
-  redis.call('HSET', STATE, id, pack_state(s))
+  s.stopping = true
+  put_state(id, s)
   return 's', payloads
 end
 

@@ -23,9 +23,9 @@ local function bury_payloads(id, body, s, e)
       local records, seen = read_payloads({ unpack(fields, at + 1) }, TAKE_BYTES)
       local own = body
       if buried > 0 and records[1] then
-        own = with_key(body, string.sub(records[1], 21, 36))
+        own = with_key(body, key_of_payload(records[1]))
       end
-      bury(id, own, s, e, struct.pack('<I4', #records) .. table.concat(records))
+      bury(id, own, s, e, frame_payloads(records))
       at, buried = at + seen, buried + seen
     end
   end)

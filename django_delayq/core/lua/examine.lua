@@ -49,8 +49,8 @@ end
 
 local function free_token(id)
   local s = read_state(redis.call('HGET', STATE, id))
-  s.token, s.worker, s.taken = 0, '', ''
-  redis.call('HSET', STATE, id, pack_state(s))
+  s.token, s.worker, s.taken = nil, nil, nil
+  put_state(id, s)
 end
 
 local function check_place(id, body, leased)
@@ -78,9 +78,9 @@ local function check_state(id, body, leased, packed)
   local s = read_state(packed)
   if packed and not body then
     report('state without body', id, function() redis.call('HDEL', STATE, id) end)
-  elseif leased and s.token == 0 then
+  elseif leased and not s.token then
     report('lease without token', id, function() if body then wait_now(id, body) end end)
-  elseif not leased and s.token ~= 0 then
+  elseif not leased and s.token then
     report('token without lease', id, function() free_token(id) end)
   end
   local failed, failures = redis.call('ZSCORE', FAILED, id), tonumber(redis.call('ZSCORE', FAILURES, id)) or 0

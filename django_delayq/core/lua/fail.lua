@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Store counted attempts that failed, timed out or crashed; the jobs wait for their next attempt.
--- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off; mark OWN = no other job can have caused the crash
+-- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  failed, timeout, crashed; cancelled
 -- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
@@ -14,15 +14,15 @@ return settle_all(ARGV[4], function(e, s)
     return superseded
   end
   s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
-  if has_mark(e, MARK.CRASH) then
+  if e.crash then
     s.crashes = math.min(s.crashes + 1, 65535)
   end
-  if has_mark(e, MARK.OWN) then
+  if e.own then
     s.own_crashes = math.min(s.own_crashes + 1, 65535)
   end
-  clear_flag(s, UNCLEAR)
-  clear_flag(s, POSTPONED)
-  wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay, 0))))
+  s.unclear = nil
+  forget_postponement(s)
+  wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay or 0, 0))))
   redis.call('ZADD', FAILED, score_at(now_ms), e.id)
   redis.call('ZADD', FAILURES, s.failures, e.id)
   emit(e.event)

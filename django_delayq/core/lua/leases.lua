@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Return reserved jobs by the end of their lease, for the reaper, the supervisor and the inspector.
 -- ARGV    3 offset; 4 limit; 5 '1' = only leases that ran out (none during a reaper hold)
--- Returns the names of the tasks, "<I2 n>" and for each "<d deadline ms>", id, state, body as "Bc0 I4c0 I4c0".
+-- Returns {tasks: code -> name; {id, deadline in ms, body, state} of each}.
 -- Events  none
 -- include keys clock begin body names
 local offset, limit, only_expired = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
@@ -13,9 +13,9 @@ end
 local jobs = {}
 for i = 1, #leases, 2 do
   local id = leases[i]
-  local state = redis.call('HGET', STATE, id) or ''
+  local state = redis.call('HGET', STATE, id)
   local body = redis.call('HGET', BODY, id) or ''
   name_task_of(body)
-  jobs[#jobs + 1] = struct.pack('<dBc0I4c0I4c0', tonumber(leases[i + 1]), #id, id, #state, state, #body, body)
+  jobs[#jobs + 1] = { id, tonumber(leases[i + 1]), body, state and cmsgpack.unpack(state) or {} }
 end
-return frame_of_names() .. struct.pack('<I2', #jobs) .. table.concat(jobs)
+return cmsgpack.pack({ tasks, jobs })

@@ -10,4 +10,4 @@ if ARGV[4] ~= '' then
 end
 local members = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, tonumber(ARGV[5]))
 local records, seen = read_payloads(fields_of_members(members), TAKE_BYTES)
-return { #members < tonumber(ARGV[5]) and seen == #members and '' or members[seen], table.concat(records) }
+return { #members < tonumber(ARGV[5]) and seen == #members and '' or members[seen], string.sub(frame_payloads(records), 5) }

@@ -1,13 +1,6 @@
 #!lua
 -- Store jobs: one entry for each job, handled by its own policies.
--- ARGV    3 entries one after another: '<B conflict><B due policy><B score policy><B marks><d ms><Bc0 id><Bc0 task>
---           <I4c0 body without its task>'
---           conflict 0 merge 1 replace 2 ignore 3 error; due policy 0 keep 1 replace 2 earliest 3 latest
---           4 inherit;
---           score policy 0 min 1 max 2 first 3 last; marks 1 = ms is a delay, 2 = keep the retry state,
---           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
---           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
---         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
+-- ARGV    3 entries (lib/entry); 4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
 --         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys; 8 '1' = store all
 --         jobs or none (none of them is durable); 9 '1' = store the reply although all jobs are refused
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
@@ -59,7 +52,8 @@ local function key_of_met(e)
   return key .. string.rep('\0', 16 - #key)
 end
 
-local refused_letters = ARGV[8] == '1' and not is_late and make_rehearsal()(ARGV[3])
+local entries = read_entries(ARGV[3])
+local refused_letters = ARGV[8] == '1' and not is_late and make_rehearsal()(entries)
 if refused_letters then
   count('refused', #refused_letters)
   keep_clock()
@@ -67,21 +61,19 @@ if refused_letters then
 end
 
 local before, keys = head(), {}
-local frame, outcomes, at, n, created, refused, idle, fired = ARGV[3], {}, 1, 0, 0, 0, 0, 0
-while at <= #frame do
-  local e
-  e, at = read_entry(frame, at)
-  n = n + 1
-  outcomes[n] = outcome_of(e)
-  if outcomes[n] == 'c' then
+local outcomes, created, refused, idle, fired = {}, 0, 0, 0, 0
+local n = #entries
+for i, e in ipairs(entries) do
+  outcomes[i] = outcome_of(e)
+  if outcomes[i] == 'c' then
     created = created + 1
-  elseif ARGV[7] == '1' and string.find('mig', outcomes[n]) then
+  elseif ARGV[7] == '1' and string.find('mig', outcomes[i]) then
     keys[#keys + 1] = key_of_met(e)
-  elseif string.find('vkl', outcomes[n]) then
+  elseif string.find('vkl', outcomes[i]) then
     idle = idle + 1
-  elseif outcomes[n] == 'd' then
+  elseif outcomes[i] == 'd' then
     fired = fired + 1 -- another process was faster, which is no refusal
-  elseif string.find('fhp', outcomes[n]) then
+  elseif string.find('fhp', outcomes[i]) then
     refused = refused + 1
   end
   if tick and refused + idle + fired == 0 then

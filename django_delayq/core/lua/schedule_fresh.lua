@@ -13,8 +13,8 @@ local call = redis.call
 if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
   return redis.status_reply('c')
 end
-local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
-local codes = call('HMGET', KEYS[7], task, '\2')
+local e = cmsgpack.unpack(ARGV[3])
+local codes = call('HMGET', KEYS[7], e.task, '\2')
 local number = not codes[2] and codes[1]
 -- A head means that the class is in use; a later one means that a consumer has to be woken.
 local head = number and call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
@@ -28,14 +28,14 @@ if clock_seen and tonumber(clock_seen) > now_us then
 end
 local now_ms = math.floor(now_us / 1000)
 local seq = call('HINCRBY', KEYS[6], 'seq', 1)
-local due = (marks % 2 == 1 and ms + now_ms or ms) * 1000 + seq % 1000
+local due = (e.is_delay and e.ms + now_ms or e.ms) * 1000 + seq % 1000
 -- One call in SWEEP_EVERY takes the long way, which also sweeps the request window.
 if tonumber(head) > due or seq % SWEEP_EVERY == 0 then
   return false
 end
-call('HSET', KEYS[2], id, string.sub(body, 1, 1) .. struct.pack('<I2', tonumber(number)) .. string.sub(body, 2))
+call('HSET', KEYS[2], e.id, string.sub(e.body, 1, 1) .. struct.pack('<I2', tonumber(number)) .. string.sub(e.body, 2))
 call('HINCRBY', KEYS[3], 'created', 1)
-call('ZADD', KEYS[1], string.format('%.0f', due), id)
+call('ZADD', KEYS[1], string.format('%.0f', due), e.id)
 call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms) .. ARGV[2])
 call('HSET', KEYS[4], ARGV[1], 'c')
 return redis.status_reply('c')

@@ -3,10 +3,10 @@
 -- reaper hold after a restart of Redis or a failover (another run), or when the caller noticed an outage. Deletes old
 -- requests, and morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
--- Returns '<dddBBB' now us, next due us (-1 none; what waits for quarantine or is parked left out), next deadline ms (-1 none), 1 =
---         leases ran out, 1 = reaper hold, 1 = jobs wait for quarantine or are parked;
---         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
---         and the rules of the shard as they are stored, if it has any.
+-- Returns a map: now, next_due (us; missing = none; what waits for quarantine or is parked left out), deadline (the next
+--         one, ms; missing = none), expired (leases ran out), held_back (by the reaper hold), set_aside (jobs wait for
+--         quarantine or are parked), born (its name), run_id (of Redis), marks, begun, failed and morgue (numbers of
+--         entries, of the last two with the score of the newest, us), and the rules of the shard.
 -- Events  none
 -- include keys clock begin sweep window marks body bytes due wake payload grave
 -- Each replica that takes over gets a new second part. So a loss shows even if both servers have changed their roles twice
@@ -50,14 +50,13 @@ if is_due(next_due) or is_due(handed_out_at(head(QUARANTINE, QUARANTINE))) then
 end
 local function newest(index)
   local last = redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')
-  return struct.pack('<I4d', redis.call('ZCARD', index), tonumber(last[2]) or 0)
+  return { redis.call('ZCARD', index), tonumber(last[2]) or 0 }
 end
 
-local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
-local deadline = tonumber(first[2]) or -1
-local ran_out = deadline >= 0 and deadline <= now_ms
-return struct.pack('<dddBBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0,
-    head(QUARANTINE, PARKED) and 1 or 0)
-  .. struct.pack('<Bc0Bc0I4I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', MARKS),
-    redis.call('HLEN', BEGUN))
-  .. newest(FAILED) .. newest(MORGUE) .. (meta[6] or '')
+local deadline = tonumber(redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')[2])
+return cmsgpack.pack({
+  now = now_us, next_due = next_due, deadline = deadline, expired = deadline and deadline <= now_ms or false,
+  held_back = hold_ms > now_ms, set_aside = head(QUARANTINE, PARKED) ~= nil, born = born or '', run_id = run_id,
+  marks = redis.call('HLEN', MARKS), begun = redis.call('HLEN', BEGUN), failed = newest(FAILED),
+  morgue = newest(MORGUE), rules = rules,
+})

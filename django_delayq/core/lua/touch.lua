@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Extend leases, and mark the attempts that are known to have started.
--- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'; 4 ms that the lease lasts from now, '' = as
+-- ARGV    3 entries {id, token, started}; 4 ms that the lease lasts from now, '' = as
 --         usual
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
 -- Events  none
@@ -11,25 +11,23 @@ if seen then
 end
 local ttr_ms = tonumber(ARGV[4]) or lease_ms
 
-local function touch(token, started, id)
+local function touch(id, token, started)
   local packed = redis.call('HGET', STATE, id)
-  if not packed or struct.unpack('<d', packed) ~= token then
+  local s = read_state(packed)
+  if s.token ~= token then
     return 'l'
   end
   redis.call('ZADD', LEASE, 'XX', text(now_ms + ttr_ms), id)
-  local s = read_state(packed)
-  if started == 1 and not has_flag(s, STARTED) then
-    set_flag(s, STARTED)
-    redis.call('HSET', STATE, id, pack_state(s))
+  if started and not s.started then
+    s.started = true
+    put_state(id, s)
   end
-  return has_flag(s, STOPPING) and 's' or 'h'
+  return s.stopping and 's' or 'h'
 end
 
-local frame, answers, at = ARGV[3], {}, 1
-while at <= #frame do
-  local token, started, id
-  token, started, id, at = struct.unpack('<dBBc0', frame, at)
-  answers[#answers + 1] = touch(token, started, id)
+local answers = {}
+for i, entry in ipairs(cmsgpack.unpack(ARGV[3])) do
+  answers[i] = touch(unpack(entry))
 end
 local reply = table.concat(answers)
 remember(reply)

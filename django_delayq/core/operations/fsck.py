@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import depths
 from ..errors import QueueUnavailable
-from ..marks import is_mark
+from ..outcomes import is_mark
 from ..records.fields import pack_u8, pack_u16
 from ..records.keys import DUE_KEYS, number_of
 from ..redis.scripts import clear_errors

@@ -168,12 +168,12 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
         state = unpack_state(packed)
         reserved = _PLACES[place] == "reserved"
         due_us = state.due_us if reserved else when
-        job = job_of(queue, shard, ident, body, tasks, state, due_us)
+        job, _ = job_of(queue, shard, ident, body, tasks, state, due_us)
         job.deadline_ms = int(when) if reserved else 0
         seen = "reserved" if reserved else "ready" if job.due_ms <= now_ms else "delayed"
         behind = None
         if gate:
-            behind = job_of(queue, shard, ident, gate[8:], tasks, State(), struct.unpack_from("<d", gate)[0])
+            behind, _ = job_of(queue, shard, ident, gate[8:], tasks, State(), struct.unpack_from("<d", gate)[0])
             behind.args = b"" if gated_left_out else behind.args
         if left_out:
             job.args = b""
@@ -205,7 +205,7 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
             error=record.error,
             counts=unpack_counts(record.counts, 0)[0],
         )
-        job = job_of(queue, shard, ident.decode(), record.body, tasks, state, record.due_us)
+        job, _ = job_of(queue, shard, ident.decode(), record.body, tasks, state, record.due_us)
         job.key = key
         if left_out:
             job.args = b""

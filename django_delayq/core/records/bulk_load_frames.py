@@ -17,23 +17,24 @@ from typing import Final, TypeAlias
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import KEY_BYTES, MAX_ID_BYTES, NewJob, derived_key
+from .frames import pack
 from .schedule_frames import (
     CHUNK,
     CONFLICT,
     DUE_POLICY,
-    KEEP_RETRIES,
-    MERGED,
-    NEW_HEAD,
-    SCORE_IS_NOW,
     SCORE_POLICY,
     bad_id,
-    pack_new,
+    fields_of,
 )
 
+#: marks of the jobs of a chunk
+KEEP_RETRIES, MERGED, SCORE_IS_NOW = 2, 4, 8
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
+#: fields of an entry of ``schedule.lua`` in the extra column, in this order
+_OF_MERGED: Final = ("digest", "payload_policy", "max_payloads", "record")
 NO_CODE: Final = b"\0\0"
 #: suffixes that distinguish the keys of one chunk
 _PLACES: Final = tuple(struct.pack(">I", place) for place in range(CHUNK))
@@ -122,16 +123,21 @@ def entry_of(new: NewJob) -> tuple[Shape, LoadEntry]:
             "a bulk load needs the moment when a job is due, because a delay would end at another moment in a second "
             "try; give due_ms"
         )
-    packed = pack_new(new)
-    conflict, due_policy, score_policy, marks, _, size = NEW_HEAD.unpack_from(packed)
-    at = NEW_HEAD.size
-    ident, at = packed[at : at + size], at + size
-    task, at = packed[at + 1 : at + 1 + packed[at]], at + 1 + packed[at]
-    (length,) = _U32.unpack_from(packed, at)
-    body, extra = packed[at + 4 : at + 4 + length], packed[at + 4 + length :]
-    head = _HEAD.pack(conflict, due_policy, score_policy, marks, body[0], len(task)) + task
-    stored_body = body[1:] if keyed else body[1 + KEY_BYTES :]
-    return Shape(head, new.payload is not None, keyed), (ident, new.due_ms, stored_body, extra)
+    fields, merged = fields_of(new), new.payload is not None
+    body: bytes = fields["body"]
+    shape = Shape.of(
+        new.task,
+        on_conflict=new.on_conflict,
+        due_policy=new.due_policy,
+        score_policy=new.score_policy,
+        reset_retries=new.reset_retries,
+        flags=body[0],
+        merged=merged,
+        score_is_now=fields.get("score_is_now", False),
+        keyed=keyed,
+    )
+    extra = pack([fields[name] for name in _OF_MERGED]) if merged else b""
+    return shape, (fields["id"], new.due_ms, body[1:] if keyed else body[1 + KEY_BYTES :], extra)
 
 
 def key_of(load_id: str, ident: bytes) -> bytes:

@@ -22,4 +22,9 @@ def unpack(packed: bytes) -> Any:
 
 def unpack_fields(packed: bytes) -> dict[str, Any]:
     """Return a map by the names of its fields; b"" is an empty one."""
-    return {name.decode(): value for name, value in unpack(packed).items()} if packed else {}
+    return named(unpack(packed)) if packed else {}
+
+
+def named(fields: dict[bytes, Any]) -> dict[str, Any]:
+    """Return a map that lies in another value by the names of its fields; the scripts pack an empty one as a list."""
+    return {name.decode(): value for name, value in dict(fields).items()}

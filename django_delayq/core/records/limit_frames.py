@@ -1,17 +1,11 @@
-"""Frames of the limits that a reserve names, and of the numbers of parked jobs in its reply (``lua/lib/park.lua``)."""
+"""Limits that a reserve names (``lua/lib/park.lua``)."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from .fields import pack_u8
-
-_LIMIT: Final = struct.Struct("<HBB")
-_MOVED: Final = struct.Struct("<H")
-_MOST: Final = 65535
+from .frames import pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +25,4 @@ class Allowance:
 
 def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
     """Return the allowances as an argument of the script."""
-    parts = []
-    for one in allowances:
-        names = [task.encode() for task in one.tasks[:255]]
-        parts.append(_LIMIT.pack(min(max(one.left, 0), _MOST), one.local, len(names)))
-        parts.append(pack_u8(names))
-    return b"".join(parts)
-
-
-def unpack_parked(frame: bytes) -> tuple[int, tuple[int, ...]]:
-    """Return how many jobs the reserve parked, and how many are parked now for each allowance."""
-    if not frame:
-        return 0, ()
-    (moved,) = _MOVED.unpack_from(frame)
-    return moved, struct.unpack_from(f"<{(len(frame) - _MOVED.size) // 4}I", frame, _MOVED.size)
+    return pack([{"tasks": one.tasks, "left": max(one.left, 0), "is_local": one.local} for one in allowances])

@@ -5,28 +5,33 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
-from ..job import COUNTED, DEFAULT_PRIORITY, NO_COUNTS, POSTPONED, Job, JobCounts, Payload, Undecodable
+from ..job import (
+    DEFAULT_PRIORITY,
+    NO_COUNTS,
+    POSTPONED,
+    STARTED,
+    STOPPING,
+    UNCLEAR,
+    UNRENEWED,
+    BrokenJob,
+    Job,
+    JobCounts,
+    Undecodable,
+)
 from .body import is_parked, is_quarantined, unpack_body
-from .fields import take_u8, take_u16, take_u32, unpack_names
+from .frames import unpack, unpack_fields
 from .schedule_frames import unpack_payload
 
-_BATCH = struct.Struct("<ddddH")
-_JOB = struct.Struct("<dHHHHBdB")
-_STATE = struct.Struct("<ddHHHHBdB")
 _COUNTS = struct.Struct("<HHHH")
-_DOUBLE = struct.Struct("<d")
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-
-
-@dataclass(slots=True)
-class BrokenJob:
-    """Reserved job whose body cannot be read."""
-
-    job: Job
-    error: str
-    body: bytes
+_FLAGS: Final = {
+    b"started": STARTED,
+    b"unrenewed": UNRENEWED,
+    b"stopping": STOPPING,
+    b"unclear": UNCLEAR,
+    b"postponed_at": POSTPONED,
+}
 
 
 @dataclass(slots=True)
@@ -56,79 +61,34 @@ def start_flag(*, started: bool, prefer_own_ttr: bool) -> bytes:
 
 def unpack_batch(
     frame: bytes, queue: str, shard: int, worker: str
-) -> tuple[list[Job], list[BrokenJob], float, float, float, bytes]:
-    """Return the content of a frame of ``lua/lib/reserve.lua``.
+) -> tuple[list[Job], list[BrokenJob], float, float | None, float | None, list[int]]:
+    """Return the content of a batch of ``lua/lib/reserve.lua``.
 
     Returns:
-        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1, what is parked)``, the last one for
-            :func:`~.limit_frames.unpack_parked`.
+        ``(jobs, broken, now µs, next due µs, quarantined due µs, [moved, parked for each allowance])``; None = no job
+            waits, and an empty list where no allowance was given.
     """
-    token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
-    tasks, at = unpack_names(frame, _BATCH.size)
+    batch = unpack_fields(frame)
+    tasks = _names(batch["tasks"])
+    fresh = State(batch["token"], reserves=1, worker=worker)
     jobs: list[Job] = []
     broken: list[BrokenJob] = []
-    token = int(token)
-    for _ in range(n):
-        due, failures, reserves, crashes, own, flags, failed_at, length = _JOB.unpack_from(frame, at)
-        at += _JOB.size
-        ident = frame[at : at + length].decode()
-        at += length
-        (size,) = _U32.unpack_from(frame, at)
-        body = frame[at + 4 : at + 4 + size]
-        at += 4 + size
-        since, reason = 0, ""
-        if flags & POSTPONED:
-            since, reason, at = _unpack_postponed(frame, at)
-        counts = NO_COUNTS
-        if flags & COUNTED:
-            counts, at = unpack_counts(frame, at)
-        # The scripts take bit 3 of byte 1 as "merged", so a reader of the bytes after the body must do the same.
-        payloads: tuple[Payload, ...] = ()
-        if body and body[0] & 8:
-            payloads, at = _unpack_payloads(frame, at)
-        try:
-            priority, merged, key, task, options, args = unpack_body(body, tasks)
-        except Undecodable as error:
-            job = Job(queue, shard, ident, "", body[3:19], b"", b"", DEFAULT_PRIORITY, int(due // 1000), token)
-            broken.append(BrokenJob(job, str(error), body))
-            continue
-        jobs.append(
-            Job(
-                queue,
-                shard,
-                ident,
-                task,
-                key,
-                args,
-                options,
-                priority,
-                int(due // 1000),
-                token,
-                failures,
-                reserves,
-                crashes,
-                flags & ~COUNTED,
-                int(failed_at),
-                0,
-                worker,
-                b"",
-                payloads,
-                merged,
-                own,
-                is_quarantined(body),
-                since,
-                reason,
-                counts,
-            )
-        )
-    return jobs, broken, now_us, next_due, quarantined, frame[at:]
+    for ident, due, body, *rest in batch["jobs"]:
+        state = _state_of(rest[0]) if rest else fresh
+        job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
+        job.worker = worker
+        if rest:
+            job.payloads = tuple(map(unpack_payload, rest[1]))
+        if error:
+            broken.append(BrokenJob(job, error, body))
+        else:
+            jobs.append(job)
+    return jobs, broken, batch["now"], batch.get("next_due"), batch.get("quarantined"), batch.get("parked", [])
 
 
-def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
-    """Return since when (ms) and why a job is postponed, and the position after it."""
-    (since,) = _DOUBLE.unpack_from(frame, at)
-    reason, at = take_u8(frame, at + 8)
-    return int(since), reason.decode(errors="replace"), at
+def _names(tasks: dict[bytes, bytes]) -> dict[int, str]:
+    """Return number -> name of the tasks in a reply."""
+    return {int.from_bytes(code, "little"): name.decode() for code, name in dict(tasks).items()}
 
 
 def unpack_counts(record: bytes, at: int) -> tuple[JobCounts, int]:
@@ -136,110 +96,69 @@ def unpack_counts(record: bytes, at: int) -> tuple[JobCounts, int]:
     return JobCounts(*_COUNTS.unpack_from(record, at)), at + _COUNTS.size
 
 
-def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
-    (n,) = _U16.unpack_from(frame, at)
-    at += 2
-    payloads = []
-    for _ in range(n):
-        record, at = take_u32(frame, at)
-        payloads.append(unpack_payload(record))
-    return tuple(payloads), at
-
-
 def unpack_state(packed: bytes) -> State:
-    """Return a stored state record; a missing or too short one counts as that of a fresh job."""
-    if len(packed) < _STATE.size + 2:
-        return State()
-    token, due, failures, reserves, crashes, own, flags, failed_at, length = _STATE.unpack_from(packed)
-    at = _STATE.size
-    worker = packed[at : at + length].decode(errors="replace")
-    taken, at = take_u16(packed, at + length)
-    since, reason = 0, ""
-    if flags & POSTPONED:
-        since, reason, at = _unpack_postponed(packed, at)
-        at += _DOUBLE.size  # the assigned due score
-    counts = NO_COUNTS
-    if flags & COUNTED:
-        counts, at = unpack_counts(packed, at)
+    """Return a stored state; a missing one is that of a fresh job."""
+    return _state_of(unpack(packed)) if packed else NO_STATE
+
+
+def _state_of(fields: Mapping[bytes, Any]) -> State:
+    get = dict(fields).get  # an empty map is an empty list in Lua
+    taken, counts = get(b"taken", b""), get(b"counts", b"")
     return State(
-        int(token),
-        due,
-        failures,
-        reserves,
-        crashes,
-        own,
-        flags & ~COUNTED,
-        int(failed_at),
-        worker,
-        tuple(taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)),
-        packed[at:],
-        since,
-        reason,
-        counts,
+        get(b"token", 0),
+        get(b"due", 0),
+        get(b"failures", 0),
+        get(b"reserves", 0),
+        get(b"crashes", 0),
+        get(b"own_crashes", 0),
+        sum([flag for name, flag in _FLAGS.items() if name in fields]),
+        get(b"failed_at", 0),
+        get(b"worker", b"").decode(errors="replace"),
+        tuple([taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)]),
+        get(b"error", b""),
+        get(b"postponed_at", 0),
+        get(b"postponed_for", b"").decode(errors="replace"),
+        unpack_counts(counts, 0)[0] if counts else NO_COUNTS,
     )
+
+
+#: state of a job that nobody has reserved yet
+NO_STATE: Final = State()
 
 
 def job_of(
     queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
-) -> Job:
-    """Return a job from its stored records; an unreadable body gives a job with an empty task."""
+) -> tuple[Job, str]:
+    """Return a job from its stored records, and why its body cannot be read; such a job has an empty task."""
+    broken = ""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
-    except Undecodable:
-        priority, merged, key, task, options, args = DEFAULT_PRIORITY, False, body[3:19], "", b"", body
-    return Job(
-        queue,
-        shard,
-        ident,
-        task,
-        key,
-        args,
-        options,
-        priority,
-        int(due_us // 1000),
-        token=state.token,
-        failures=state.failures,
-        reserves=state.reserves,
-        crashes=state.crashes,
-        flags=state.flags,
-        failed_at_ms=state.failed_at_ms,
-        worker=state.worker,
-        error=state.error,
-        merged=merged,
-        own_crashes=state.own_crashes,
-        quarantined=is_quarantined(body),
-        postponed_at_ms=state.postponed_at_ms,
-        postponed_for=state.postponed_for,
-        counts=state.counts,
-        parked=is_parked(body),
-    )
+    except Undecodable as error:
+        priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
+        broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
+    job = Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), merged=merged)
+    if body and body[0] >= 64:
+        job.quarantined, job.parked = is_quarantined(body), is_parked(body)
+    if state is not NO_STATE:
+        job.token = state.token
+        job.failures, job.reserves, job.crashes = state.failures, state.reserves, state.crashes
+        job.own_crashes, job.flags, job.failed_at_ms = state.own_crashes, state.flags, state.failed_at_ms
+        job.worker, job.error, job.counts = state.worker, state.error, state.counts
+        job.postponed_at_ms, job.postponed_for = state.postponed_at_ms, state.postponed_for
+    return job, broken
 
 
-def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """Return the jobs of ``leases.lua``, with their deadlines."""
-    return _unpack_held(frame, queue, shard, with_payloads=False)
+def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
+    """Return the jobs of ``leases.lua`` with their deadlines, or those of ``begun.lua``.
 
-
-def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which their attempts began."""
-    return _unpack_held(frame, queue, shard, with_payloads=True)
-
-
-def _unpack_held(frame: bytes, queue: str, shard: int, *, with_payloads: bool) -> list[Job]:
-    tasks, at = unpack_names(frame, 0)
-    (n,) = _U16.unpack_from(frame, at)
-    at += _U16.size
-    jobs = []
-    for _ in range(n):
-        (moment,) = _DOUBLE.unpack_from(frame, at)
-        ident, at = take_u8(frame, at + _DOUBLE.size)
-        packed, at = take_u32(frame, at)
-        body, at = take_u32(frame, at)
-        payloads, at = take_u32(frame, at) if with_payloads else (b"", at)
-        state = unpack_state(packed)
-        job = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
+    ``deadline_ms`` of the latter is the moment at which their attempts began.
+    """
+    names, entries = unpack(frame)
+    tasks, jobs = _names(names), []
+    for ident, moment, body, fields, *payloads in entries:
+        state = _state_of(fields)
+        job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
         job.deadline_ms = int(moment)
-        if payloads:
-            job.payloads, _ = _unpack_payloads(payloads, 0)
+        job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
         jobs.append(job)
     return jobs

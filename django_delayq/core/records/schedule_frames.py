@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Final
+from typing import Any, Final
 
 from ..errors import InvalidJob
-from ..job import KEY_BYTES, MAX_ID_BYTES, Generation, NewJob, Payload, new_key
+from ..job import KEY_BYTES, MAX_ID_BYTES, MAX_TASK_BYTES, Generation, NewJob, Payload, new_key
 from .body import BODY_MERGED, BODY_OPTIONS, BODY_VERSION
+from .frames import pack
 
 #: most jobs of one shard in one call
 CHUNK: Final = 250
@@ -16,14 +17,7 @@ CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
 DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
 PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
-#: marks of a new job
-DELAY, KEEP_RETRIES, MERGED, SCORE_IS_NOW = 1, 2, 4, 8
-
-#: head of a new job, before its id: the three policies, marks, due time or delay in ms, length of the id
-NEW_HEAD: Final = struct.Struct("<BBBBdB")
-_PAYLOAD_RULES = struct.Struct("<BI")
 _U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
 
 
 def sortable(score: str) -> bytes:
@@ -118,32 +112,43 @@ def pack_new(job: NewJob) -> bytes:
     Raises:
         InvalidJob: an invalid id or limit, or payloads are to be merged and there is none.
     """
+    return pack(fields_of(job))
+
+
+def fields_of(job: NewJob) -> dict[str, Any]:
+    """Return the fields of an entry of ``schedule.lua``; see :func:`pack_new`."""
     ident = encode_id(job.id)
     if job.payload is None and job.on_conflict == "merge":
         raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
-    body = pack_body(job)
-    delay = job.due_ms is None
-    ms = job.delay_ms if delay else job.due_ms
-    marks = (DELAY if delay else 0) | (0 if job.reset_retries else KEEP_RETRIES)
-    if job.payload is not None:
-        marks |= MERGED if job.payload.score else MERGED | SCORE_IS_NOW
-    head = NEW_HEAD.pack(
-        CONFLICT[job.on_conflict],
-        DUE_POLICY[job.due_policy],
-        SCORE_POLICY[job.score_policy],
-        marks,
-        ms or 0,
-        len(ident),
-    )
     task = job.task.encode()
-    plain = b"".join((head, ident, bytes((len(task),)), task, _U32.pack(len(body)), body))
-    if job.payload is None:
-        return plain
+    if len(task) > MAX_TASK_BYTES:
+        raise InvalidJob(f"the name of a task has at most {MAX_TASK_BYTES} bytes, this one has {len(task)}")
+    # What is no number must not reach the script, which would fail between its writes.
+    fields: dict[str, Any] = {"id": ident, "task": task, "body": pack_body(job)}
+    if job.due_ms is None:
+        fields |= {"ms": int(job.delay_ms or 0), "is_delay": True}
+    else:
+        fields["ms"] = int(job.due_ms)
+    if job.on_conflict != "replace":
+        fields["conflict"] = CONFLICT[job.on_conflict]
+    if job.due_policy != "replace":
+        fields["due_policy"] = DUE_POLICY[job.due_policy]
+    if not job.reset_retries:
+        fields["keeps_retries"] = True
+    return fields if job.payload is None else fields | _merged_fields(job, job.payload)
+
+
+def _merged_fields(job: NewJob, payload: Payload) -> dict[str, Any]:
     if not 0 < job.max_payloads <= 0xFFFFFFFF:
         raise InvalidJob(f"max_payloads is {job.max_payloads}; use 1 or more")
-    rules = _PAYLOAD_RULES.pack(PAYLOAD_POLICY[job.payloads], job.max_payloads)
-    record = pack_payload(job.payload)
-    return b"".join((plain, digest(job.payload.data), rules, _U32.pack(len(record)), record))
+    return {
+        "score_policy": SCORE_POLICY[job.score_policy],
+        "score_is_now": not payload.score,
+        "digest": digest(payload.data),
+        "payload_policy": PAYLOAD_POLICY[job.payloads],
+        "max_payloads": job.max_payloads,
+        "record": pack_payload(payload),
+    }
 
 
 def pack_payload(payload: Payload) -> bytes:

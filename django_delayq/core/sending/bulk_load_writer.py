@@ -16,10 +16,10 @@ from zlib import crc32
 
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
+from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from ..records.bulk_load_frames import NO_CODE, Frame, LoadEntry, Rows, Shape, entry_of, with_keys
 from ..records.keys import MAX_SHARDS, number_of
 from ..redis.scripts import Call, SentCalls, clear_errors
-from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
 from .bulk_loads import CLOSED_FIELD, OPEN, BulkLoad, check_stored, epochs_of, groups_of, ledger_key, read_load
 from .epoch_walk import EpochWalk

@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import DelayQError, InvalidJob
 from ..inputs import check_int, short
+from ..outcomes import OF_LETTER
 from ..records import layout as layouts
 from ..records.keys import bulk_loads_key, number_of
 from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
-from ..schedule_outcome import OF_LETTER
 
 if TYPE_CHECKING:
     from ..broker import Broker

@@ -24,51 +24,52 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
--- Return tokens, ids, events and marks of the entries, each in a separate list.
-local function read_acks(frame)
-  local tokens, ids, events_of, marks, at, n = {}, {}, {}, {}, 1, 0
-  while at <= #frame do
-    local _
-    n = n + 1
-    tokens[n], _, marks[n], ids[n], events_of[n], at = struct.unpack('<ddI2Bc0I2c0', frame, at)
+-- Return the state, without reading it when nothing has changed it since its job was reserved for the first time: then
+-- the attempt holds no payloads, and none has failed.
+local fresh_of_token = {}
+
+local function read_quickly(packed, token)
+  local s = fresh_of_token[token]
+  if not s then
+    s = read_state()
+    s.token, s.start = token, start_of_fresh_state(token, settler)
+    fresh_of_token[token] = s
   end
-  return tokens, ids, events_of, marks
+  return packed and string.sub(packed, 1, #s.start) == s.start and s or read_state(packed)
 end
 
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
-function ack(frame, keep)
-  local tokens, ids, events_of, marks = read_acks(frame)
+function ack(packed, keep)
+  local entries = cmsgpack.unpack(packed)
+  local ids = ids_of(entries)
   if #ids == 0 then
     return ''
   end
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
   local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
-  for i, id in ipairs(ids) do
-    local token, _, failures = -1, 0, 0
-    if states[i] then
-      token, _, failures = struct.unpack('<ddI2', states[i])
-    end
-    if token ~= tokens[i] or done[id] or (marks[i] >= MARK.EXPIRED and not has_run_out(id)) then
+  for i, e in ipairs(entries) do
+    local id, s = e.id, keep and read_state(states[i]) or read_quickly(states[i], e.token)
+    if s.token ~= e.token or done[id] or (e.expired and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
       if keep then
-        keep(id, states[i])
+        keep(id, s)
       end
-      local taken = marks[i] % 2 == MARK.MERGED and read_state(states[i]).taken or ''
-      if marks[i] % MARK.EXPIRED >= MARK.DURABLE then
+      local taken = s.taken
+      if e.durable then
         mark_run(id, taken)
       end
       if gates[i] or left_some(taken) then
         redis.call('ZREM', LEASE, id)
         finish_run(id, taken, gates[i])
       else
-        add_leaving(leaving, id, taken, failures)
+        add_leaving(leaving, id, taken, s.failures)
       end
-      emit(events_of[i])
+      emit(e.event)
     end
   end
   leave(leaving)

@@ -4,9 +4,9 @@ local EVENTS_OF_ENTRY = 50
 local FIELD = 'events-1' -- FIELD of core/events.py
 local events = {}
 
--- `event`: as packed by the worker; '' when none is wanted.
+-- `event`: as packed by the worker; nothing when none is wanted.
 function emit(event)
-  if event ~= '' then
+  if event then
     events[#events + 1] = event
   end
 end

@@ -44,7 +44,7 @@ local function make_live(id, body, due, old, counts)
   end
   local s = read_state()
   s.counts = add_to_counts(counts, 'kicks', 1)
-  redis.call('HSET', STATE, id, pack_state(s))
+  put_state(id, s)
   redis.call('HSET', BODY, id, body)
   put_due(body, text(due), id)
 end

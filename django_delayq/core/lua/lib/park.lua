@@ -3,22 +3,19 @@
 -- cannot be handed out. PARKED_ORDER has the parked jobs by task, class and due time. A reserve by a caller that may have
 -- jobs of a task brings the first of them back into their classes before it hands jobs out.
 -- The inside of a function that is called only where a limit is named or a job is parked (lib/reserve), with the classes
--- that the reserve serves and the frame of its caller:
--- '<I2 jobs><B 1 = another consumer may have room><B n>' and n times '<Bc0 task>', for each limit.
--- The limits in the order of the frame; two bytes that stand for a task name -> its limit. Nothing when none is named.
+-- that the reserve serves and the limits of its caller: {left = jobs, is_local = true if another consumer may have room,
+-- tasks = names} each.
+-- The limits in the order of the caller; two bytes that stand for a task name -> its limit. Nothing when none is named.
 local limits, limit_of
 -- A call parks no more than MOST jobs, because these take Redis several milliseconds.
 local parking = { moved = 0, others_may_have_room = false, MOST = 1000 }
 
-local function read_limits(frame)
-  limits, limit_of = {}, {}
-  local names, limits_of_names, at = {}, {}, 1
-  while at <= #frame do
-    local limit, n = {}, 0
-    limit.left, limit.is_local, n, at = struct.unpack('<I2BB', frame, at)
-    limits[#limits + 1] = limit
-    for _ = 1, n do
-      names[#names + 1], at = struct.unpack('<Bc0', frame, at)
+local function read_limits(packed)
+  limits, limit_of = cmsgpack.unpack(packed), {}
+  local names, limits_of_names = {}, {}
+  for _, limit in ipairs(limits) do
+    for _, name in ipairs(limit.tasks) do
+      names[#names + 1] = name
       limits_of_names[#names] = limit
     end
   end
@@ -85,7 +82,7 @@ function parking.within_limits(class, ids, scores, bodies)
       limit.left = limit.left - 1
     elseif limit and with_body_mark(body, IS_PARKED, true) ~= body then
       body, list = with_body_mark(body, IS_PARKED, true), excess
-      parking.others_may_have_room = parking.others_may_have_room or limit.is_local == 1
+      parking.others_may_have_room = parking.others_may_have_room or limit.is_local
     end
     local n = #list[1] + 1
     list[1][n], list[2][n], list[3][n] = id, scores[i], body
@@ -96,10 +93,10 @@ function parking.within_limits(class, ids, scores, bodies)
   return unpack(kept)
 end
 
--- Return '<I2 jobs parked by this call>' and '<I4 parked jobs>' for each limit; nothing if the caller names none.
-function parking.frame()
+-- Return how many jobs this call parked, and how many are parked for each limit; nothing if the caller names none.
+function parking.numbers()
   if not limits then
-    return ''
+    return nil
   end
   local parked = {}
   for code, limit in pairs(limit_of) do
@@ -108,11 +105,11 @@ function parking.frame()
       parked[limit] = (parked[limit] or 0) + redis.call('ZLEXCOUNT', PARKED_ORDER, low, high)
     end
   end
-  local frame = { struct.pack('<I2', parking.moved) }
+  local numbers = { parking.moved }
   for i, limit in ipairs(limits) do
-    frame[i + 1] = struct.pack('<I4', parked[limit] or 0)
+    numbers[i + 1] = parked[limit] or 0
   end
-  return table.concat(frame)
+  return numbers
 end
 
 if served.limits ~= '' then

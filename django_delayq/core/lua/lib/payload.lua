@@ -112,8 +112,8 @@ local function has_payloads(id)
   return #payloads_of(id, 1) > 0
 end
 
--- Return records of the payloads in these fields, framed, until they have `most` bytes: the frames, how many fields
--- were read, and the bytes. A few at a time, because each may have a megabyte.
+-- Return the payloads in these fields until they have `most` bytes: their records, how many fields were read, and the
+-- bytes. A few at a time, because each may have a megabyte.
 local function read_payloads(fields, most)
   local records, seen, bytes = {}, 0, 0
   while seen < #fields and (seen == 0 or bytes < most) do
@@ -121,7 +121,7 @@ local function read_payloads(fields, most)
     for _, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, seen + 1, last))) do
       if value then
         bytes = bytes + #value
-        records[#records + 1] = struct.pack('<I4c0', #value, value)
+        records[#records + 1] = value
       end
     end
     seen = last
@@ -129,11 +129,19 @@ local function read_payloads(fields, most)
   return records, seen, bytes
 end
 
--- Return the payloads that an attempt holds behind their number: I2 for a holder, I4 in a morgue record.
-local function taken_payloads(id, taken, number_format)
+-- Return the payloads that an attempt holds.
+local function taken_payloads(id, taken)
   local _, fields = in_hand(id, taken)
-  local records = read_payloads(fields, math.huge)
-  return struct.pack('<' .. number_format, #records) .. table.concat(records)
+  return (read_payloads(fields, math.huge))
+end
+
+-- Return payloads as a morgue record has them.
+local function frame_payloads(records)
+  local frames = {}
+  for i, record in ipairs(records) do
+    frames[i] = struct.pack('<I4c0', #record, record)
+  end
+  return struct.pack('<I4', #records) .. table.concat(frames)
 end
 
 -- Bytes of payloads that still fit into the reply of this call.
@@ -150,8 +158,7 @@ local function take_payloads(id)
   for i = 1, seen do
     taken[i] = string.sub(members[i], -33, -2)
   end
-  return struct.pack('<I2', #records) .. table.concat(records),
-    table.concat(taken) .. (seen < #members and '+' or '')
+  return records, table.concat(taken) .. (seen < #members and '+' or '')
 end
 
 -- Calls `each(digest, twin record)` for the equal payloads that arrived while their twins were in flight.

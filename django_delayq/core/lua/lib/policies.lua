@@ -3,7 +3,7 @@
 -- Return the record as PAYLOAD has it, with its arrival behind the sortable score.
 local function record_of(e)
   local arrival = struct.pack('>d', seq)
-  if e.marks < MARK_SCORE_IS_NOW then
+  if not e.score_is_now then
     return string.sub(e.record, 1, 8) .. arrival .. string.sub(e.record, 9)
   end
   local score, number = string.format('%.6f', now_us / 1000000), struct.pack('>d', now_us / 1000000)
@@ -91,7 +91,7 @@ local function choose_due(e, current, due, state)
 end
 
 local function gate(e, state)
-  local due, body = due_of(e), e.body
+  local due, body = tonumber(due_of(e)), e.body
   local refused = e.record and take_in(e, state.taken)
   if refused then
     return refused
@@ -130,7 +130,7 @@ end
 local function replace_waiting(e, old, due)
   local body = e.body
   mark_replaced(old, body)
-  if e.marks % (2 * MARK_KEEP_RETRIES) < MARK_KEEP_RETRIES then
+  if not e.keeps_retries then
     redis.call('HDEL', STATE, e.id)
     forget_failures(e.id)
   else
@@ -145,7 +145,7 @@ end
 local function change_waiting(e, old)
   local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], e.id))
   local packed = redis.call('HGET', STATE, e.id)
-  local due = choose_due(e, current, due_of(e), packed and read_state(packed))
+  local due = choose_due(e, current, tonumber(due_of(e)), packed and read_state(packed))
   local refused = e.record and take_in(e, '')
   if refused then
     return refused

@@ -36,7 +36,7 @@ local function schedule(e)
   if refused then
     return refused
   end
-  local due = score_at(e.marks % 2 == MARK_DELAY and now_ms + e.ms or e.ms)
+  local due = due_of(e)
   if e.record then
     put_payload_of(e, '')
   end

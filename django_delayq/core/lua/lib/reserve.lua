@@ -1,10 +1,8 @@
--- Hands out due jobs under one fencing token. Returns the frame that core/records/reserve_frames.py reads:
--- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
--- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
--- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
--- for a postponed one '<d since ms><Bc0 reason>' and for a counted one its counts (lib/state),
--- for a merged one '<I2 n>' and n times '<I4c0 payload record>'; at the end what is parked (lib/park).
--- exports ttr_ms is_started prefers_own_ttr served parking frame_of_job frame_of_batch new_token lease_jobs is_due
+-- Hands out due jobs under one fencing token. Returns a map that core/records/reserve_frames.py reads: token, now (us),
+-- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
+-- none of those), tasks (code -> name), parked (lib/park), and jobs: {id, due us, body} of one that was never reserved,
+-- else also its state without error and `taken`, and its payloads.
+-- exports ttr_ms is_started prefers_own_ttr served parking job_for_holder frame_of_batch new_token lease_jobs is_due
 -- exports reserve reserve_again
 
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
@@ -23,20 +21,19 @@ local function lease_end_of(body)
   return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
 
-function frame_of_job(id, s, body, payloads)
+-- Return a job as its holder gets it. Its state has been stored before.
+function job_for_holder(id, s, body, payloads)
   name_task_of(body)
-  payloads = s.counts .. payloads
-  if has_flag(s, POSTPONED) then
-    payloads = struct.pack('<dBc0', s.postponed_at, #s.postponed_for, s.postponed_for) .. payloads
-  end
-  return struct.pack('<dI2I2I2I2BdBc0I4c0', s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags,
-    s.failed_at, #id, id, #body, body) .. payloads
+  s.error, s.taken = nil, nil
+  return { id, s.due, body, s, payloads }
 end
 
 function frame_of_batch(token, next_due, jobs)
-  local quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or -1
-  return struct.pack('<ddddI2', token, now_us, next_due or -1, quarantined, #jobs) .. frame_of_names()
-    .. table.concat(jobs) .. (parking and parking.frame() or '')
+  return cmsgpack.pack({
+    token = token, now = now_us, next_due = next_due, tasks = tasks, jobs = jobs,
+    quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or nil,
+    parked = parking and parking.numbers(),
+  })
 end
 
 -- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
@@ -53,34 +50,18 @@ function new_token()
   return last_token
 end
 
--- Return the new state of a job and its frame for the holder.
+-- Return the new state of a job, and what its holder gets.
 local function hand_out(id, due, body, packed, token, worker)
-  local s = read_state(packed)
-  local payloads = ''
+  local s, payloads = read_state(packed), {}
   s.token, s.worker, s.reserves = token, worker, math.min(s.reserves + 1, 65535)
   if s.postponed_to ~= due then -- not postponed, or moved since by a caller
     s.due = due
   end
-  clear_flag(s, STARTED)
-  clear_flag(s, UNRENEWED)
-  if is_started then
-    set_flag(s, STARTED)
-    set_flag(s, UNRENEWED)
-  end
+  s.started, s.unrenewed = is_started or nil, is_started or nil
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
-  return pack_state(s), frame_of_job(id, s, body, payloads)
-end
-
--- Return the same for a job that was never reserved. Written out for speed, because nearly all are: one reserve, no
--- other counts.
-local FRESH_COUNTS = struct.pack('<I2I2I2I2Bd', 0, 1, 0, 0, 0, 0)
-
-local function hand_out_fresh(id, due, body, token, state_end)
-  name_task_of(body)
-  return struct.pack('<dd', token, due) .. state_end,
-    struct.pack('<d', due) .. FRESH_COUNTS .. struct.pack('<Bc0I4c0', #id, id, #body, body)
+  return cmsgpack.pack(s), job_for_holder(id, s, body, payloads)
 end
 
 -- Return ids of a class that were due at a moment, with their scores and bodies, as many as one reply may have.
@@ -110,7 +91,7 @@ end
 function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
-  local state_end = FRESH_COUNTS .. struct.pack('<Bc0I2', #worker, worker, 0)
+  local fresh_state = start_of_fresh_state(token, worker)
   local deadline = text(now_ms + ttr_ms)
   local leases, packed, lost = {}, {}, 0
   for i, id in ipairs(ids) do
@@ -121,7 +102,8 @@ function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
       if states[i] or is_started or is_merged(body) then
         packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
       else
-        packed[at + 2], jobs[#jobs + 1] = hand_out_fresh(id, scores[i], body, token, state_end)
+        name_task_of(body)
+        packed[at + 2], jobs[#jobs + 1] = fresh_state .. cmsgpack.pack(scores[i]), { id, scores[i], body }
       end
     else
       lost = lost + 1
@@ -247,7 +229,7 @@ function reserve_again(token)
       local body = redis.call('HGET', BODY, id)
       if s.token == token and body then
         redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
-        jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken, 'I2') or '')
+        jobs[#jobs + 1] = job_for_holder(id, s, body, taken_payloads(id, s.taken))
       end
     end
   end

@@ -1,10 +1,13 @@
--- The end of an attempt whose work is done, and what every settlement reads: the marks, explained in records/settle_frames.py,
--- and the worker.
-local MARK = {
-  MERGED = 1, DURABLE = 2, EXPIRED = 4, QUARANTINE = 8, CRASH = 16, OWN = 32, OLDEST = 64, INHERIT = 128,
-  UNCLEAR = 256, POSTPONED = 512, BEGAN = 1024, TIMEOUT = 2048,
-}
+-- The end of an attempt whose work is done, and what every settlement reads: the worker, and the ids of the entries.
 local settler = ARGV[3]
+
+local function ids_of(entries)
+  local ids = {}
+  for i, e in ipairs(entries) do
+    ids[i] = e.id
+  end
+  return ids
+end
 
 -- Mark what an attempt held as done; to be called before its state is deleted.
 local function mark_run(id, taken)

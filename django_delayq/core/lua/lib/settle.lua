@@ -1,36 +1,22 @@
--- End of the leases of held jobs. ARGV[3] worker, ARGV[4] entries one after another:
--- '<d token><d delay ms, -1 = old place><I2 marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
--- '<B score policy><Bc0 outcome><Bc0 reason><Bc0 error class><I2c0 error>'. The score policy (0 min, 1 max, 2 first,
--- 3 last) decides between a returned payload and an equal one that arrived since.
--- exports has_mark read_entries settle_all give_way wait_again
+-- End of the leases of held jobs. ARGV[3] worker, ARGV[4] entries: maps of id, token, event (missing = none is wanted),
+-- and for every verb but ack outcome, reason, error_class, error, delay (ms; missing = the job's old place), priority
+-- (of a release: a byte with the new one) and score_policy (0 min, 1 max, 2 first, 3 last: it decides between a
+-- returned payload and an equal one that arrived since). Marks, true or missing:
+-- durable     of an ack: the end, or that of a payload, is awaited outside Redis
+-- expired     only if the lease has run out; of a record: only if no end of the attempt is stored
+-- quarantine  the job waits for quarantine from now on
+-- crash, own  the process died during the attempt; no other job can have caused it
+-- oldest      of a bury: only the first payload
+-- inherit     content that arrived meanwhile does not shorten the back-off
+-- unclear     of a release: a start of the job may not have been recorded
+-- postponed   of a release: the attempt could not begin
+-- began       of a release: the attempt began
+-- timeout     the attempt's time limit ended it
+-- exports settle_all give_way wait_again
 
-function has_mark(entry, mark)
-  return math.floor(entry.marks / mark) % 2 == 1
-end
-
-local function read_entry(frame, at)
-  local e = {}
-  e.token, e.delay, e.marks, e.id, e.event, e.score_policy, e.outcome, e.reason, e.error_class, e.error, at =
-    struct.unpack('<ddI2Bc0I2c0BBc0Bc0Bc0I2c0', frame, at)
-  return e, at
-end
-
-function read_entries(frame)
-  local entries, ids, at, n = {}, {}, 1, 0
-  while at <= #frame do
-    n = n + 1
-    entries[n], at = read_entry(frame, at)
-    ids[n] = entries[n].id
-  end
-  return entries, ids
-end
-
--- Return true if the caller still holds the job, whose state is `packed`; if not, nothing may change.
-local function is_held(e, packed)
-  if not packed or struct.unpack('<d', packed) ~= e.token then
-    return false
-  end
-  return not has_mark(e, MARK.EXPIRED) or has_run_out(e.id)
+-- Return true if the caller still holds the job in this state; if not, nothing may change.
+local function is_held(e, s)
+  return s.token == e.token and (not e.expired or has_run_out(e.id))
 end
 
 -- End the leases of the entries that are still held. Return their states and the content gated behind them, by id, and
@@ -39,9 +25,10 @@ local function end_leases(entries, ids)
   local states, answers, held, held_ids = redis.call('HMGET', STATE, unpack(ids)), {}, {}, {}
   for i, e in ipairs(entries) do
     answers[i] = '0'
-    if not held[e.id] and is_held(e, states[i]) then
+    local s = not held[e.id] and read_state(states[i])
+    if s and is_held(e, s) then
       answers[i] = '1'
-      held[e.id] = states[i]
+      held[e.id] = s
       held_ids[#held_ids + 1] = e.id
     end
   end
@@ -57,11 +44,11 @@ end
 
 -- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
 local function stop(e, s)
-  if has_flag(s, STOPPING) then
+  if s.stopping then
     mark_run(e.id, s.taken)
     finish_payloads(e.id, s.taken, e.gated)
     end_run(e.id, e.gated)
-    if e.event ~= '' then
+    if e.event then
       emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
     end
     return 'cancelled'
@@ -70,9 +57,9 @@ end
 
 -- Call `settle(entry, state)` for every entry that is still held, unless its job was cancelled; it returns the name of the
 -- counter to increment. Return one '1' or '0' for each entry.
-function settle_all(frame, settle)
-  local before = head()
-  local entries, ids = read_entries(frame)
+function settle_all(packed, settle)
+  local before, entries = head(), cmsgpack.unpack(packed)
+  local ids = ids_of(entries)
   if #ids == 0 then
     return ''
   end
@@ -82,8 +69,8 @@ function settle_all(frame, settle)
     local counter = 'late'
     if answers[i] == '1' then
       e.gated = gates[e.id] or nil
-      local s = read_state(held[e.id])
-      if has_mark(e, MARK.TIMEOUT) or has_mark(e, MARK.EXPIRED) then
+      local s = held[e.id]
+      if e.timeout or e.expired then
         s.counts = add_to_counts(s.counts, 'timeouts', 1)
       end
       counter = stop(e, s) or settle(e, s)
@@ -115,11 +102,11 @@ end
 -- is earlier.
 function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
-  local body = with_body_mark(stored, IS_QUARANTINED, has_mark(e, MARK.QUARANTINE))
+  local body = with_body_mark(stored, IS_QUARANTINED, e.quarantine == true)
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
     return_payloads(e.id, s.taken, tostring(e.score_policy), e.gated)
-    if not has_mark(e, MARK.INHERIT) then
+    if not e.inherit then
       due = math.min(due, gated_due)
     end
     body = with_class_of(body, gated_body)
@@ -128,14 +115,12 @@ function wait_again(e, s, due)
   if body ~= stored then
     redis.call('HSET', BODY, e.id, body)
   end
-  s.token, s.worker, s.taken = 0, '', ''
-  if has_flag(s, POSTPONED) then
+  s.token, s.worker, s.taken, s.started, s.unrenewed = nil, nil, nil, nil, nil
+  if s.postponed_at then
     s.postponed_to = due
   else
-    s.due = 0
+    s.due = nil
   end
-  clear_flag(s, STARTED)
-  clear_flag(s, UNRENEWED)
-  redis.call('HSET', STATE, e.id, pack_state(s))
+  put_state(e.id, s)
   put_due(body, text(due), e.id)
 end

@@ -67,15 +67,13 @@ local function rehearse(e)
   return e.record and add_payload_to(found, e) or 'x'
 end
 
--- Return the letters if an entry of the frame would be refused; nil = all of them can be stored. If the new jobs do not
+-- Return the letters if an entry would be refused; nil = all of them can be stored. If the new jobs do not
 -- fit together, each of them is refused as full.
-local function refused_together(frame)
-  local letters, at, refused = {}, 1, false
-  while at <= #frame do
-    local e
-    e, at = read_entry(frame, at)
-    letters[#letters + 1] = rehearse(e)
-    refused = refused or string.find('pteh', letters[#letters], 1, true)
+local function refused_together(entries)
+  local letters, refused = {}, false
+  for i, e in ipairs(entries) do
+    letters[i] = rehearse(e)
+    refused = refused or string.find('pteh', letters[i], 1, true)
   end
   local is_full = rules.max_length
     and redis.call('HLEN', BODY) + places > tonumber(redis.call('HGET', META, 'quota') or 0)

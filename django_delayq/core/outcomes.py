@@ -1,0 +1,427 @@
+"""Outcomes of attempts and schedule calls, settlements, replies of shards to workers, and completion marks."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from .job import BrokenJob, Job, is_durable
+from .records.frames import named, unpack_fields
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+class AttemptOutcome(StrEnum):
+    """Outcome of an attempt. Its text is what events and tables store."""
+
+    SUCCEEDED = "succeeded"
+    #: the job is tried again
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    #: the same, uncounted: the lease ran out, and no start is known
+    LOST = "lost"
+    #: the same, uncounted: given back
+    RELEASED = "released"
+    #: the job is removed
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    #: the job is in the morgue
+    BURIED = "buried"
+    EXHAUSTED = "exhausted"
+    POISON = "poison"
+    UNDECODABLE = "undecodable"
+    #: not an attempt: a chunk of a bulk load
+    BULK = "bulk"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+#: outcomes that move a job to the morgue; the hourly metrics count them together, as buried
+IN_MORGUE: Final = (
+    AttemptOutcome.BURIED,
+    AttemptOutcome.EXHAUSTED,
+    AttemptOutcome.POISON,
+    AttemptOutcome.UNDECODABLE,
+)
+#: outcomes that the hourly metrics count one by one
+COUNTED: Final = tuple(one for one in AttemptOutcome if one not in (*IN_MORGUE, AttemptOutcome.BULK))
+
+
+# -- schedule calls ----------------------------------------------------------------------------------------------------
+
+
+class ScheduleOutcome(StrEnum):
+    """Outcome of sending one job. Each is also the text that callers of ``schedule()`` compare it with."""
+
+    #: stored
+    CREATED = "created"
+    MERGED = "merged"
+    REPLACED = "replaced"
+    GATED = "gated"
+    #: nothing to store
+    IGNORED = "ignored"
+    #: this durable generation, or payload, was stored before
+    KNOWN = "known"
+    #: this tick, or a later one, was fired before
+    FIRED = "fired"
+    #: refused for good: the id belongs to a live job of another task, or ``on_conflict="error"`` met a live job
+    TAKEN = "taken"
+    EXISTS = "exists"
+    #: refused now
+    FULL = "full"
+    PAUSED = "paused"
+    #: not stored because another job was refused, and all jobs or none were to be stored
+    WITHHELD = "withheld"
+    #: not stored here: the shard is closed, or the call came after its deadline
+    CLOSED = "closed"
+    LATE = "late"
+    #: not sent, or unknown: a row is left to the relay; a job without a row may or may not have arrived
+    OUTBOX = "outbox"
+    NOT_SENT = "not_sent"
+    #: not passed on by a schedule middleware
+    SKIPPED = "skipped"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if Redis has the job, as far as this process knows."""
+        return self in _STORED
+
+    @property
+    def is_final_refusal(self) -> bool:
+        """True if Redis will never accept the job as it is."""
+        return self in _NEVER
+
+    @property
+    def is_refusal_for_now(self) -> bool:
+        """True if Redis may accept the job later."""
+        return self in _LATER
+
+    @property
+    def is_final(self) -> bool:
+        """True if a repetition of the call would change nothing: stored, ignored, or refused for good."""
+        return self in _STORED or self in _NEVER or self is ScheduleOutcome.IGNORED
+
+    @property
+    def is_refusal(self) -> bool:
+        """True if Redis answered and did not accept the job."""
+        return self in REFUSALS
+
+
+_STORED: Final = frozenset(map(ScheduleOutcome, ("created", "merged", "replaced", "gated", "known")))
+_NEVER: Final = (ScheduleOutcome.TAKEN, ScheduleOutcome.EXISTS)
+_LATER: Final = (ScheduleOutcome.FULL, ScheduleOutcome.PAUSED, ScheduleOutcome.WITHHELD)
+REFUSALS: Final = (*_NEVER, *_LATER)
+
+#: by the letter in the reply of ``schedule.lua`` and ``bulk.lua``
+OF_LETTER: Final[Mapping[str, ScheduleOutcome]] = {
+    "c": ScheduleOutcome.CREATED,
+    "m": ScheduleOutcome.MERGED,
+    "r": ScheduleOutcome.REPLACED,
+    "i": ScheduleOutcome.IGNORED,
+    "g": ScheduleOutcome.GATED,
+    "e": ScheduleOutcome.EXISTS,
+    "t": ScheduleOutcome.TAKEN,
+    "f": ScheduleOutcome.FULL,
+    "h": ScheduleOutcome.FULL,
+    "p": ScheduleOutcome.PAUSED,
+    "x": ScheduleOutcome.WITHHELD,
+    "v": ScheduleOutcome.CLOSED,
+    "d": ScheduleOutcome.FIRED,
+    "k": ScheduleOutcome.KNOWN,
+    "l": ScheduleOutcome.LATE,
+}
+
+
+#: reply of a closed shard
+CLOSED_LETTER: Final = "v"
+#: of a shard that has no room
+FULL_LETTER: Final = "f"
+#: of a merged job that has all the payloads that it may have
+ID_FULL_LETTER: Final = "h"
+#: replies after which nothing of the job needs a confirmation
+UNCHANGED_LETTERS: Final = frozenset("etfhpvlx")
+CLOSED_REPLY: Final = b"v"
+
+
+def count_outcomes(replies: Iterable[str]) -> dict[str, int]:
+    """Return the number of jobs by outcome, given the letters of several replies."""
+    counts: dict[str, int] = {}
+    for letters in replies:
+        for letter in set(letters):
+            outcome = OF_LETTER[letter]
+            counts[outcome] = counts.get(outcome, 0) + letters.count(letter)
+    return counts
+
+
+# -- settlements -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Settlement:
+    """Change of a held job that ends its lease: one verb with the arguments of its script.
+
+    ``verb`` is ack, ack_early, fail, release, bury, expire or record (the end of an attempt whose job was acked early).
+    ``delay_ms`` None means "at its old place". ``guard`` "token" requires only the fencing token; "expired" also
+    requires that the lease has run out. For a record it requires that no end of the attempt is stored yet.
+
+    For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content
+    arrived, ``score_policy`` decides between a returning payload and an equal one that arrived meanwhile.
+
+    For a job that is put back: ``quarantine`` sends its next attempt to quarantine, ``own_crash`` means that the crash
+    is certainly its own, ``unclear`` that its lease was lost and perhaps a start that was not recorded.
+    """
+
+    job: Job
+    verb: str
+    started_ms: int = 0
+    run_ms: int = 0
+    delay_ms: int | None = None
+    outcome: AttemptOutcome = AttemptOutcome.SUCCEEDED
+    reason: str = ""
+    error_class: str = ""
+    error: bytes = b""
+    quarantine: bool = False
+    own_crash: bool = False
+    unclear: bool = False
+    timed_out: bool = False  # of a bury: the time limit ended the attempt
+    guard: str = "token"
+    event: bool = True
+    oldest: bool = False
+    inherit: bool = False
+    score_policy: str = "min"
+    priority: int | None = None  # of a release: new priority, 0 … 7
+    postpone: bool = False  # of a release: the attempt could not begin, for this reason
+    began: bool = False  # of a release: the attempt began, so the postponement is over
+    #: of a release: the end of the attempt in case its early ack was applied, which is stored behind it
+    also: Settlement | None = None
+
+
+def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
+    """Settle a job as done; no part of it stays."""
+    return Settlement(job, "ack", started_ms, run_ms, event=event)
+
+
+def fail(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    delay_ms: int,
+    outcome: AttemptOutcome = AttemptOutcome.FAILED,
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+    quarantine: bool = False,
+    own_crash: bool = False,
+) -> Settlement:
+    """Settle a failed counted attempt (outcome failed, timeout or crashed); the job is due again after ``delay_ms``."""
+    return Settlement(
+        job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine, own_crash, guard=guard
+    )
+
+
+def release(
+    job: Job,
+    *,
+    delay_ms: int | None = None,
+    outcome: AttemptOutcome = AttemptOutcome.RELEASED,
+    reason: str = "",
+    quarantine: bool | None = None,
+    unclear: bool = False,
+    guard: str = "token",
+    event: bool = False,
+    priority: int | None = None,
+    postpone: bool = False,
+    began: bool = False,
+) -> Settlement:
+    """Put the job back without counting an attempt.
+
+    Args:
+        outcome: released; lost if the lease ran out and no start is known.
+        quarantine: run its next attempt in quarantine; None = as decided before.
+        event: record an event, because the release may cause a second attempt.
+        postpone: its attempt could not begin for this reason; the wait counts as lateness.
+        began: its attempt began, so a postponement is over. One that never began keeps the moment of the first one.
+    """
+    next_quarantine = job.quarantined if quarantine is None else quarantine
+    return Settlement(
+        job,
+        "release",
+        0,
+        0,
+        delay_ms,
+        outcome,
+        reason,
+        quarantine=next_quarantine,
+        unclear=unclear,
+        guard=guard,
+        event=event,
+        priority=priority,
+        postpone=postpone,
+        began=began,
+    )
+
+
+def bury(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    reason: str,
+    outcome: AttemptOutcome = AttemptOutcome.BURIED,
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+) -> Settlement:
+    """Settle a job by moving it to the morgue, where it waits for an operator.
+
+    ``reason``: exhausted, poison, buried, ...
+    """
+    return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)
+
+
+def expire(job: Job) -> Settlement:
+    """Settle a job that was reserved too late to be of use: remove it without an attempt."""
+    return Settlement(job, "expire", outcome=AttemptOutcome.EXPIRED)
+
+
+# -- replies of a shard to workers and dispatchers ---------------------------------------------------------------------
+
+#: jobs that a reserve returns: those that wait for quarantine, all others, or both
+Which: TypeAlias = Literal["all", "others", "quarantined"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Result of a reserve.
+
+    ``next_due_ms`` is the time until the shard's next due job: None = no job waits. ``expired`` counts jobs that were
+    removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
+    for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
+    ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
+    began no earlier. ``moved`` jobs were parked, since their task has no free permit; ``parked`` is the number of
+    parked jobs for each allowance of the call.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    broken: list[BrokenJob] = field(default_factory=list)
+    next_due_ms: float | None = None
+    now_ms: float = 0
+    expired: int = 0
+    quarantine_due_ms: float | None = None
+    sent_at: float = field(default_factory=time.monotonic, compare=False)
+    moved: int = 0
+    parked: tuple[int, ...] = ()
+
+    @property
+    def taken(self) -> int:
+        """Number of jobs that left the shard's due set, returned or not."""
+        return len(self.jobs) + len(self.broken) + self.expired + self.moved
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Reply to a dispatcher's call for one shard (`tick.lua`). All times are ms on Redis's clock."""
+
+    now_ms: float
+    next_due_ms: float | None
+    next_deadline_ms: float | None
+    expired: bool
+    held_back: bool
+    #: random id, set by the first tick of the shard: a changed one means that Redis lost the shard; b"" of a tombstone
+    born: bytes = b""
+    #: run id of Redis, and id of its replication history, which changes when a replica takes over
+    run_id: str = ""
+    #: completion marks that wait to be acknowledged (:class:`CompletionMark`)
+    marks: int = 0
+    #: attempts of jobs that were acked before they began, and whose end is not stored yet
+    begun: int = 0
+    #: number of entries, and the score of the newest (µs; 0 if there is none)
+    failed: tuple[int, int] = (0, 0)
+    morgue: tuple[int, int] = (0, 0)
+    #: jobs wait for quarantine or are parked; ``next_due_ms`` leaves them out
+    set_aside: bool = False
+
+
+def unpack_tick(frame: bytes) -> tuple[Tick, dict[str, Any]]:
+    """Return the reply of ``tick.lua``, and the rules of the shard."""
+    reply = unpack_fields(frame)
+    due_us = reply.get("next_due")
+    tick = Tick(
+        reply["now"] / 1000,
+        None if due_us is None else due_us // 1000,
+        reply.get("deadline"),
+        reply["expired"],
+        reply["held_back"],
+        reply["born"],
+        reply["run_id"].decode(),
+        reply["marks"],
+        reply["begun"],
+        tuple(reply["failed"]),
+        tuple(reply["morgue"]),
+        reply["set_aside"],
+    )
+    return tick, named(reply["rules"])
+
+
+# -- completion marks --------------------------------------------------------------------------------------------------
+
+End = Literal["done", "buried", "live"]
+
+#: maximum number of marks in one call
+MOST_MARKS: Final = 250
+_MARK: Final = struct.Struct("<16sBd")
+_ENDS: Final = ("", "done", "buried", "live")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionMark:
+    """Completion mark of a durable generation: done for good, buried, or live again.
+
+    ``stamp`` is Redis's time in µs, and different for each mark of a key.
+
+    A durable key belongs to a job, or to a payload of a merged one, whose end is awaited outside Redis
+    (:func:`~.job.new_key`). The script that ends the generation leaves a mark (``lua/lib/marks.lua``), which stays
+    until :meth:`Shards.marks` is called to forget it.
+
+    A shard has at most one mark per key, the latest. Two shards have marks for one key only after its job was kicked
+    from the morgue of an old epoch into the present one. The old shard's mark then becomes ``live`` (whatever it was
+    before), and the new shard's mark is ``live`` until the job ends there. The order in which the marks of two shards
+    are read therefore does not matter:
+
+    * ``done`` comes from one shard only and is final, because no generation comes back to life after it.
+    * ``live`` read after a younger ``buried`` makes a buried job be watched like a live one, which is harmless.
+    * ``buried`` is never read after a younger ``live``, unless it was read before that one was written, and then the
+      ``live`` is still to come.
+
+    One race remains: if one caller discards a morgue record while another kicks it into another shard, the job may stay
+    live after its ``done``.
+    """
+
+    key: bytes
+    end: End
+    stamp: int
+
+
+def is_mark(key: bytes, value: bytes) -> bool:
+    """Return True if an entry of a shard's marks is well-formed."""
+    return len(key + value) == _MARK.size and is_durable(key) and 0 < value[0] < len(_ENDS)
+
+
+def pack_marks(marks: Iterable[CompletionMark]) -> bytes:
+    """Return marks in the form that ``marks.lua`` takes."""
+    return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
+
+
+def unpack_marks(frame: bytes) -> list[CompletionMark]:
+    """Return the marks in a reply of ``marks.lua``."""
+    return [CompletionMark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]
