@@ -16,13 +16,12 @@ from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
-from ..core.matching import USUAL_TTR_MS
 from ..core.moments import datetime_of
 from ..core.queue import Queue
 from ..core.replies import Batch
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import delay_ms_of, ttr_ms_of
+from ..core.times import USUAL_TTR_MS, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision, unbegun
 from ..worker.policy import policy_of

@@ -17,7 +17,6 @@ from django_delayq.core.bulk import (
     run_all_now,
 )
 from django_delayq.core.filtered_bulk import CANCEL, RUN_NOW, change_matching
-from django_delayq.core.matching import Holder, reserve_match
 from django_delayq.core.operations.actions import cancel as cancel_action
 from django_delayq.core.operations.actions import cancel_selected, reschedule_selected, retry_failed
 from django_delayq.core.operations.actions import reschedule as reschedule_action
@@ -33,7 +32,6 @@ __all__ = [
     "CANCEL",
     "RUN_NOW",
     "SELECTED_AT_ONCE",
-    "Holder",
     "JobFilter",
     "Part",
     "ProgressLog",
@@ -56,7 +54,6 @@ __all__ = [
     "read_entries",
     "reschedule_action",
     "reschedule_selected",
-    "reserve_match",
     "retry_failed",
     "run_all_now",
     "search",
