@@ -1,4 +1,4 @@
-"""Codec for MessagePack, the extra ``[msgpack]``: ``DELAYQ = {"CODEC": "django_delayq.messagepack.codec"}``.
+"""Codec for MessagePack: ``DELAYQ = {"CODEC": "django_delayq.messagepack.codec"}``.
 
 Integers have at most 64 bits in MessagePack; larger ones are refused.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    import msgpack
-except ImportError as error:
-    raise ImportError("MessagePack is missing; install it: pip install 'django-delayq[msgpack]'") from error
+import msgpack
 
 
 class MessagePack:

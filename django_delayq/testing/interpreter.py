@@ -1,6 +1,7 @@
-"""Lua interpreter for the queue's scripts: Lua 5.1 with the functions of Redis, and its library ``struct``.
+"""Lua interpreter for the queue's scripts: Lua 5.1 with the functions of Redis, and its libraries ``struct`` and
+``cmsgpack``.
 
-The interpreter of fakeredis compiles a script anew for each call, and has no ``struct``.
+The interpreter of fakeredis compiles a script anew for each call, and lacks both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
+import msgpack
 from fakeredis._helpers import SimpleError, SimpleString
 from lupa import lua51
 
@@ -20,7 +22,7 @@ from lupa import lua51
 Call = Callable[[bytes, list[bytes]], Any]
 
 _LIBRARIES: Final = """
-function(call, sha1hex, pack, unpack)
+function(call, sha1hex, pack, unpack, pack_messages, unpack_one, unpack_limit)
   redis = { call = call, sha1hex = sha1hex }
   function redis.pcall(...)
     local ok, reply = pcall(call, ...)
@@ -29,6 +31,8 @@ function(call, sha1hex, pack, unpack)
   function redis.status_reply(text) return { ok = text } end
   function redis.error_reply(text) return { err = text } end
   struct = { pack = pack, unpack = unpack }
+  cmsgpack = { pack = pack_messages, unpack_one = unpack_one, unpack_limit = unpack_limit }
+  function cmsgpack.unpack(data) return select(2, unpack_limit(data, math.huge)) end
 end
 """
 _SET_ARGUMENTS: Final = "function(keys, argv) KEYS, ARGV = keys, argv end"
@@ -39,7 +43,9 @@ class Interpreter:
 
     def __init__(self) -> None:
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
-        self._lua.eval(_LIBRARIES)(self._on_call, _sha1hex, pack, unpack)
+        self._lua.eval(_LIBRARIES)(
+            self._on_call, _sha1hex, pack, unpack, pack_messages, self._unpack_one, self._unpack_limit
+        )
         self._set_arguments = self._lua.eval(_SET_ARGUMENTS)
         self._compiled: dict[bytes, Callable[[], Any]] = {}
         self._lock = threading.Lock()
@@ -67,6 +73,15 @@ class Interpreter:
 
     def _on_call(self, command: bytes, *arguments: bytes | float) -> Any:
         return self._value_of(self._call(command, [_bytes_of(argument) for argument in arguments]))
+
+    def _unpack_one(self, data: bytes, offset: float = 0) -> tuple[Any, ...]:
+        return self._unpack_limit(data, 1, offset)
+
+    def _unpack_limit(self, data: bytes, limit: float, offset: float = 0) -> tuple[Any, ...]:
+        """Return the offset behind the values, -1 = the end of the data, and the values: at most ``limit``."""
+        end, values = unpack_messages(data, limit, int(offset))
+        tables = self._lua.table_from(values, recursive=True)
+        return (end, *(tables[place] for place in range(1, len(values) + 1)))
 
     def _value_of(self, reply: Any) -> Any:
         """Return the Lua value of a command's reply."""
@@ -152,3 +167,52 @@ def unpack(layout: bytes, data: bytes, position: float = 1) -> tuple[Any, ...]:
         values.append(data[at : at + size] if number is None else number.unpack_from(data, at)[0])
         at += size
     return (*values, at + 1)
+
+
+# -- cmsgpack ----------------------------------------------------------------------------------------------------------
+
+_DEEPEST: Final = 16
+
+
+def pack_messages(*values: Any) -> bytes:
+    """Return values one after another as Redis's library ``cmsgpack`` packs them, byte by byte."""
+    return b"".join(_pack_message(value, 0) for value in values)
+
+
+def _pack_message(value: Any, depth: int) -> bytes:
+    if isinstance(value, bytes):
+        # A string: Redis's library knows no other type of bytes.
+        return bytes(msgpack.packb(value.decode(errors="surrogateescape"), unicode_errors="surrogateescape"))
+    if isinstance(value, float):
+        return bytes(msgpack.packb(value, use_single_float=_fits_single(value)))
+    if lua51.lua_type(value) != "table" or depth == _DEEPEST:
+        return bytes(msgpack.packb(value if isinstance(value, bool | int) else None))
+    packer, entries = msgpack.Packer(), dict(value.items())
+    if set(entries) == set(range(1, len(entries) + 1)):
+        parts = [packer.pack_array_header(len(entries)), *(entries[place] for place in range(1, len(entries) + 1))]
+    else:
+        parts = [packer.pack_map_header(len(entries)), *(part for entry in entries.items() for part in entry)]
+    return b"".join([parts[0], *(_pack_message(part, depth + 1) for part in parts[1:])])
+
+
+def _fits_single(value: float) -> bool:
+    try:
+        return bool(struct.unpack(">f", struct.pack(">f", value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def unpack_messages(data: bytes, limit: float, offset: int) -> tuple[int, list[Any]]:
+    """Return the offset behind the values from an offset on, -1 = the end of the data, and at most ``limit`` values."""
+    if offset > len(data):
+        raise SimpleError(f"ERR Start offset {offset} greater than input length {len(data)}.")
+    values: list[Any] = []
+    unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=0)
+    unpacker.feed(memoryview(data)[offset:])
+    try:
+        while len(values) < limit and offset + unpacker.tell() < len(data):
+            values.append(unpacker.unpack())
+    except msgpack.OutOfData as error:
+        raise SimpleError("ERR Missing bytes in input.") from error
+    end = offset + unpacker.tell()
+    return -1 if end == len(data) else end, values

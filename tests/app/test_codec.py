@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,7 +13,7 @@ from uuid import UUID
 import pytest
 from django.core.checks import run_checks
 
-from django_delayq import InvalidJob, Queue, connections, get_job, schedule, task
+from django_delayq import InvalidJob, Queue, connections, get_job, messagepack, schedule, task
 from django_delayq.admin import content
 from django_delayq.api.held_jobs import content_of
 from django_delayq.core import codecs
@@ -79,8 +78,6 @@ got: list[Any] = []
 @pytest.fixture(params=["tests.app.test_codec.reversed_codec", "django_delayq.messagepack.codec"])
 def other(request: pytest.FixtureRequest, delayq: Broker, settings: Any) -> str:
     """The settings name another codec than JSON."""
-    if "messagepack" in request.param:
-        pytest.importorskip("msgpack")
     settings.DELAYQ = {**settings.DELAYQ, "CODEC": request.param}
     return str(request.param)
 
@@ -149,7 +146,6 @@ def test_waiting_jobs_in_json_are_run_after_a_change_to_another_codec() -> None:
 
 
 def test_bytes_of_another_codec_are_refused_with_both_names(delayq: Broker, send: Any, settings: Any) -> None:
-    pytest.importorskip("msgpack")
     before = settings.DELAYQ
     settings.DELAYQ = {**before, "CODEC": "django_delayq.messagepack.codec"}
     stored = encode_args((5,), {})
@@ -206,7 +202,6 @@ def test_a_codec_that_fails_is_named(delayq: Broker, settings: Any) -> None:
 
 
 def test_numbers_of_more_than_64_bits_do_not_fit_into_messagepack() -> None:
-    messagepack = pytest.importorskip("django_delayq.messagepack", exc_type=ImportError)
     with pytest.raises(InvalidJob, match="codec 'msgpack' cannot store the value: OverflowError"):
         codecs.dump(messagepack.codec, 2**70)
     assert len(codecs.dump(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
@@ -228,10 +223,3 @@ def test_a_wrong_path_is_reported_by_a_check_and_stops_a_worker(settings: Any, p
     assert finding.id == "delayq.E011"
     with pytest.raises(Misconfigured, match=rf"DELAYQ\['CODEC'\].*{message}"):
         wiring.make_hooks(conf())
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "msgpack", None)
-    monkeypatch.delitem(sys.modules, "django_delayq.messagepack", raising=False)
-    with pytest.raises(Misconfigured, match=r"pip install 'django-delayq\[msgpack\]'"):
-        codecs.codec_at("django_delayq.messagepack.codec")
