@@ -9,8 +9,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from ..core.errors import InvalidJob
+from ..core.job_filter import JobFilter
 from ..core.moments import ms_of
-from ..core.operations.job_filter import JobFilter
 
 if TYPE_CHECKING:
     from django.http import QueryDict

@@ -8,8 +8,7 @@ from typing import Any, Final, Unpack
 
 from . import depths, figures, rules
 from .errors import Misconfigured
-from .operations.inspector import Inspector
-from .operations.resharding import EpochChanges
+from .inspector import Inspector
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
@@ -19,6 +18,7 @@ from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .requests import pack_repeats
+from .resharding import EpochChanges
 from .sending import quotas
 from .tally import Tally
 from .timings import Figures
@@ -104,7 +104,7 @@ class Broker(WorkerRegistry):
         )
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Change a queue's number of shards while it is in use (:mod:`.operations.resharding`); return its layout.
+        """Change a queue's number of shards while it is in use (:mod:`.resharding`); return its layout.
 
         Raises:
             InvalidJob: there is no such queue, or the number is not 1 … 1024.

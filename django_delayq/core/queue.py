@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from functools import partial
 from zlib import crc32
 
+from . import actions
+from .actions import live_ids
 from .errors import IdTaken
 from .job import Generation
-from .operations import actions
-from .operations.actions import live_ids
-from .operations.morgue import Discard, Kick, KickPace
+from .morgue import Discard, Kick, KickPace
 from .records.keys import number_of
 from .records.reserve_frames import start_flag
 from .records.schedule_frames import CHUNK, pack_known

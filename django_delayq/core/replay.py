@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .errors import DelayQError
-from .operations.inspector import Inspector
+from .inspector import Inspector
 from .redis.connection import ON_ANOTHER_NODE
 from .redis.scripts import clear_errors, pack_command
 

@@ -11,8 +11,10 @@ from typing import Final
 
 from .attempt_outcome import AttemptOutcome
 from .job import Job
+from .job_view import unpack_reply
+from .records.keys import SHARD_KEYS
 from .records.limit_frames import Allowance, pack_allowances, unpack_parked
-from .records.reserve_frames import start_flag, unpack_batch, unpack_begun, unpack_leases
+from .records.reserve_frames import start_flag, unpack_batch, unpack_begun
 from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
@@ -252,8 +254,16 @@ class Shards(ShardSet):
         return list(jobs.values())
 
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
-        frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
-        return unpack_leases(frame, self.name, number)
+        frame = self.broker.inspector.reader.read(
+            self.name,
+            number,
+            index=SHARD_KEYS.index("lease") + 1,
+            place="r",
+            skip=offset,
+            limit=limit,
+            expired=only_expired,
+        )
+        return [view.job for view in unpack_reply(self.name, number, frame, buried=False, place="r").views]
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ..core.errors import InvalidJob
+from ..core.job_filter import JobFilter
 from ..core.moments import ms_of, parse_moment
-from ..core.operations.job_filter import JobFilter
 from .base import positive
 
 _MOMENTS: Final = {

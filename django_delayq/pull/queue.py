@@ -11,9 +11,10 @@ from typing import Any
 from weakref import WeakSet
 
 from .. import connections
+from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name
-from ..core.operations.inspector import Counts, JobView
+from ..core.job_view import JobView
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
 from ..scheduling.caller_warnings import warn_of_other_transaction

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.operations.counts import Counts, Starving
+from ..core.counts import Counts, Starving
 from ..core.timings import Figures
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from .bulk_stage import (
     kick_all,
     kick_many,
     kill_failed,
-    read_columns,
+    read_jobs,
     reschedule_selected,
     retry_failed,
     run_all_now,
@@ -105,8 +105,8 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
             break
     assert len(found) == len(set(found)) == counts.delayed + counts.ready
     parts = [Part("q", number, "waiting") for number in range(SHARDS)]
-    read = [some for part in parts for some in read_columns(cluster_broker, part)]
-    assert sorted(ident for some in read for ident in some.column("id")) == sorted(found)
+    read = [view.id for part in parts for views in read_jobs(cluster_broker, part) for view in views]
+    assert sorted(read) == sorted(found)
     assert inspector.get("q", found[0]) is not None
     assert sum(len(read_events(cluster_broker, "q", number)) for number in range(SHARDS)) > 40
     end = last_position(cluster_broker, "q", 0)

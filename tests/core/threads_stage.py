@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from django_delayq.core import Broker, Queue, Registry
 from django_delayq.core.flusher import CounterFlusher
-from django_delayq.core.operations.morgue import Kick
-from django_delayq.core.operations.resharding import EpochChanges
+from django_delayq.core.morgue import Kick
 from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.resharding import EpochChanges
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.sending.quotas import read_room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.operations.counts import Counts
+from django_delayq.core.counts import Counts
 from django_delayq.core.timings import Figures, Histogram
 from django_delayq.status import Change, QueueStatus, Rates, Snapshot, compare
 

@@ -6,6 +6,7 @@ from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.codec_types import types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
+from django_delayq.core.inspector import Lease
 from django_delayq.core.job import (
     POSTPONED,
     STARTED,
@@ -21,7 +22,6 @@ from django_delayq.core.job import (
     new_key,
 )
 from django_delayq.core.marks import CompletionMark
-from django_delayq.core.operations.inspector import Lease
 from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
 from django_delayq.core.schedule_outcome import ScheduleOutcome
 

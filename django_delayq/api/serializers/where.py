@@ -10,8 +10,8 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import short
 from ...core.job import MAX_ID_BYTES
+from ...core.job_filter import MOST_TEXT_BYTES, JobFilter
 from ...core.moments import ms_of
-from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
 from ..values import count_of
 from .base import Resource
 from .fields import FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField, checked

@@ -179,53 +179,34 @@ def unpack_state(packed: bytes) -> State:
     )
 
 
+#: state of a job that nobody has reserved yet
+NO_STATE = State()
+
+
 def job_of(
     queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
-) -> Job:
-    """Return a job from its stored records; an unreadable body gives a job with an empty task."""
+) -> tuple[Job, str]:
+    """Return a job from its stored records, and why its body cannot be read; such a job has an empty task."""
+    broken = ""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
-    except Undecodable:
-        priority, merged, key, task, options, args = DEFAULT_PRIORITY, False, body[3:19], "", b"", body
-    return Job(
-        queue,
-        shard,
-        ident,
-        task,
-        key,
-        args,
-        options,
-        priority,
-        int(due_us // 1000),
-        token=state.token,
-        failures=state.failures,
-        reserves=state.reserves,
-        crashes=state.crashes,
-        flags=state.flags,
-        failed_at_ms=state.failed_at_ms,
-        worker=state.worker,
-        error=state.error,
-        merged=merged,
-        own_crashes=state.own_crashes,
-        quarantined=is_quarantined(body),
-        postponed_at_ms=state.postponed_at_ms,
-        postponed_for=state.postponed_for,
-        counts=state.counts,
-        parked=is_parked(body),
-    )
-
-
-def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """Return the jobs of ``leases.lua``, with their deadlines."""
-    return _unpack_held(frame, queue, shard, with_payloads=False)
+    except Undecodable as error:
+        priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
+        broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
+    job = Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), merged=merged)
+    if body and body[0] >= 64:
+        job.quarantined, job.parked = is_quarantined(body), is_parked(body)
+    if state is not NO_STATE:
+        job.token = state.token
+        job.failures, job.reserves, job.crashes = state.failures, state.reserves, state.crashes
+        job.own_crashes, job.flags, job.failed_at_ms = state.own_crashes, state.flags, state.failed_at_ms
+        job.worker, job.error, job.counts = state.worker, state.error, state.counts
+        job.postponed_at_ms, job.postponed_for = state.postponed_at_ms, state.postponed_for
+    return job, broken
 
 
 def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
     """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which their attempts began."""
-    return _unpack_held(frame, queue, shard, with_payloads=True)
-
-
-def _unpack_held(frame: bytes, queue: str, shard: int, *, with_payloads: bool) -> list[Job]:
     tasks, at = unpack_names(frame, 0)
     (n,) = _U16.unpack_from(frame, at)
     at += _U16.size
@@ -235,9 +216,9 @@ def _unpack_held(frame: bytes, queue: str, shard: int, *, with_payloads: bool) -
         ident, at = take_u8(frame, at + _DOUBLE.size)
         packed, at = take_u32(frame, at)
         body, at = take_u32(frame, at)
-        payloads, at = take_u32(frame, at) if with_payloads else (b"", at)
+        payloads, at = take_u32(frame, at)
         state = unpack_state(packed)
-        job = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
+        job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
         job.deadline_ms = int(moment)
         if payloads:
             job.payloads, _ = _unpack_payloads(payloads, 0)

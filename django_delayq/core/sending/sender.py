@@ -224,7 +224,7 @@ class Sender(Shards):
     def visit(
         self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
     ) -> T | None:
-        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`..operations.resharding`).
+        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`..resharding`).
 
         Args:
             ask: called with the number of a shard; None means that the shard is closed and the id not live in it.

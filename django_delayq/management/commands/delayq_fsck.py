@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core.operations.fsck import check
+from ...core.fsck import check
 from ...status.formatting import printable
 from ..base import DelayQCommand, queue_list
 
